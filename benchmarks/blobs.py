@@ -22,10 +22,11 @@ from lz4 import block
 from holdfast.model.entries import file_entry
 from holdfast.model.ids import hash_bytes
 from holdfast.store.blobs.content_reader import BlobReader
-from holdfast.store.blobs.content_writer import BlobWriter, Written
+from holdfast.store.blobs.content_writer import BlobWriter, WrittenBlobs
 from holdfast.store.blobs.damage_check import check_pack
-from holdfast.store.catalog_records import Location
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.catalog_records import BlobLocation
+from holdfast.store.objects.configured_store import open_objects
+from holdfast.store.objects.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,7 @@ def codecs(files: list[bytes], rounds: int) -> None:
     print(f"{'blake3':8}           {total / took / 1e6:6.0f} MB/s")
 
 
-def write(objects: LocalObjects, files: list[bytes]) -> Written:
+def write(objects: ObjectStore, files: list[bytes]) -> WrittenBlobs:
     writer = BlobWriter(objects, "t", lambda _: set(), lambda _: None, os.urandom, generation_of=lambda _: 0)
     for data in files:
         writer.add(data)
@@ -74,13 +75,13 @@ def write(objects: LocalObjects, files: list[bytes]) -> Written:
 def blobs(files: list[bytes], rounds: int) -> None:
     directory = tempfile.mkdtemp(dir=".")
     try:
-        objects = LocalObjects(directory)
+        objects = open_objects(directory)
         took = measure(rounds, lambda: write(objects, files))
         written = write(objects, files)
         print(f"write, sync   {took * 1000:7.1f} ms, {written.stored_bytes} bytes in {len(written.packs)} packs")
         keys = {pack.id: pack.key for pack in written.packs}
-        rows: dict[Hash, Location] = {
-            blob.hash: Location(keys[blob.pack], blob.offset, blob.length, blob.codec, blob.size, blob.base)
+        rows: dict[Hash, BlobLocation] = {
+            blob.hash: BlobLocation(keys[blob.pack], blob.offset, blob.length, blob.codec, blob.size, blob.base)
             for blob in written.blobs
             if blob.pack is not None
         }
@@ -91,7 +92,7 @@ def blobs(files: list[bytes], rounds: int) -> None:
         checked = measure(rounds, lambda: [list(check_pack(objects, key, reader.read)) for key in keys.values()])
         print(f"check         {checked * 1000:7.1f} ms")
 
-        def edit() -> Written:
+        def edit() -> WrittenBlobs:
             writer = BlobWriter(objects, "t", lambda _: set(), reader.read_bases, os.urandom, generation_of=lambda _: 0)
             for data in files[:100]:
                 writer.add(data[: len(data) // 2] + b"a few words" + data[len(data) // 2 :], hash_bytes(data))

@@ -29,7 +29,7 @@ from typing import Any
 from compare import machine, program
 from conformance_suites import PASSED, SKIPPED, SUITES, Cases, Ground
 from holdfast.supervisor.process_tree.descendants import become_subreaper, descendants, reap_orphans
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 from run import file_system, stand_apart
 from run_subjects import BEHIND, BRIDGE, HOLDFAST, NATIVE, PEERS, Failed, Subject, available, call
 
@@ -51,7 +51,7 @@ PATIENCE = 60
 """Seconds that the processes of a run may take to end after it."""
 
 
-Photograph = dict[bytes, Seen]
+Photograph = dict[bytes, PathState]
 
 
 class Examination:

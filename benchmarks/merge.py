@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.engine.merging import deltas, stacked_plan
-from holdfast.engine.merging.tree_merge import written
+from holdfast.engine.merging.tree_merge import store_contents
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import Change, file_entry
 from holdfast.model.ids import hash_bytes
@@ -91,7 +91,9 @@ def measure(root: Path, files: int, production: Edits, fork: Edits, turns: int) 
                 ]
                 with context.lock():
                     real = [one for one in changes if one.before != one.after]
-                    at = put_together(context, at, real, Provenance(), content=written(context, new))
+                    at = create_derived_checkpoint(
+                        context, at, real, Provenance(), content=store_contents(context, new)
+                    )
             return at
 
         ours, theirs = line(production), line(fork)
@@ -103,7 +105,7 @@ def measure(root: Path, files: int, production: Edits, fork: Edits, turns: int) 
 
         took: dict[str, list[float]] = {"plan": [], "again": [], "git": []}
         for _ in range(turns):
-            deltas.forget_all()
+            deltas.clear_caches()
             took["plan"].append(timed(plan))
             took["again"].append(timed(plan))
             took["git"].append(timed(lambda: subprocess.run(merge_tree, capture_output=True, check=False)))

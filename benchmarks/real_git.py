@@ -29,7 +29,7 @@ from pathlib import Path
 
 from holdfast.snapshot.git.provider import GitOptions, git_provider
 from holdfast.snapshot.port import Provider, Snapshot
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from real_git_edits import FOUNDED, Agent, User
 
 KINDS = {
@@ -277,7 +277,7 @@ class Trial:
             (
                 untracked,
                 git_provider(
-                    Place(bytes(self.root), os.fsencode(state / str(untracked)), "trial"),
+                    ProviderContext(bytes(self.root), os.fsencode(state / str(untracked)), "trial"),
                     GitOptions(untracked, self.trusted),
                 ),
             )

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from holdfast.model.clock import SystemClock
 from holdfast.undo.interceptor import Place
 from holdfast.undo.local_service.undo_service import LocalUndoService
-from holdfast.undo.log import Limits, UndoLog
+from holdfast.undo.log import UndoLog
+from holdfast.undo.safeguards.guard import Risk
+from holdfast.undo.service import LogLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +35,8 @@ class Bench:
         self.tree = os.path.join(base, "tree")
         os.makedirs(self.tree)
         self.fd = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
-        self.log = UndoLog(os.fsencode(os.path.join(base, "log")), self.fd, SystemClock(), limits=Limits(1 << 40))
-        self.desk = LocalUndoService(self.log)
+        self.log = UndoLog(os.fsencode(os.path.join(base, "log")), self.fd, SystemClock(), limits=LogLimits(1 << 40))
+        self.service = LocalUndoService(self.log)
         self.step = 0
 
     def place(self, name: bytes) -> Place:
@@ -54,7 +56,7 @@ class Bench:
 
     def overwrite_recorded(self, name: bytes) -> None:
         fd = os.open(name, _OBJECT, dir_fd=self.fd)
-        self.log.recorder.opening(self.step, self.place(name), fd, truncates=True)
+        self.log.recorder.before_open(self.step, self.place(name), fd, Risk(cut=0))
         os.close(fd)
         self.overwrite(name)
 
@@ -81,14 +83,14 @@ class Bench:
 
     def recorded(self, label: str, bare: float, work: Callable[[bytes], None]) -> float:
         """Do it in a step, undo it, do it again; returns what the step took."""
-        self.step = self.desk.open("command")
+        self.step = self.service.open("command")
         took = self.run(work)
         start = time.process_time()
-        self.desk.close(self.step, 0)
+        self.service.close(self.step, 0)
         sealed = time.process_time()
-        self.desk.undo([self.step])
+        self.service.undo([self.step])
         undone = time.process_time()
-        self.desk.redo([self.step])
+        self.service.redo([self.step])
         each = 1e6 / len(self.names)
         print(
             f"{label:10} bare {bare * each:6.1f} µs   recorded {took * each:6.1f}   added {(took - bare) * each:6.1f}"

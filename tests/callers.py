@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HeldError, RefusedError
-from holdfast.testing.tree_actor import Actor
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import InterceptedActor
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -100,9 +100,11 @@ class Callers:
         self._is_exact = True
         """Nothing was denied that others had changed since: what belongs there lies aside then."""
         self._is_dated = True
-        """Nothing was reversed beside a step that went on, and none has set the mtime of a directory: that of one in
-        which others change names is not always brought back exactly then.
+        """Nothing was reversed beside a step that went on, and none has set the mode, the mtime or an attribute of a
+        directory: the mtime of one in which others change names is not always brought back exactly then.
         """
+        self._has_rolled_back = False
+        """A step was: then another one that went on beside it may be refused."""
         self.first = photograph(self.tree)
         self.edits = 0
         """How often somebody who is not served has edited something."""
@@ -116,16 +118,16 @@ class Callers:
         self.log = UndoLog(self._where, self._root, SystemClock(), safeguards)
         recovered = recover(self.log)
         _check(recovered.rolled_back is None and not recovered.finished, f"{recovered}")
-        self.desk = LocalUndoService(self.log, safeguards, intercepts=True)
+        self.service = LocalUndoService(self.log, safeguards, intercepts=True)
         self.log.writers = self._writers
-        self.log.notice = self._tell
-        self.log.recorder.on_meet = lambda _changed, _is_own: self._tell()
+        self.log.flush_foreign_edits = self._tell
+        self.log.recorder.on_contact = lambda _changed, _is_own: self._tell()
 
     def close(self) -> None:
         """Let everything go, whatever has failed."""
         for caller in self._callers:
             caller.close()
-        self.desk.discard()
+        self.service.discard()
         self.log.close()
         os.close(self._root)
 
@@ -151,17 +153,17 @@ class Callers:
 
     def _check_alone(self) -> None:
         if not self.edits:
-            found = [(barrier.paths, barrier.who, barrier.after) for barrier in self.desk.barriers()]
+            found = [(barrier.paths, barrier.who, barrier.after) for barrier in self.service.barriers()]
             _check(not found, f"a barrier: {found}")
 
-    def _actor(self, caller: Caller) -> Actor:
-        explicit = self.desk.explicit(_RUN)
+    def _actor(self, caller: Caller) -> InterceptedActor:
+        explicit = self.service.explicit_step(_RUN)
         step = explicit
         if step is None:
             if not caller.group.step:
-                caller.group.step = self.desk.open("command", run=_RUN)
+                caller.group.step = self.service.open("command", run=_RUN)
             step = caller.group.step
-        return Actor(self.log.recorder, os.fsencode(self.tree), step)
+        return InterceptedActor(self.log.recorder, os.fsencode(self.tree), step)
 
     def _check_is_file(self, number: int) -> None:
         """Pipes are opened in another way."""
@@ -228,10 +230,10 @@ class Callers:
         place, flags = self._place_of(fd), os.O_RDWR | (0, os.O_TRUNC)[c % 2]
         with self._actor(caller) as actor, _opened(fd) as found:
             if place is not None:
-                self.log.recorder.opening(actor.step, place, found, risk_of(flags))
-            elif not self.log.recorder.removed(actor.step, found):
+                self.log.recorder.before_open(actor.step, place, found, risk_of(flags))
+            elif not self.log.recorder.release_removed(actor.step, found):
                 return
-            again = os.open(through(found), flags)
+            again = os.open(proc_path(found), flags)
             caller.held.append((again, True))
 
     def _change_open(self, caller: Caller, b: int, c: int) -> None:
@@ -242,8 +244,8 @@ class Callers:
         place = self._place_of(fd)
         with self._actor(caller) as actor, _opened(fd) as found:
             if place is not None:
-                self.log.recorder.changing(actor.step, place, found)
-            elif not self.log.recorder.removed(actor.step, found):
+                self.log.recorder.before_metadata_change(actor.step, place, found)
+            elif not self.log.recorder.release_removed(actor.step, found):
                 return
             os.chmod(fd, (0o600, 0o644, 0o755)[c % 3])
 
@@ -259,7 +261,9 @@ class Callers:
             path = os.path.join(os.fsencode(self.tree), _file(b))
             with _opened(os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY), is_ours=True) as directory:
                 place = Place(directory, os.path.basename(path), _file(b))
-                self.log.recorder.link(actor.step, fd, place, lambda: os.link(through(fd), path, follow_symlinks=True))
+                self.log.recorder.link(
+                    actor.step, fd, place, lambda: os.link(proc_path(fd), path, follow_symlinks=True)
+                )
 
     def _unlink(self, caller: Caller, b: int, c: int) -> None:
         del c
@@ -290,17 +294,22 @@ class Callers:
             actor.truncate(_file(b), c % 20)
 
     def _chmod(self, caller: Caller, b: int, c: int) -> None:
+        self._describe(b)
         with self._actor(caller) as actor:
             actor.chmod(_any(b), (0o600, 0o644, 0o700, 0o755)[c % 4])
 
     def _utime(self, caller: Caller, b: int, c: int) -> None:
-        self._is_dated = self._is_dated and not (self.tree / os.fsdecode(_any(b))).is_dir()
+        self._describe(b)
         with self._actor(caller) as actor:
             actor.utime(_any(b), 10**18 + c)
 
     def _setxattr(self, caller: Caller, b: int, c: int) -> None:
+        self._describe(b)
         with self._actor(caller) as actor:
             actor.setxattr(_any(b), "user.a", b"%d" % (c % 3))
+
+    def _describe(self, number: int) -> None:
+        self._is_dated = self._is_dated and not (self.tree / os.fsdecode(_any(number))).is_dir()
 
     def _symlink(self, caller: Caller, b: int, c: int) -> None:
         with self._actor(caller) as actor:
@@ -362,7 +371,7 @@ class Callers:
     def _tell(self) -> None:
         news, self._news = self._news, []
         for path, object_ in news:
-            self.desk.outside([path], "vim (12)", objects=[object_])
+            self.service.record_foreign_edit([path], "vim (12)", objects=[object_])
 
     def _marks(self) -> set[bytes]:
         """Which edits are in the tree."""
@@ -411,7 +420,7 @@ class Callers:
 
     def _end(self, group: Group) -> None:
         step, group.step = group.step, 0
-        if step and (finish := self.desk.closing(step, 0)) is not None:
+        if step and (finish := self.service.begin_close(step, 0)) is not None:
             self._pending.append(finish)
 
     def _finish(self, a: int, b: int, c: int) -> None:
@@ -429,7 +438,7 @@ class Callers:
         del a, b, c
         self._finish_all()
         self._tell()
-        self.desk.tick()
+        self.service.tick()
 
     def _rest(self, a: int, b: int, c: int) -> None:
         """For so long that the clock of the file system has moved on."""
@@ -442,22 +451,23 @@ class Callers:
         del c
         if not self._callers or (caller := self._callers[a % len(self._callers)]).group.barred:
             return
-        self.desk.guard(Thresholds(deletes=1))
-        explicit = self.desk.explicit(_RUN)
+        self.service.guard(Thresholds(deletes=1))
+        explicit = self.service.explicit_step(_RUN)
         try:
             with self._actor(caller) as actor:
                 actor.unlink(_file(b))
         except HeldError as held:
             self._finish_all()
-            self._note(self.desk.answer(held.ticket, allow=False).conflicts)
+            self._note(self.service.answer(held.ticket, allow=False).conflicts)
             if explicit is None:
                 caller.group.barred = True
         except OSError:
             pass
         finally:
-            self.desk.guard(OFF)
+            self.service.guard(OFF)
 
     def _note(self, conflicts: Sequence[object]) -> None:
+        self._has_rolled_back = True
         # (What is written later through what it has open is not taken back either; nor is it exact where a step that
         # goes on has done more to the same meanwhile.)
         if conflicts or self.log.recorder.open_steps or any(caller.held or caller.maps for caller in self._callers):
@@ -474,27 +484,27 @@ class Callers:
 
     def _begin(self, a: int, b: int, c: int) -> None:
         del a, b, c
-        if self.desk.explicit(_RUN) is None:
-            self.desk.begin("")
+        if self.service.explicit_step(_RUN) is None:
+            self.service.begin("")
 
     def _commit(self, a: int, b: int, c: int) -> None:
         del a, b
-        if (step := self.desk.explicit(_RUN)) is not None:
+        if (step := self.service.explicit_step(_RUN)) is not None:
             self._finish_all()
             if c % 3:
-                self.desk.commit(step)
+                self.service.commit(step)
             else:
-                self._note(self.desk.rollback(step).conflicts)
+                self._note(self.service.rollback(step).conflicts)
 
     # A person's --------------------------------------------------------------------------------------------------
 
     def _undo(self, a: int, b: int, c: int) -> None:
         if b % 2:
             self._finish_all()
-        done = [step.id for step in self.desk.steps() if step.state == "done"]
+        done = [step.id for step in self.service.steps() if step.state == "done"]
         if not done:
             return
-        chosen = self.desk.connected(done[a % len(done)] if c % 4 == 0 else done[-1])
+        chosen = self.service.connected(done[a % len(done)] if c % 4 == 0 else done[-1])
         before = photograph(self.tree)
         if not self._reverse("undo", chosen):
             return
@@ -507,10 +517,12 @@ class Callers:
     def _redo(self, a: int, b: int, c: int) -> None:
         if c % 2:
             self._finish_all()
-        undone = [step.id for step in self.desk.steps() if step.state == "undone" and not self.desk.conflicts(step.id)]
+        undone = [
+            step.id for step in self.service.steps() if step.state == "undone" and not self.service.conflicts(step.id)
+        ]
         if undone:
             del b
-            self._reverse("redo", self.desk.connected(undone[a % len(undone)]))
+            self._reverse("redo", self.service.connected(undone[a % len(undone)]))
 
     def _reverse(self, way: str, steps: Sequence[StepId]) -> bool:
         self._tell()
@@ -518,7 +530,7 @@ class Callers:
         edited = self._marks() if way == "undo" else set[bytes]()
         self._is_dated = self._is_dated and not self.log.recorder.open_steps
         try:
-            report = getattr(self.desk, way)(steps)
+            report = getattr(self.service, way)(steps)
         except RefusedError as refused:
             _check(refused.code != "barrier" or self.edits > 0, f"{way} {steps}: {refused.message}")
             self.refused = f"{refused.code}: {refused.message}"
@@ -535,16 +547,16 @@ class Callers:
         self._keep()
 
     def _end_all(self) -> None:
-        if (step := self.desk.explicit(_RUN)) is not None:
+        if (step := self.service.explicit_step(_RUN)) is not None:
             self._finish_all()
-            self.desk.commit(step)
+            self.service.commit(step)
         for caller in self._callers:
             self._end(caller.group)
             caller.close()
         self._callers.clear()
         self._finish_all()
         self._tell()
-        self.desk.settle()
+        self.service.settle()
         _check(not self.log.unsettled, f"not settled: {self.log.unsettled}")
 
     # The end -----------------------------------------------------------------------------------------------------
@@ -558,11 +570,12 @@ class Callers:
             self._keep()
         last = photograph(self.tree)
         sets: list[list[StepId]] = []
-        while done := [step for step in self.desk.steps() if step.state == "done"]:
+        while done := [step for step in self.service.steps() if step.state == "done"]:
             newest = max(done, key=lambda step: step.acted).id
-            chosen = [step.id for step in done] if way % 3 == 0 else list(self.desk.connected(newest))
+            chosen = [step.id for step in done] if way % 3 == 0 else list(self.service.connected(newest))
             if not self._reverse("undo", chosen):
-                _check(self.edits > 0, f"{chosen} cannot be undone, {self.refused}")
+                is_beneath = self._has_rolled_back and self.refused.startswith("step_rolled_back")
+                _check(self.edits > 0 or is_beneath, f"{chosen} cannot be undone, {self.refused}")
                 return
             sets.append(chosen)
         self._check_tree(self.first, "all undone")
@@ -573,7 +586,7 @@ class Callers:
                 return
         self._check_tree(last, "all redone")
 
-    def _check_tree(self, expected: dict[bytes, Seen], what: str) -> None:
+    def _check_tree(self, expected: dict[bytes, PathState], what: str) -> None:
         if self._is_exact and not self.edits:
             now = photograph(self.tree)
             for path in [path for path in expected.keys() & now.keys() if stat.S_ISDIR(now[path].mode)]:
@@ -584,7 +597,7 @@ class Callers:
 
     def _place_of(self, fd: int) -> Place | None:
         """Where what is open is by now, as the supervisor finds out; None if it has no name in the tree."""
-        path = os.fsencode(os.readlink(through(fd)))
+        path = os.fsencode(os.readlink(proc_path(fd)))
         top = os.fsencode(self.tree) + b"/"
         if not path.startswith(top) or not os.path.lexists(path):
             return None
@@ -600,7 +613,7 @@ class _opened:
     """The object of a descriptor, as one that only refers to it."""
 
     def __init__(self, fd: int, *, is_ours: bool = False) -> None:
-        self._fd = fd if is_ours else os.open(through(fd), os.O_PATH)
+        self._fd = fd if is_ours else os.open(proc_path(fd), os.O_PATH)
 
     def __enter__(self) -> int:
         return self._fd

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import holdfast
-from holdfast.engine.opening import identity
+from holdfast.engine.opening import missing_workspaces
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.files.linux.mount_table import mounts
 from holdfast.model.errors import UnsupportedError
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     be_thorough(bool(config.getoption("--thorough")))
     # What else is on the machine is no matter of the tests, and looking through all of it takes seconds each time.
-    identity.MOST_LOOKED_AT = 20_000
+    missing_workspaces.MOST_LOOKED_AT = 20_000
     # How long an example takes, or takes to be made, says how busy the machine is.
     settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("untimed")

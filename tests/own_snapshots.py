@@ -9,17 +9,17 @@ from holdfast.engine.forks._checkpoint_provider import OwnCheckpoints
 from holdfast.engine.opening.opener import Opener
 from holdfast.model.clock import SystemClock
 from holdfast.snapshot.checkpoints import own_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.testing.provider_contract import Ground, lay
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.snapshot.port import Provider
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
-def make_provider(workspace: Workspace, base: bytes, session: str, *, mounts: bool) -> Provider:
+def make_provider(workspace: WorkspaceRow, base: bytes, session: str, *, mounts: bool) -> Provider:
     """The provider ``holdfast`` of a workspace of the home ``base``/home."""
     own = OwnCheckpoints(
         workspace,
@@ -29,7 +29,7 @@ def make_provider(workspace: Workspace, base: bytes, session: str, *, mounts: bo
         random=os.urandom,
         mounts=mounts,
     )
-    return own_provider(Place(workspace.path, base + b"/state", session), own)
+    return own_provider(ProviderContext(workspace.path, base + b"/state", session), own)
 
 
 def own_ground(base: Path, *, mounts: bool) -> Ground:

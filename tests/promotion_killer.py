@@ -22,7 +22,7 @@ from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion import _cleanup as cleanup
 from holdfast.engine.promotion import _in_place_update as in_place_update
 from holdfast.engine.promotion import _swap as swap
-from holdfast.engine.promotion._job_context import Work
+from holdfast.engine.promotion._job_context import PromotionJob
 from holdfast.engine.promotion._workflow import STEPS
 from holdfast.engine.promotion.manager import Promotions
 from holdfast.files.linux import syscalls
@@ -35,8 +35,8 @@ CALLS = (
 
 AFTER = {
     "exchanged": (swap, "exchange"),
-    "put-together": (fork_merge, "put_together"),
-    "captured": (in_place_update, "put_together"),
+    "put-together": (fork_merge, "create_derived_checkpoint"),
+    "captured": (in_place_update, "create_derived_checkpoint"),
     "forgotten": (cleanup, "_forget_plan"),
 }
 """Where to die when a function has done its work, and nobody knows of that yet."""
@@ -76,7 +76,7 @@ def main(home: str, fork: str, point: str, how: str = "") -> None:
     kind, _, where = point.partition(":")
     counter = Counter(int(where) if kind == "call" else -1)
 
-    def step(work: Work, *, name: str, real: Callable[[Work], Any]) -> Any:
+    def step(work: PromotionJob, *, name: str, real: Callable[[PromotionJob], Any]) -> Any:
         if point == f"before:{name}":
             die()
         if name == "swap":

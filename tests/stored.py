@@ -70,7 +70,7 @@ def looks(home: Path, tree: Path) -> object:
         return log._replace(events=()), told, contents, workspace.status()
 
 
-def copy(home: Path, **to: object) -> store_copies.StoreCopied:
+def copy(home: Path, **to: object) -> store_copies.StoreCopy:
     opener = Opener(home=os.fsencode(home))
     try:
         return store_copies.copy(opener, **to)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def around(where, name):
         return done
     setattr(where, name, killed)
 for where, name in ((store_identity, "change"), (store_identity, "make"), (row_copy, "copy"), (row_copy, "clear"),
-        (store_copy, "_prove"), (bucket_claim, "hold"), (local_store.LocalObjects, "put"),
+        (store_copy, "_prove"), (bucket_claim, "acquire"), (local_store.LocalObjects, "put"),
         (remote_store.RemoteObjects, "put")):
     around(where, name)
 opener = Opener(home=os.fsencode(sys.argv[2]))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.undo.completion.late_writes import settle
+from holdfast.undo.completion.late_writes import settle_late_writes
 from holdfast.undo.log import UndoLog
 
 
@@ -35,7 +35,7 @@ def wait_until_settled(log: UndoLog) -> None:
     """
 
     def is_settled() -> bool:
-        settle(log)
+        settle_late_writes(log)
         return not log.unsettled
 
     wait_until(is_settled, "the end of writing to what steps have left")

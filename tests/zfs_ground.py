@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.snapshot.zfs._command import Zfs
 from holdfast.snapshot.zfs.provider import zfs_provider
 from holdfast.testing.provider_contract import Ground, lay
@@ -91,12 +91,12 @@ def zfs_ground(root: Path, state: Path) -> Ground:
         return files + [name for name in listed if name != found.name]
 
     script = f"""
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.snapshot.zfs.provider import zfs_provider
 def make(session):
-    return zfs_provider(Place({bytes(root)!r}, {bytes(state)!r}, session))
+    return zfs_provider(ProviderContext({bytes(root)!r}, {bytes(state)!r}, session))
 """
-    return Ground(root, lambda session: zfs_provider(Place(bytes(root), bytes(state), session)), left, script)
+    return Ground(root, lambda session: zfs_provider(ProviderContext(bytes(root), bytes(state), session)), left, script)
 
 
 def clean_up(ground: Ground, mounted: Path | None) -> None:

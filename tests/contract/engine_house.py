@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.history import undo as history
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import Context
 from holdfast.engine.opening.opener import Opener
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.entries import SYMLINK_MODE
 from holdfast.model.ids import CheckpointId, WorkspaceId
-from holdfast.store.catalog_records import Workspace
+from holdfast.store.catalog_records import WorkspaceRow
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.memory_tree import MemoryTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-    from holdfast.files.tree import Applied, Cleaned, Lookup, Notes, Saved, Scan, Tree
+    from holdfast.files.tree import ApplyNotes, ApplyResult, CleanResult, EntryLookup, SavedManifest, ScanResult, Tree
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.content import BlobSink, Content, Progress, Supply
     from holdfast.model.entries import Change, Entry
@@ -54,13 +54,13 @@ class Meddled:
         sink: BlobSink,
         *,
         base: Hash | None = None,
-        lookup: Lookup | None = None,
-        saved: Saved | None = None,
+        lookup: EntryLookup | None = None,
+        saved: SavedManifest | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], None] | None = None,
         also: Container[bytes] = (),
-    ) -> Scan:
+    ) -> ScanResult:
         self.calls.append("scan")
         self.before_scan()
         return self._tree.scan(
@@ -96,13 +96,13 @@ class Meddled:
         *,
         nonce: str,
         progress: Progress | None = None,
-        notes: Notes | None = None,
-    ) -> Applied:
+        notes: ApplyNotes | None = None,
+    ) -> ApplyResult:
         self.calls.append("apply")
         self.before_apply()
         return self._tree.apply(deletes, self._cut(writes), nonce=nonce, progress=progress, notes=notes)
 
-    def clean(self, nonce: str) -> Cleaned:
+    def clean(self, nonce: str) -> CleanResult:
         return self._tree.clean(nonce)
 
     def _cut(
@@ -176,8 +176,8 @@ class Space(NamedTuple):
     clock: ManualClock
 
     def save(self, label: str = "", **options: object) -> CheckpointId:
-        request = Request(label=label, **options)  # type: ignore[arg-type]
-        result = take(self.context, request)
+        request = CheckpointRequest(label=label, **options)  # type: ignore[arg-type]
+        result = create_checkpoint(self.context, request)
         assert result.created
         return result.checkpoint.id
 
@@ -215,28 +215,28 @@ class House:
         if self.kind == "directory":
             os.mkdir(path)
             context, _ = self.opener.init(path, source=source)
+            store, workspace, settings, folder = context.store, context.workspace, context.settings, context.folder
             edit: Directory | MemoryTree = Directory(path)
             tree = Meddled(context.tree)
         else:
             store = self.opener.store()
-            workspace = Workspace(
+            workspace = WorkspaceRow(
                 WorkspaceId(f"{number:016x}"), path, 0, number, self.clock.now(), source=source, live=True
             )
             store.catalog.add_workspace(workspace)
             edit = MemoryTree()
             tree = Meddled(edit)
-            folder = self.place / "home" / "workspaces" / workspace.id
-            folder.mkdir(parents=True)
-            context = Context(
-                workspace=workspace,
-                make_tree=lambda: tree,
-                store=store,
-                settings=self.opener.settings(None),
-                folder=bytes(folder),
-                clock=self.clock,
-                random=os.urandom,
-            )
-        context._tree = tree
+            settings, folder = self.opener.settings(None), bytes(self.place / "home" / "workspaces" / workspace.id)
+            os.makedirs(folder)
+        context = Context(
+            workspace=workspace,
+            make_tree=lambda: tree,
+            store=store,
+            settings=settings,
+            folder=folder,
+            clock=self.clock,
+            random=os.urandom,
+        )
         return Space(edit, tree, context, self.clock)
 
 

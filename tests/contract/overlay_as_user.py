@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.model.errors import UnsupportedError
 from holdfast.snapshot.overlay.provider import overlay_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.testing.provider_contract import lay
 from holdfast.testing.tree_state import differences, photograph
 
@@ -30,7 +30,7 @@ def main(top: Path) -> dict[str, object]:
     (root / "sub/in").mkdir(parents=True)
     (root / "sub/in/file").write_text("in\n")
     before = photograph(root)
-    provider = overlay_provider(Place(bytes(root), bytes(top / "state"), "one"))
+    provider = overlay_provider(ProviderContext(bytes(root), bytes(top / "state"), "one"))
     found = provider.detect()
     if not found.score:
         return {"lacking": found.notes}

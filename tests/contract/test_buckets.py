@@ -18,12 +18,12 @@ from holdfast.store.identity import bucket_claim
 from holdfast.store.objects import bucket_probe
 from holdfast.store.objects._encrypted_store import EncryptedObjects
 from holdfast.store.objects._encryption_format import tenant_key
-from holdfast.store.objects._encryption_keys import Keys
+from holdfast.store.objects._encryption_keys import EncryptionKeys
 from holdfast.store.objects._local_store import LocalObjects
 from holdfast.store.objects.cached_store import BLOCK_BYTES, CachedObjects
 from holdfast.store.objects.configured_store import parse_options
 from holdfast.store.objects.object_store import ObjectStore
-from holdfast.store.objects.remote_store import Limits, RemoteObjects, open_bucket
+from holdfast.store.objects.remote_store import RemoteObjects, RequestLimits, open_bucket
 from holdfast.testing.object_store_contract import ObjectStoreContract
 
 from ..buckets import CUT, KEY, SECRET, Answer, Asked, Service, refuse
@@ -34,7 +34,7 @@ pytest.importorskip("cryptography", reason="needs cryptography (extra dev)")
 pytestmark = pytest.mark.usefixtures("credentials")
 
 _KEY = tenant_key(b"k" * 32)
-KEYS = Keys(_KEY, {_KEY.id: _KEY})
+KEYS = EncryptionKeys(_KEY, {_KEY.id: _KEY})
 MIB = 1 << 20
 
 
@@ -50,7 +50,7 @@ def bucket(service: Service, name: str) -> RemoteObjects:
 
 
 def opened(service: Service, name: str, *, retries: int = 3, timeout: float = 10.0) -> RemoteObjects:
-    limits = Limits(timeout, retries, 2)
+    limits = RequestLimits(timeout, retries, 2)
     return open_bucket(f"s3://{name}/some/prefix", service.options(), tenant="t", limits=limits)
 
 
@@ -176,7 +176,9 @@ def test_a_server_that_does_not_answer_is_given_up(service: Service, name: str) 
 
 
 def test_nobody_listens_there() -> None:
-    bucket = open_bucket("s3://b", {"endpoint": "http://127.0.0.1:9", "allow_http": "true"}, limits=Limits(2.0, 0, 1))
+    bucket = open_bucket(
+        "s3://b", {"endpoint": "http://127.0.0.1:9", "allow_http": "true"}, limits=RequestLimits(2.0, 0, 1)
+    )
     with pytest.raises(StorageError, match="cannot be reached") as refused:
         bucket.get("a")
     assert "endpoint" in (refused.value.hint or "")
@@ -520,7 +522,7 @@ def test_case_7_of_eight_stores_that_claim_at_once_one_wins(service: Service, na
         conditional = bucket_probe.conditional_writes(bucket, "t", os.urandom)
         start.wait(30)
         try:
-            bucket_claim.hold(bucket, "t", bucket_claim.Claim(f"{number:032x}", 7), conditional)
+            bucket_claim.acquire(bucket, "t", bucket_claim.BucketClaim(f"{number:032x}", 7), conditional)
         except HoldfastError as error:
             assert error.code == "claimed", error.message
             return None
@@ -531,8 +533,8 @@ def test_case_7_of_eight_stores_that_claim_at_once_one_wins(service: Service, na
     assert len(won) == 1
     bucket = opened(service, name)
     bucket_claim.check(bucket, "t", won[0])
-    bucket_claim.hold(
-        bucket, "t", bucket_claim.Claim(won[0], 8), bucket_probe.conditional_writes(bucket, "t", os.urandom)
+    bucket_claim.acquire(
+        bucket, "t", bucket_claim.BucketClaim(won[0], 8), bucket_probe.conditional_writes(bucket, "t", os.urandom)
     )
     with pytest.raises(HoldfastError, match="belong to another store"):
         bucket_claim.check(bucket, "t", "f" * 32)
@@ -542,15 +544,15 @@ def test_case_7_of_eight_stores_that_claim_at_once_one_wins(service: Service, na
 def test_a_claim_made_when_the_server_had_conditional_writes_holds_when_it_has_none(
     service: Service, name: str
 ) -> None:
-    one, other = bucket_claim.Claim("1" * 32, 1), bucket_claim.Claim("2" * 32, 2)
+    one, other = bucket_claim.BucketClaim("1" * 32, 1), bucket_claim.BucketClaim("2" * 32, 2)
     for first, second in (("yes", "no"), ("no", "yes")):
         bucket = opened(service, service.bucket())
-        bucket_claim.hold(bucket, "t", one, first)  # type: ignore[arg-type]
+        bucket_claim.acquire(bucket, "t", one, first)  # type: ignore[arg-type]
         with pytest.raises(HoldfastError) as refused:
-            bucket_claim.hold(bucket, "t", other, second, sleep=lambda _: None)  # type: ignore[arg-type]
+            bucket_claim.acquire(bucket, "t", other, second, sleep=lambda _: None)  # type: ignore[arg-type]
         assert refused.value.code == "claimed"
         bucket_claim.check(bucket, "t", one.store)
-        bucket_claim.hold(bucket, "t", one, second)  # type: ignore[arg-type]
+        bucket_claim.acquire(bucket, "t", one, second)  # type: ignore[arg-type]
 
 
 def test_listings_that_lag_behind_are_waited_for_and_then_refused(service: Service, bucket: RemoteObjects) -> None:
@@ -566,16 +568,16 @@ def test_listings_that_lag_behind_are_waited_for_and_then_refused(service: Servi
 
     service.proxy.after = lag
     waited: list[float] = []
-    bucket_claim.hold(bucket, "t", bucket_claim.Claim("1" * 32, 1), "no", sleep=waited.append)
+    bucket_claim.acquire(bucket, "t", bucket_claim.BucketClaim("1" * 32, 1), "no", sleep=waited.append)
     assert len(waited) == 3
     old[0] = 1000
     with pytest.raises(StorageError, match="lag behind"):
-        bucket_claim.hold(bucket, "u", bucket_claim.Claim("1" * 32, 1), "no", sleep=waited.append)
+        bucket_claim.acquire(bucket, "u", bucket_claim.BucketClaim("1" * 32, 1), "no", sleep=waited.append)
 
 
 def test_i12_a_claim_that_is_none_is_refused() -> None:
-    good = bucket_claim.encode(bucket_claim.Claim("ab" * 16, 5))
-    assert bucket_claim.decode(good) == bucket_claim.Claim("ab" * 16, 5)
+    good = bucket_claim.encode(bucket_claim.BucketClaim("ab" * 16, 5))
+    assert bucket_claim.decode(good) == bucket_claim.BucketClaim("ab" * 16, 5)
     assert len(good) == bucket_claim.OBJECT_BYTES
     source = random.Random(4)
     for at in range(len(good)):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import HoldfastError, LockedError, StorageError
-from holdfast.store.database.sql_database import Database, Session, SqliteDatabase
+from holdfast.store.database.sql_database import Database, SqliteDatabase, Transaction
 
 from ..postgresql_server import Server, open_catalog
 
@@ -35,9 +35,9 @@ CREATE TABLE things (
 )
 
 
-def _create(session: Session) -> None:
+def _create(transaction: Transaction) -> None:
     for statement in _TABLES:
-        session.run(statement)
+        transaction.run(statement)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -74,28 +74,28 @@ def database(connect: Callable[..., Database]) -> Database:
 
 def test_values_come_back_as_they_were(database: Database) -> None:
     texts = ["", "plain", "Grüße", "a\0b", "\x1a", "\x1a0", "\x1a1\0\x1a", "\\x00", "%s ? $1 '", "\U0001f980"]
-    with database.writing() as session:
+    with database.writing() as transaction:
         for at, text in enumerate(texts):
             data = text.encode() + b"\0\xff\\x?"
-            session.run("INSERT INTO things (name, data, size) VALUES (?, ?, ?)", (text, data, at - (1 << 62)))
-        session.run("INSERT INTO things (name, data) VALUES (?, ?)", ("nothing", None))
-    with database.reading() as session:
-        rows = session.all("SELECT name, data, size, note FROM things ORDER BY number")
+            transaction.run("INSERT INTO things (name, data, size) VALUES (?, ?, ?)", (text, data, at - (1 << 62)))
+        transaction.run("INSERT INTO things (name, data) VALUES (?, ?)", ("nothing", None))
+    with database.reading() as transaction:
+        rows = transaction.all("SELECT name, data, size, note FROM things ORDER BY number")
         assert rows[:-1] == [(text, text.encode() + b"\0\xff\\x?", at - (1 << 62), "") for at, text in enumerate(texts)]
         assert rows[-1] == ("nothing", None, 0, "")
         assert [type(value) for value in rows[0]] == [str, bytes, int, str]
         for text in texts:
-            assert session.one("SELECT name FROM things WHERE name = ?", (text,)) == (text,)
-        assert session.one("SELECT 1 FROM things WHERE data = ?", (b"",)) is None
-    with pytest.raises(UnicodeEncodeError), database.writing() as session:
-        session.run("INSERT INTO things (name) VALUES (?)", ("\udcff",))
+            assert transaction.one("SELECT name FROM things WHERE name = ?", (text,)) == (text,)
+        assert transaction.one("SELECT 1 FROM things WHERE data = ?", (b"",)) is None
+    with pytest.raises(UnicodeEncodeError), database.writing() as transaction:
+        transaction.run("INSERT INTO things (name) VALUES (?)", ("\udcff",))
 
 
 def test_whole_numbers_stay_whole(database: Database) -> None:
-    with database.writing() as session:
-        session.many("INSERT INTO pairs (a, b) VALUES (?, ?)", [(1, b"a"), (2, b"b"), ((1 << 55) + 1, b"c")])
-    with database.reading() as session:
-        row = session.one(
+    with database.writing() as transaction:
+        transaction.many("INSERT INTO pairs (a, b) VALUES (?, ?)", [(1, b"a"), (2, b"b"), ((1 << 55) + 1, b"c")])
+    with database.reading() as transaction:
+        row = transaction.one(
             """SELECT sum(a), count(*), coalesce(sum(a), 0), max(a) > 2, c IS NULL, 7, sum(a) * ? < 1e30
             FROM pairs GROUP BY 5""",
             (0.5,),
@@ -103,24 +103,26 @@ def test_whole_numbers_stay_whole(database: Database) -> None:
         assert row == ((1 << 55) + 4, 3, (1 << 55) + 4, 1, 1, 7, 1)
         assert row is not None
         assert not any(isinstance(value, float) for value in row)
-        assert session.one("SELECT sum(a) FROM pairs WHERE a < 0") == (None,)
+        assert transaction.one("SELECT sum(a) FROM pairs WHERE a < 0") == (None,)
 
 
 def test_texts_and_bytes_are_ordered_byte_by_byte(database: Database) -> None:
     names = ["Z", "a", "B", "é", "_", "-", "a-b", "ab", "a b", "A", "\U0001f980", "ﬀ", "aa"]
-    with database.writing() as session:
-        session.many("INSERT INTO things (name, data) VALUES (?, ?)", ((name, name.encode()) for name in names))
-    with database.reading() as session:
-        ordered = [row[0] for row in session.all("SELECT name FROM things ORDER BY name")]
+    with database.writing() as transaction:
+        transaction.many("INSERT INTO things (name, data) VALUES (?, ?)", ((name, name.encode()) for name in names))
+    with database.reading() as transaction:
+        ordered = [row[0] for row in transaction.all("SELECT name FROM things ORDER BY name")]
         assert ordered == sorted(names, key=str.encode)
-        assert ordered == [row[0] for row in session.all("SELECT name FROM things ORDER BY data")]
-        found = session.all("SELECT name FROM things WHERE name >= ? AND name < ? ORDER BY 1", ("a", "b"))
+        assert ordered == [row[0] for row in transaction.all("SELECT name FROM things ORDER BY data")]
+        found = transaction.all("SELECT name FROM things WHERE name >= ? AND name < ? ORDER BY 1", ("a", "b"))
         assert [row[0] for row in found] == [name for name in ordered if "a" <= name < "b"]
 
 
 def test_question_marks_stand_for_parameters_only_where_they_do(database: Database) -> None:
-    with database.reading() as session:
-        assert session.one("SELECT '?', '%s', 'it''s ?', ? /* ? */, \"?\" FROM (SELECT 1 AS \"?\") t -- ?", (5,)) == (
+    with database.reading() as transaction:
+        assert transaction.one(
+            "SELECT '?', '%s', 'it''s ?', ? /* ? */, \"?\" FROM (SELECT 1 AS \"?\") t -- ?", (5,)
+        ) == (
             "?",
             "%s",
             "it's ?",
@@ -130,46 +132,46 @@ def test_question_marks_stand_for_parameters_only_where_they_do(database: Databa
 
 
 def test_how_many_rows_were_changed(database: Database) -> None:
-    with database.writing() as session:
+    with database.writing() as transaction:
         insert = "INSERT INTO pairs (a, b) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        assert session.many(insert, ((n, b"x") for n in range(1234))) == 1234
-        assert session.many(insert, ((n, b"x") for n in range(1200, 1300))) == 66
-        assert session.many(insert, [(5000, b"x"), (5000, b"x")]) == 1
-        assert session.many(insert, []) == 0
-        assert session.run("UPDATE pairs SET c = 'y' WHERE a < ?", (10,)) == 10
-        assert session.run("UPDATE pairs SET c = 'y' WHERE a < ?", (10,)) == 10, "also those that were so before"
-        assert session.many("UPDATE pairs SET c = ? WHERE a = ?", (("z", n) for n in (1, 2, 9999))) == 2
-        assert session.many("DELETE FROM pairs WHERE a = ?", ((n,) for n in range(5, 9))) == 4
-        assert session.run("DELETE FROM pairs WHERE a = ?", (77_777,)) == 0
+        assert transaction.many(insert, ((n, b"x") for n in range(1234))) == 1234
+        assert transaction.many(insert, ((n, b"x") for n in range(1200, 1300))) == 66
+        assert transaction.many(insert, [(5000, b"x"), (5000, b"x")]) == 1
+        assert transaction.many(insert, []) == 0
+        assert transaction.run("UPDATE pairs SET c = 'y' WHERE a < ?", (10,)) == 10
+        assert transaction.run("UPDATE pairs SET c = 'y' WHERE a < ?", (10,)) == 10, "also those that were so before"
+        assert transaction.many("UPDATE pairs SET c = ? WHERE a = ?", (("z", n) for n in (1, 2, 9999))) == 2
+        assert transaction.many("DELETE FROM pairs WHERE a = ?", ((n,) for n in range(5, 9))) == 4
+        assert transaction.run("DELETE FROM pairs WHERE a = ?", (77_777,)) == 0
         replace = "INSERT INTO pairs (a, b, c) VALUES (?, ?, ?) ON CONFLICT (a, b) DO UPDATE SET c = excluded.c"
-        assert session.many(replace, [(1, b"x", "one"), (1, b"x", "two"), (-1, b"x", "new")]) == 3
-        assert session.one("SELECT c FROM pairs WHERE a = 1") == ("two",)
+        assert transaction.many(replace, [(1, b"x", "one"), (1, b"x", "two"), (-1, b"x", "new")]) == 3
+        assert transaction.one("SELECT c FROM pairs WHERE a = 1") == ("two",)
 
 
 def test_many_hashes_are_counted_each_as_often_as_named(database: Database) -> None:
     names = [bytes((n,)) * 16 for n in range(200)]
-    with database.writing() as session:
-        session.many("INSERT INTO blobs (tenant, hash, refs) VALUES (?, ?, 0)", ((1, name) for name in names))
-        session.run("INSERT INTO blobs (tenant, hash, refs) VALUES (2, ?, 0)", (names[0],))
+    with database.writing() as transaction:
+        transaction.many("INSERT INTO blobs (tenant, hash, refs) VALUES (?, ?, 0)", ((1, name) for name in names))
+        transaction.run("INSERT INTO blobs (tenant, hash, refs) VALUES (2, ?, 0)", (names[0],))
         count = "UPDATE blobs SET refs = refs + 1 WHERE tenant = ? AND hash = ?"
-        assert session.many(count, ((1, name) for name in names)) == 200
-        assert session.many(count, [(1, names[0]), (1, names[0]), (1, names[1])]) == 3, "twice is twice"
-        assert session.many(count, [(1, names[2]), (1, b"unknown"), (1, names[3])]) == 2
-        assert session.many(count, [(1, names[4]), (2, names[0])]) == 2, "of two tenants"
+        assert transaction.many(count, ((1, name) for name in names)) == 200
+        assert transaction.many(count, [(1, names[0]), (1, names[0]), (1, names[1])]) == 3, "twice is twice"
+        assert transaction.many(count, [(1, names[2]), (1, b"unknown"), (1, names[3])]) == 2
+        assert transaction.many(count, [(1, names[4]), (2, names[0])]) == 2, "of two tenants"
         put = "UPDATE blobs SET refs = ? WHERE tenant = ? AND hash = ? AND refs > ?"
-        assert session.many(put, [(7, 1, names[5], 0), (7, 1, names[6], 0), (7, 1, names[7], 0)]) == 3
-        assert session.many(put, [(8, 1, names[5], 0), (9, 1, names[6], 0), (9, 1, names[6], 50)]) == 2
-        assert session.many("DELETE FROM blobs WHERE tenant = ? AND hash = ?", ((1, n) for n in names[100:])) == 100
-    with database.reading() as session:
-        rows = session.all("SELECT hash, refs FROM blobs WHERE tenant = 1 ORDER BY hash LIMIT 8")
+        assert transaction.many(put, [(7, 1, names[5], 0), (7, 1, names[6], 0), (7, 1, names[7], 0)]) == 3
+        assert transaction.many(put, [(8, 1, names[5], 0), (9, 1, names[6], 0), (9, 1, names[6], 50)]) == 2
+        assert transaction.many("DELETE FROM blobs WHERE tenant = ? AND hash = ?", ((1, n) for n in names[100:])) == 100
+    with database.reading() as transaction:
+        rows = transaction.all("SELECT hash, refs FROM blobs WHERE tenant = 1 ORDER BY hash LIMIT 8")
         assert [row[1] for row in rows] == [3, 2, 2, 2, 2, 8, 9, 7]
-        assert session.all("SELECT refs FROM blobs WHERE tenant = 2") == [(1,)]
-        assert session.one("SELECT count(*) FROM blobs") == (101,)
+        assert transaction.all("SELECT refs FROM blobs WHERE tenant = 2") == [(1,)]
+        assert transaction.one("SELECT count(*) FROM blobs") == (101,)
 
 
 def test_statements_go_together_and_in_their_order(database: Database) -> None:
-    with database.writing() as session:
-        answers = session.together(
+    with database.writing() as transaction:
+        answers = transaction.together(
             [
                 ("INSERT INTO things (name, size) VALUES (?, ?) RETURNING number, size", ("a", 5)),
                 ("UPDATE things SET size = size + ? WHERE name = ?", (1, "a")),
@@ -178,93 +180,95 @@ def test_statements_go_together_and_in_their_order(database: Database) -> None:
             ]
         )
         assert answers == [[(1, 5)], [], [(6,)], []]
-        assert session.together([]) == []
-        with session.unawaited():
-            session.run("UPDATE things SET size = 7 WHERE name = 'a'")
-            session.many("INSERT INTO things (name, size) VALUES (?, ?)", ((f"n{n}", n) for n in range(1200)))
-            session.many("UPDATE things SET size = size + ? WHERE name = ?", [(1, "n1"), (2, "n2")])
-        assert session.one("SELECT size FROM things WHERE name = 'a'") == (7,)
-        assert session.all("SELECT size FROM things WHERE name IN (?, ?) ORDER BY 1", ("n1", "n2")) == [(2,), (4,)]
-    with database.reading(once=True) as session:
+        assert transaction.together([]) == []
+        with transaction.unawaited():
+            transaction.run("UPDATE things SET size = 7 WHERE name = 'a'")
+            transaction.many("INSERT INTO things (name, size) VALUES (?, ?)", ((f"n{n}", n) for n in range(1200)))
+            transaction.many("UPDATE things SET size = size + ? WHERE name = ?", [(1, "n1"), (2, "n2")])
+        assert transaction.one("SELECT size FROM things WHERE name = 'a'") == (7,)
+        assert transaction.all("SELECT size FROM things WHERE name IN (?, ?) ORDER BY 1", ("n1", "n2")) == [(2,), (4,)]
+    with database.reading(once=True) as transaction:
         asked = [("SELECT count(*) FROM things", ()), ("SELECT name FROM things WHERE size = ?", (1199,))]
-        assert session.together(asked) == [[(1201,)], [("n1199",)]]
-    with database.reading(once=True) as session:
-        assert session.together([]) == []
+        assert transaction.together(asked) == [[(1201,)], [("n1199",)]]
+    with database.reading(once=True) as transaction:
+        assert transaction.together([]) == []
     with database.reading():
         pass
-    with database.reading() as session, database.reading(once=True) as inner:
-        assert inner.one("SELECT 1") == session.one("SELECT 1") == (1,)
+    with database.reading() as transaction, database.reading(once=True) as inner:
+        assert inner.one("SELECT 1") == transaction.one("SELECT 1") == (1,)
 
 
 def test_an_error_among_statements_that_nobody_waits_for_undoes_all_of_them(database: Database) -> None:
     for _ in range(2):
-        with pytest.raises(StorageError), database.writing() as session:  # noqa: PT012
-            session.run("INSERT INTO things (name) VALUES ('first')")
-            with session.unawaited():
-                session.run("INSERT INTO things (name) VALUES ('second')")
-                session.run("INSERT INTO things (name) VALUES ('second')")
-                session.run("INSERT INTO things (name) VALUES ('third')")
-        with pytest.raises(StorageError), database.writing() as session:
-            session.together([("INSERT INTO things (name) VALUES ('a')", ())] * 2)
-        with pytest.raises(HoldfastError), database.reading(once=True) as session:
-            session.one("SELECT nothing FROM things")
-    with pytest.raises(ZeroDivisionError), database.writing() as session, session.unawaited():  # noqa: PT012
-        session.run("INSERT INTO things (name) VALUES ('fourth')")
+        with pytest.raises(StorageError), database.writing() as transaction:  # noqa: PT012
+            transaction.run("INSERT INTO things (name) VALUES ('first')")
+            with transaction.unawaited():
+                transaction.run("INSERT INTO things (name) VALUES ('second')")
+                transaction.run("INSERT INTO things (name) VALUES ('second')")
+                transaction.run("INSERT INTO things (name) VALUES ('third')")
+        with pytest.raises(StorageError), database.writing() as transaction:
+            transaction.together([("INSERT INTO things (name) VALUES ('a')", ())] * 2)
+        with pytest.raises(HoldfastError), database.reading(once=True) as transaction:
+            transaction.one("SELECT nothing FROM things")
+    with pytest.raises(ZeroDivisionError), database.writing() as transaction, transaction.unawaited():  # noqa: PT012
+        transaction.run("INSERT INTO things (name) VALUES ('fourth')")
         raise ZeroDivisionError
-    with database.reading(once=True) as session:
-        assert session.all("SELECT name FROM things") == []
+    with database.reading(once=True) as transaction:
+        assert transaction.all("SELECT name FROM things") == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 500])
 def test_a_list_of_hashes(database: Database, count: int) -> None:
     hashes = [number.to_bytes(16, "big") for number in range(count)]
-    with database.writing() as session:
+    with database.writing() as transaction:
         rows = [(number % 2, name, 5) for number, name in enumerate(hashes)]
-        session.many("INSERT INTO blobs VALUES (?, ?, ?)", rows)
+        transaction.many("INSERT INTO blobs VALUES (?, ?, ?)", rows)
         listed = f"hash IN ({', '.join('?' * count)})"
         asked = f"SELECT hash FROM blobs WHERE tenant = ? AND {listed} AND refs = ? ORDER BY 1"
-        assert session.all(asked, (0, *hashes, 5)) == [(name,) for name in hashes[::2]]
-        assert session.all(asked, (0, *hashes, 6)) == []
-        assert session.run(f"DELETE FROM blobs WHERE {listed}", hashes) == count
+        assert transaction.all(asked, (0, *hashes, 5)) == [(name,) for name in hashes[::2]]
+        assert transaction.all(asked, (0, *hashes, 6)) == []
+        assert transaction.run(f"DELETE FROM blobs WHERE {listed}", hashes) == count
 
 
 def test_numbers_grow_and_are_never_used_again(database: Database) -> None:
     insert = "INSERT INTO things (name) VALUES (?) RETURNING number"
-    with database.writing() as session:
-        first = session.one(insert, ("a",))
-        second = session.one(insert, ("b",))
+    with database.writing() as transaction:
+        first = transaction.one(insert, ("a",))
+        second = transaction.one(insert, ("b",))
         assert first is not None
         assert second is not None
-        session.run("DELETE FROM things WHERE number = ?", second)
-    with suppress(KeyError), database.writing() as session:
-        session.one(insert, ("undone",))
+        transaction.run("DELETE FROM things WHERE number = ?", second)
+    with suppress(KeyError), database.writing() as transaction:
+        transaction.one(insert, ("undone",))
         raise KeyError
-    with database.writing() as session:
-        third = session.one(insert, ("c",))
+    with database.writing() as transaction:
+        third = transaction.one(insert, ("c",))
         assert third is not None
         assert first[0] < second[0] < third[0]
 
 
 def test_a_stream_gives_every_row_and_can_be_left(database: Database) -> None:
-    with database.writing() as session:
-        session.many("INSERT INTO pairs (a, b) VALUES (?, ?)", ((n, b"%d" % n) for n in range(5000)))
-    with database.reading() as session:
-        assert list(session.stream("SELECT a, b FROM pairs WHERE a < ? ORDER BY a", (4500,))) == [
+    with database.writing() as transaction:
+        transaction.many("INSERT INTO pairs (a, b) VALUES (?, ?)", ((n, b"%d" % n) for n in range(5000)))
+    with database.reading() as transaction:
+        assert list(transaction.stream("SELECT a, b FROM pairs WHERE a < ? ORDER BY a", (4500,))) == [
             (n, b"%d" % n) for n in range(4500)
         ]
-        rows = session.stream("SELECT a FROM pairs ORDER BY a")
+        rows = transaction.stream("SELECT a FROM pairs ORDER BY a")
         assert next(rows) == (0,)
-    with database.reading() as session:
+    with database.reading() as transaction:
         del rows  # only now
         gc.collect()
-        assert session.one("SELECT count(*) FROM pairs") == (5000,)
+        assert transaction.one("SELECT count(*) FROM pairs") == (5000,)
 
 
 def test_a_line_of_ancestors(database: Database) -> None:
-    with database.writing() as session:
-        session.many("INSERT INTO things (name, note) VALUES (?, ?)", [("c", "b"), ("b", "a"), ("a", ""), ("x", "y")])
-    with database.reading() as session:
-        rows = session.all(
+    with database.writing() as transaction:
+        transaction.many(
+            "INSERT INTO things (name, note) VALUES (?, ?)", [("c", "b"), ("b", "a"), ("a", ""), ("x", "y")]
+        )
+    with database.reading() as transaction:
+        rows = transaction.all(
             """WITH RECURSIVE line (name, parent, depth) AS (
                 SELECT name, note, 0 FROM things WHERE name = ?
                 UNION ALL SELECT t.name, t.note, line.depth + 1 FROM line JOIN things t ON t.name = line.parent
@@ -276,13 +280,13 @@ def test_a_line_of_ancestors(database: Database) -> None:
 
 
 def test_a_transaction_that_fails_is_undone(database: Database) -> None:
-    with pytest.raises(KeyError), database.writing() as session:  # noqa: PT012
-        session.run("INSERT INTO things (name) VALUES ('x')")
+    with pytest.raises(KeyError), database.writing() as transaction:  # noqa: PT012
+        transaction.run("INSERT INTO things (name) VALUES ('x')")
         raise KeyError
-    with database.reading() as session:
-        assert session.all("SELECT * FROM things") == []
+    with database.reading() as transaction:
+        assert transaction.all("SELECT * FROM things") == []
         with database.reading() as inner:
-            assert inner is session
+            assert inner is transaction
         with pytest.raises(RuntimeError), database.writing():
             pass
 
@@ -290,40 +294,40 @@ def test_a_transaction_that_fails_is_undone(database: Database) -> None:
 def test_a_statement_that_is_refused_undoes_the_transaction_and_no_more(database: Database) -> None:
     rows = [(1, b"a"), (2, b"b"), (1, b"a")]
     for statement in ("INSERT INTO pairs (a, b) VALUES (?, ?)", "INSERT INTO pairs (a, b) VALUES (?, ?) RETURNING a"):
-        with pytest.raises(StorageError), database.writing() as session:  # noqa: PT012
-            session.run("INSERT INTO things (name) VALUES ('x')")
-            session.many(statement, rows)
-    with database.writing() as session:
-        assert session.all("SELECT name FROM things") == []
-        assert session.many("INSERT INTO pairs (a, b) VALUES (?, ?)", rows[:2]) == 2
+        with pytest.raises(StorageError), database.writing() as transaction:  # noqa: PT012
+            transaction.run("INSERT INTO things (name) VALUES ('x')")
+            transaction.many(statement, rows)
+    with database.writing() as transaction:
+        assert transaction.all("SELECT name FROM things") == []
+        assert transaction.many("INSERT INTO pairs (a, b) VALUES (?, ?)", rows[:2]) == 2
 
 
 def test_a_reader_sees_one_state_and_a_writer_the_latest(connect: Callable[..., Database]) -> None:
     one, two = connect(), connect()
     count = "SELECT count(*) FROM things"
-    with one.reading() as session:
-        assert session.one(count) == (0,)
+    with one.reading() as transaction:
+        assert transaction.one(count) == (0,)
         with two.writing() as other:
             other.run("INSERT INTO things (name) VALUES ('x')")
-        assert session.one(count) == (0,)
-    with one.writing() as session:
-        assert session.one(count) == (1,)
+        assert transaction.one(count) == (0,)
+    with one.writing() as transaction:
+        assert transaction.one(count) == (1,)
 
 
 def test_one_writer_at_a_time(connect: Callable[..., Database]) -> None:
     """Each adds one to what it has read: none is lost."""
-    with connect().writing() as session:
-        session.run("INSERT INTO things (name) VALUES ('counter')")
+    with connect().writing() as transaction:
+        transaction.run("INSERT INTO things (name) VALUES ('counter')")
     failed: list[BaseException] = []
 
     def work() -> None:
         database = connect()
         try:
             for _ in range(25):
-                with database.writing() as session:
-                    row = session.one("SELECT size FROM things WHERE name = 'counter'")
+                with database.writing() as transaction:
+                    row = transaction.one("SELECT size FROM things WHERE name = 'counter'")
                     assert row is not None
-                    session.run("UPDATE things SET size = ? WHERE name = 'counter'", (row[0] + 1,))
+                    transaction.run("UPDATE things SET size = ? WHERE name = 'counter'", (row[0] + 1,))
         except BaseException as error:
             failed.append(error)
 
@@ -333,8 +337,8 @@ def test_one_writer_at_a_time(connect: Callable[..., Database]) -> None:
     for thread in threads:
         thread.join()
     assert failed == []
-    with connect().reading() as session:
-        assert session.one("SELECT size FROM things") == (100,)
+    with connect().reading() as transaction:
+        assert transaction.one("SELECT size FROM things") == (100,)
 
 
 def test_waiting_has_an_end(connect: Callable[..., Database]) -> None:
@@ -343,25 +347,25 @@ def test_waiting_has_an_end(connect: Callable[..., Database]) -> None:
         with pytest.raises(LockedError) as locked, two.writing():
             pass
         assert "another process" in locked.value.message
-        with two.reading() as session:
-            assert session.one("SELECT count(*) FROM things") == (0,)
-    with two.writing() as session:
-        session.run("INSERT INTO things (name) VALUES ('now')")
+        with two.reading() as transaction:
+            assert transaction.one("SELECT count(*) FROM things") == (0,)
+    with two.writing() as transaction:
+        transaction.run("INSERT INTO things (name) VALUES ('now')")
 
 
 def test_memory_is_given_back_and_nothing_else(database: Database) -> None:
-    with database.writing() as session:
-        session.many("INSERT INTO things (name, data) VALUES (?, ?)", ((f"n{n}", b"x" * 1000) for n in range(4000)))
+    with database.writing() as transaction:
+        transaction.many("INSERT INTO things (name, data) VALUES (?, ?)", ((f"n{n}", b"x" * 1000) for n in range(4000)))
         database.save_memory()  # in the middle of something: not now
-    with database.reading() as session:
-        assert len(session.all("SELECT data FROM things")) == 4000
+    with database.reading() as transaction:
+        assert len(transaction.all("SELECT data FROM things")) == 4000
     gc.collect()
     before = _allocated()
     database.save_memory()
     if isinstance(database, SqliteDatabase):
         assert before - _allocated() > 2_000_000
-    with database.reading() as session:
-        assert session.one("SELECT count(*), sum(size) FROM things") == (4000, 0)
+    with database.reading() as transaction:
+        assert transaction.one("SELECT count(*), sum(size) FROM things") == (4000, 0)
 
 
 class _Allocated(ctypes.Structure):

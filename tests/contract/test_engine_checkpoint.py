@@ -7,13 +7,13 @@ import stat
 import pytest
 
 from holdfast.engine.diffs.patch_text import patch
-from holdfast.engine.diffs.tree_diff import Contents, diff
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.diffs.tree_diff import DiffContents, diff
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.status import status
-from holdfast.engine.opening.context import changes_of
+from holdfast.engine.opening.context import checkpoint_changes
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import RefusedError, UsageError
 from holdfast.model.ids import CheckpointId
 
@@ -24,7 +24,7 @@ FILE = stat.S_IFREG | 0o644
 
 def test_nothing_changed_is_no_new_checkpoint(space: Space) -> None:
     first = filled(space)
-    again = take(space.context, Request())
+    again = create_checkpoint(space.context, CheckpointRequest())
     assert not again.created
     assert again.checkpoint.id == first
     assert [checkpoint.id for checkpoint in space.context.catalog.checkpoints()] == [first]
@@ -32,29 +32,33 @@ def test_nothing_changed_is_no_new_checkpoint(space: Space) -> None:
 
 def test_a_label_then_names_the_existing_one(space: Space) -> None:
     space.edit.write(b"f", b"1")
-    first = take(space.context, Request(kind="auto", label="auto-2026"))
-    named = take(space.context, Request(label="mine"))
+    first = create_checkpoint(space.context, CheckpointRequest(kind="auto", label="auto-2026"))
+    named = create_checkpoint(space.context, CheckpointRequest(label="mine"))
     assert (named.created, named.checkpoint.id) == (False, first.checkpoint.id)
     assert (named.checkpoint.label, named.checkpoint.kind) == ("mine", "manual")
-    other = take(space.context, Request(label="other"))
+    other = create_checkpoint(space.context, CheckpointRequest(label="other"))
     assert (other.created, other.checkpoint.label) == (False, "mine")
-    assert take(space.context, Request(kind="auto", label="auto-later")).checkpoint.label == "mine"
+    assert (
+        create_checkpoint(space.context, CheckpointRequest(kind="auto", label="auto-later")).checkpoint.label == "mine"
+    )
 
 
 def test_what_is_saved_by_hand_as_well_is_kept_with_what_is_said_of_it(space: Space) -> None:
     space.edit.write(b"f", b"1")
-    take(space.context, Request(kind="auto", label="auto-2026"))
-    mine = take(space.context, Request(provenance=Provenance("ada", "why"))).checkpoint
+    create_checkpoint(space.context, CheckpointRequest(kind="auto", label="auto-2026"))
+    mine = create_checkpoint(space.context, CheckpointRequest(provenance=Provenance("ada", "why"))).checkpoint
     assert (mine.kind, mine.label, mine.provenance) == ("manual", "", Provenance("ada", "why"))
-    more = take(space.context, Request(label="done", provenance=Provenance("bob", "other", "make"))).checkpoint
+    more = create_checkpoint(
+        space.context, CheckpointRequest(label="done", provenance=Provenance("bob", "other", "make"))
+    ).checkpoint
     assert (more.id, more.label, more.provenance) == (mine.id, "done", Provenance("ada", "why", "make"))
-    assert take(space.context, Request()).checkpoint == more
+    assert create_checkpoint(space.context, CheckpointRequest()).checkpoint == more
 
 
 def test_a_label_that_nobody_may_use_saves_nothing(space: Space) -> None:
     space.edit.write(b"f", b"1")
     with pytest.raises(UsageError):
-        take(space.context, Request(label="@"))
+        create_checkpoint(space.context, CheckpointRequest(label="@"))
     assert space.head() is None
     assert space.tree.calls == []
 
@@ -75,11 +79,11 @@ def test_a_checkpoint_keeps_who_and_why_and_what_changed(space: Space) -> None:
     space.edit.delete(b"d/e/deep")
     space.edit.write(b"new", b"n")
     why = Provenance("ada", "because", "make all")
-    result = take(space.context, Request(kind="run", provenance=why))
+    result = create_checkpoint(space.context, CheckpointRequest(kind="run", provenance=why))
     checkpoint = space.context.catalog.checkpoint(result.checkpoint.id)
     assert (checkpoint.kind, checkpoint.provenance) == ("run", why)
     assert checkpoint.changes == (1, 1, 1)
-    assert [(change.path, change.status) for change in changes_of(space.context, checkpoint)] == [
+    assert [(change.path, change.status) for change in checkpoint_changes(space.context, checkpoint)] == [
         (b"d/e/deep", "D"),
         (b"keep", "M"),
         (b"new", "A"),
@@ -89,7 +93,7 @@ def test_a_checkpoint_keeps_who_and_why_and_what_changed(space: Space) -> None:
 def test_what_cannot_be_captured_is_recorded_and_shown(space: Space) -> None:
     space.edit.write(b"f", b"1")
     space.edit.special(b"d/strange")
-    result = take(space.context, Request())
+    result = create_checkpoint(space.context, CheckpointRequest())
     assert [path for path, _ in result.not_captured] == [b"d/strange"]
     assert space.context.catalog.not_captured(result.checkpoint.id) == list(result.not_captured)
     assert result.checkpoint.not_captured == 1
@@ -124,7 +128,7 @@ def test_only_permissions_changed(space: Space) -> None:
 
 def text(space: Space, base: CheckpointId | None, target: CheckpointId | None, *paths: bytes) -> bytes:
     found = diff(space.context, base, target, paths=paths)
-    return b"".join(patch(found, Contents(space.context, found).fetch))
+    return b"".join(patch(found, DiffContents(space.context, found).fetch))
 
 
 def test_diff_of_two_checkpoints_and_of_the_tree_is_the_same(space: Space) -> None:
@@ -159,4 +163,4 @@ def test_a_file_that_changes_under_a_diff_is_said(space: Space) -> None:
     found = diff(space.context, first, None)
     space.edit.write(b"keep", b"33\n")
     with pytest.raises(RefusedError, match="changed while"):
-        list(patch(found, Contents(space.context, found).fetch))
+        list(patch(found, DiffContents(space.context, found).fetch))

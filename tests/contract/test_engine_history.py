@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.forks.fork import fork
-from holdfast.engine.history.interrupted_operations import abandon, resume
+from holdfast.engine.history.recovery import abandon, resume
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.retention import Policy
 from holdfast.engine.opening.context import Context

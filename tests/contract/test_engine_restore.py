@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.history import undo as history
-from holdfast.engine.history.interrupted_operations import abandon, resume, unfinished
+from holdfast.engine.history.recovery import abandon, resume, unfinished
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import Context
@@ -431,10 +431,10 @@ def pins(space: Space) -> list[str]:
 def lose_row(space: Space, checkpoint: CheckpointId) -> None:
     """Leave a checkpoint's pins and take its row, as where it was forgotten just before it was pinned."""
     catalog = space.context.catalog
-    with catalog.database.writing() as session:
-        pinned = session.all("SELECT number FROM pins WHERE checkpoint = ?", (checkpoint,))
-        session.run("UPDATE pins SET checkpoint = NULL WHERE checkpoint = ?", (checkpoint,))
+    with catalog.database.writing() as transaction:
+        pinned = transaction.all("SELECT number FROM pins WHERE checkpoint = ?", (checkpoint,))
+        transaction.run("UPDATE pins SET checkpoint = NULL WHERE checkpoint = ?", (checkpoint,))
     assert [one.id for one in catalog.forget([checkpoint])] == [checkpoint]
-    with catalog.database.writing() as session:
+    with catalog.database.writing() as transaction:
         for (number,) in pinned:
-            session.run("UPDATE pins SET checkpoint = ? WHERE number = ?", (checkpoint, number))
+            transaction.run("UPDATE pins SET checkpoint = ? WHERE number = ?", (checkpoint, number))

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.retention import Policy
-from holdfast.engine.opening.context import changes_of
+from holdfast.engine.opening.context import checkpoint_changes
 from holdfast.engine.upkeep.bundle_export import export_bundle
 from holdfast.engine.upkeep.bundle_import import import_bundle
 from holdfast.engine.upkeep.forget_checkpoints import forget
@@ -36,7 +36,7 @@ def test_forgetting_composes_what_changed(space: Space) -> None:
     heir = catalog.checkpoint(ids[4])
     assert heir.parent == ids[0]
     expected = manifest.diff(space.context.store.pages, catalog.checkpoint(ids[0]).root, heir.root)
-    assert changes_of(space.context, heir) == expected
+    assert checkpoint_changes(space.context, heir) == expected
     assert heir.changes == (1, 1, 1)
     forget(space.context, [ids[0]])
     heir = catalog.checkpoint(ids[4])

@@ -19,9 +19,9 @@ from holdfast.bridge.mount.overlayfs import detach_overlays
 from holdfast.files.directories.removal_obstacles import mounted_at
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.overlay import _holder as overlay_held
-from holdfast.snapshot.overlay._namespace_process import FAILED, holder_of
+from holdfast.snapshot.overlay.namespace_process import FAILED, holder_of
 from holdfast.snapshot.overlay.provider import overlay_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.testing.provider_contract import lay
 from holdfast.testing.tree_state import differences, photograph
 
@@ -78,7 +78,7 @@ def state_of(root: Path) -> Path:
 
 
 def make(root: Path) -> Provider:
-    return overlay_provider(Place(bytes(root), bytes(state_of(root)), "one"))
+    return overlay_provider(ProviderContext(bytes(root), bytes(state_of(root)), "one"))
 
 
 def inside(prepared: Prepared, *command: str, directory: Path | None = None) -> str:
@@ -218,7 +218,7 @@ def test_who_comes_to_hold_it_while_it_is_removed_does_not(root: Path, provider:
     """As a process does that was started by one that has been killed."""
     prepared = provider.prepare("overlay")
     held = os.fsencode(state_of(root) / "layers" / prepared.token / "held")
-    with overlay_held.ended(held):
+    with overlay_held.without_holder(held):
         with pytest.raises(RefusedError) as refused:
             overlay_held.start(held, bytes(root), (b"/", b"/", b"/", b"trusted"))
         assert refused.value.code == "in_use"

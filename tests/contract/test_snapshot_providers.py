@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.files.directories.directory_exchange import place_of
+from holdfast.files.directories.directory_exchange import directory_identity
 from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.full_copy import copy_provider, reflink_provider
 from holdfast.snapshot.git.provider import GitOptions, git_provider
 from holdfast.snapshot.overlay.provider import overlay_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.testing.provider_contract import Ground, ProviderContract, lay
 
 from ..disks import mounted
@@ -48,11 +48,11 @@ def left_in(state: Path) -> list[str]:
     return [path for path in found if not path.endswith(".lock")]
 
 
-def copying_ground(make_provider: Callable[[Place], Provider], root: Path, state: Path) -> Ground:
+def copying_ground(make_provider: Callable[[ProviderContext], Provider], root: Path, state: Path) -> Ground:
     """For what makes whole copies, in the state directory or in the tree."""
 
     def make(session: str) -> Provider:
-        return make_provider(Place(os.fsencode(root), os.fsencode(state), session))
+        return make_provider(ProviderContext(os.fsencode(root), os.fsencode(state), session))
 
     def left() -> list[str]:
         inside = [str(root / ".holdfast")] if (root / ".holdfast").exists() else []
@@ -60,9 +60,9 @@ def copying_ground(make_provider: Callable[[Place], Provider], root: Path, state
 
     script = f"""
 from {make_provider.__module__} import {make_provider.__name__}
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 def make(session):
-    return {make_provider.__name__}(Place({os.fsencode(root)!r}, {os.fsencode(state)!r}, session))
+    return {make_provider.__name__}(ProviderContext({os.fsencode(root)!r}, {os.fsencode(state)!r}, session))
 """
     return Ground(root, make, left, script)
 
@@ -157,7 +157,7 @@ class TestBtrfsWithoutAnother(ProviderContract):
         provider, root = ground.make("one"), os.fsencode(ground.root)
         assert provider.detect_beside(os.fsencode(ground.root.parent)).score == 90
         provider.copy_to(root + b" copy", without=())
-        one, other = place_of(root), place_of(root + b" copy")
+        one, other = directory_identity(root), directory_identity(root + b" copy")
         assert one is not None
         assert other is not None
         assert (one.inode, one.born != other.born) == (other.inode, True), "told apart also by another device number"
@@ -165,7 +165,7 @@ class TestBtrfsWithoutAnother(ProviderContract):
 
 def git_ground(root: Path, state: Path, **options: Any) -> Ground:
     def make(session: str) -> Provider:
-        return git_provider(Place(os.fsencode(root), os.fsencode(state), session), GitOptions(**options))
+        return git_provider(ProviderContext(os.fsencode(root), os.fsencode(state), session), GitOptions(**options))
 
     def left() -> list[str]:
         refs = subprocess.run(["git", "-C", root, "for-each-ref", "refs/holdfast"], check=True, capture_output=True)
@@ -177,10 +177,10 @@ def git_ground(root: Path, state: Path, **options: Any) -> Ground:
     script = f"""
 import os
 from holdfast.snapshot.git.provider import GitOptions, git_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.snapshot.git.provider import GitOptions, git_provider
 def make(session):
-    place = Place({os.fsencode(root)!r}, {os.fsencode(state)!r}, session)
+    place = ProviderContext({os.fsencode(root)!r}, {os.fsencode(state)!r}, session)
     return git_provider(place, GitOptions(**{options!r}))
 """
     return Ground(root, make, left, script, os.fspath if options.get("include_untracked") else takes)

@@ -22,8 +22,8 @@ from holdfast.store.catalog import row_copy
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.catalog.work_lease import Lease
-from holdfast.store.database.sql_database import Session, SqliteDatabase
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.database.sql_database import SqliteDatabase, Transaction
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 
@@ -43,12 +43,12 @@ def key(tmp_path: Path) -> str:
 
 def test_every_table_of_the_schema_is_decided_upon(tmp_path: Path) -> None:
     database = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
-    with database.reading() as session:
-        names = session.all("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
+    with database.reading() as transaction:
+        names = transaction.all("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
         assert sorted(table.name for table in row_copy.TABLES) == sorted(name for (name,) in names)
         for table in row_copy.TABLES:
             if table.how in ("rows", "numbered"):
-                there = [row[1] for row in session.all(f"PRAGMA table_info({table.name})")]
+                there = [row[1] for row in transaction.all(f"PRAGMA table_info({table.name})")]
                 said = [column.strip() for column in table.columns.split(",")]
                 own = {"tenant", "checksum", table.number}
                 assert said == [column for column in there if column not in own], table.name
@@ -116,7 +116,7 @@ def test_a_copy_that_another_process_has_finished_meanwhile_is_not_begun_anew(
     fill(home, tree)
     real = row_copy.clear
 
-    def late(session: Session, tenant: int) -> None:
+    def late(transaction: Transaction, tenant: int) -> None:
         raise AssertionError("it was cleared")
 
     def stopped(*_: object) -> Lease:
@@ -245,22 +245,22 @@ def test_rows_are_copied_beside_another_tenant(tmp_path: Path) -> None:
     fill(tmp_path / "home", tmp_path / "tree")
     target_db = SqliteDatabase(os.fsencode(tmp_path / "target.db"), MIGRATIONS, application_id=APPLICATION_ID)
     fill(tmp_path / "other home", tmp_path / "other tree")
-    objects = LocalObjects(str(tmp_path / "home/objects"))
-    theirs = LocalObjects(str(tmp_path / "other home/objects"))
+    objects = open_objects(str(tmp_path / "home/objects"))
+    theirs = open_objects(str(tmp_path / "other home/objects"))
     counts: dict[str, dict[str, int]] = {}
     for home, name, kept in (("other home", "other", theirs), ("home", "local", objects)):
         path = os.fsencode(tmp_path / home / "catalog.db")
         source = Catalog(SqliteDatabase(path, MIGRATIONS, application_id=APPLICATION_ID), "local", clock)
         target = Catalog(target_db, name, clock)
-        with source.database.reading() as ours, target_db.writing() as session:
-            counts[name] = row_copy.copy(ours, source.tenant, session, target.tenant)
-            assert row_copy.count(ours, source.tenant) == counts[name] == row_copy.count(session, target.tenant)
+        with source.database.reading() as ours, target_db.writing() as transaction:
+            counts[name] = row_copy.copy(ours, source.tenant, transaction, target.tenant)
+            assert row_copy.count(ours, source.tenant) == counts[name] == row_copy.count(transaction, target.tenant)
         source.database.close()
         del kept
     found = Store(objects, Catalog(target_db, "local", clock)).verifier().verify(read_data=True)
     assert found.problems == []
-    with target_db.reading() as session:
-        assert row_copy.count(session, Catalog(target_db, "other", clock).tenant) == counts["other"]
+    with target_db.reading() as transaction:
+        assert row_copy.count(transaction, Catalog(target_db, "other", clock).tenant) == counts["other"]
     target_db.close()
 
 

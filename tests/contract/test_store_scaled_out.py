@@ -17,8 +17,8 @@ import holdfast
 from holdfast.engine.exports import tokens
 from holdfast.engine.exports.named_workspaces import Exports
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.promotion.manager import Promotions, Swept
-from holdfast.engine.promotion.spec import Facts, encode
+from holdfast.engine.promotion.manager import Promotions, PromotionSweep
+from holdfast.engine.promotion.spec import PromotionFacts, encode_json
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.session_types import CommandResult
@@ -67,7 +67,7 @@ def lived(home: Path, tree: Path) -> None:
     opener = Opener(home=os.fsencode(home))
     try:
         Exports(opener).create("shop", os.fsencode(tree), project="web")
-        tokens.create(opener.store().catalog, opener.clock, os.urandom, rights="read", label="ci")
+        tokens.create_token(opener.store().catalog, opener.clock, os.urandom, rights="read", label="ci")
     finally:
         opener.close()
     with holdfast.open(tree, home=home) as workspace:
@@ -85,10 +85,12 @@ def all_of(home: Path, tree: Path) -> object:
     try:
         exports = Exports(opener).rows.list()
         catalog = opener.store().catalog
-        with catalog.database.reading() as session:
-            counts = row_copy.count(session, catalog.tenant)
-            merges = session.all("SELECT id, base, record FROM merges WHERE tenant = ? ORDER BY id", (catalog.tenant,))
-            known = session.all("SELECT id, digest, label FROM tokens WHERE tenant = ?", (catalog.tenant,))
+        with catalog.database.reading() as transaction:
+            counts = row_copy.count(transaction, catalog.tenant)
+            merges = transaction.all(
+                "SELECT id, base, record FROM merges WHERE tenant = ? ORDER BY id", (catalog.tenant,)
+            )
+            known = transaction.all("SELECT id, digest, label FROM tokens WHERE tenant = ?", (catalog.tenant,))
     finally:
         opener.close()
     return seen, told, history, branches, exports, merges, known, counts
@@ -358,13 +360,13 @@ def test_one_home_neither_lists_nor_touches_the_promotions_of_the_other(pair: li
         source="",
         theirs=context.catalog.checkpoints(limit=1)[0].id,
         spec=SPEC % str(tree),
-        facts=encode(Facts(container=str(its))),
+        facts=encode_json(PromotionFacts(container=str(its))),
     )
     PromotionRows(opener.store().catalog).add(row)
     opener.close()
     stranger = Promotions(home=other)
     assert stranger.list() == []
-    assert stranger.sweep() == Swept([], [], [], [])
+    assert stranger.sweep() == PromotionSweep([], [], [], [])
     with pytest.raises(HoldfastError) as missing:
         stranger.resume()
     assert missing.value.code == "nothing_unfinished"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.files.watch import Backend, Watcher, open_watcher
 from holdfast.model.errors import NotFoundError, UnsupportedError, UsageError
 
@@ -79,7 +79,7 @@ def changed(before: Snapshot, after: Snapshot) -> set[bytes]:
     return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
 
 
-def missing(dirty: Dirty, paths: set[bytes]) -> set[bytes]:
+def missing(dirty: DirtyPaths, paths: set[bytes]) -> set[bytes]:
     """Those of ``paths`` that the answer does not cover."""
     if dirty.everything:
         return set()
@@ -270,7 +270,7 @@ def test_what_left_the_tree_is_heard_of_no_more(root: Path, watcher: Watcher) ->
     assert missing(watcher.drain(), {b"src/main.py"}) == set()
     append_to_all(away)
     (away / "new").mkdir()
-    assert watcher.drain() == Dirty(everything=False, paths=frozenset())
+    assert watcher.drain() == DirtyPaths(everything=False, paths=frozenset())
     away.rename(root / "lib")
     append_to_all(root)
     assert missing(watcher.drain(), {b"lib/main.py", b"lib/deep/er/x.py"}) == set()
@@ -294,7 +294,7 @@ def test_a_change_before_the_drain_is_in_it_at_once(root: Path, watcher: Watcher
         assert missing(watcher.drain(), {b"src/main.py"}) == set()
 
 
-def sure(watcher: Watcher, change: Callable[[], object]) -> Dirty:
+def sure(watcher: Watcher, change: Callable[[], object]) -> DirtyPaths:
     """What a watcher says of a change when it is sure. Others on the same file system may make it doubt, by mounting or
     by writing faster than it reads; not again and again.
     """
@@ -437,7 +437,7 @@ def test_excluded_directories_and_their_return(root: Path, backend: Backend) -> 
     (root / "src/deep/er/x.py").write_text("1")
     first = watcher.drain()
     if backend != "polling":
-        assert first == Dirty(everything=False, paths=frozenset())
+        assert first == DirtyPaths(everything=False, paths=frozenset())
     # The rules change: everything is dirty; whoever reads them anew then says so.
     (root / ".gitignore").write_text("")
     assert watcher.drain().everything
@@ -454,7 +454,7 @@ def test_excluded_directories_and_their_return(root: Path, backend: Backend) -> 
     watcher.drain()
     (root / "src/main.py").write_text("4")
     if backend != "polling":
-        assert watcher.drain() == Dirty(everything=False, paths=frozenset())
+        assert watcher.drain() == DirtyPaths(everything=False, paths=frozenset())
     # A directory that leaves an excluded place is seen.
     (root / "src/deep").rename(root / "shallow")
     (root / "shallow/er/x.py").write_text("5")
@@ -487,7 +487,7 @@ def test_writers_at_the_same_time(root: Path, watcher: Watcher) -> None:
                 (root / f"w{number}/moved{turn}/late").write_text("y")
 
     writers = [threading.Thread(target=write, args=(number,)) for number in range(2)]
-    answers: list[Dirty] = []
+    answers: list[DirtyPaths] = []
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):
@@ -496,7 +496,7 @@ def test_writers_at_the_same_time(root: Path, watcher: Watcher) -> None:
     for writer in writers:
         writer.join()
     answers.append(watcher.drain())
-    total = Dirty(any(a.everything for a in answers), frozenset().union(*(a.paths for a in answers)))
+    total = DirtyPaths(any(a.everything for a in answers), frozenset().union(*(a.paths for a in answers)))
     after = snapshot(root)
     assert missing(total, changed(before, after)) == set()
     for path in after:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.index.stat_index import Known, Signature
+from holdfast.files.index.stat_index import KnownFile, Signature
 from holdfast.files.linux import syscalls
-from holdfast.files.write import applier as apply
+from holdfast.files.write import applier
 from holdfast.files.write.applier import Applier
 from holdfast.files.write.rooted_access import Root
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from holdfast.files.tree import Applied, Cleaned
+    from holdfast.files.tree import ApplyResult, CleanResult
     from holdfast.model.content import Content
 
 NONCE = "crash"
@@ -37,7 +37,7 @@ STEPS = (
 )
 
 
-def cleaned_after(child: int, base: Path) -> Cleaned:
+def cleaned_after(child: int, base: Path) -> CleanResult:
     """Clean up after a call that was killed as it was to be; a second time finds nothing, and nothing of ours lies."""
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
     with Root(bytes(base)) as root:
@@ -47,13 +47,13 @@ def cleaned_after(child: int, base: Path) -> Cleaned:
     return cleaned
 
 
-def look_at(base: Path) -> dict[bytes, Known]:
+def look_at(base: Path) -> dict[bytes, KnownFile]:
     """What a scan of the tree would have remembered."""
-    known: dict[bytes, Known] = {}
+    known: dict[bytes, KnownFile] = {}
     for path, (entry, _) in BEFORE.items():
         info = os.lstat(base / os.fsdecode(path))
         signature = Signature(info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode)
-        known[path] = Known(entry, signature)
+        known[path] = KnownFile(entry, signature)
     return known
 
 
@@ -133,7 +133,7 @@ def found(base: Path) -> State:
     return state
 
 
-def run(base: Path, *, flags: bool, known: dict[bytes, Known] | None = None) -> Applied:
+def run(base: Path, *, flags: bool, known: dict[bytes, KnownFile] | None = None) -> ApplyResult:
     with Root(bytes(base)) as root:
         applier = Applier(root, Seen(known), flags=flags)
         applier.clean(NONCE)
@@ -162,7 +162,7 @@ def die_at(step: int) -> None:
 REAL_OPEN = os.open
 
 
-def killed_run(base: Path, step: int, *, flags: bool, known: dict[bytes, Known] | None = None) -> bool:
+def killed_run(base: Path, step: int, *, flags: bool, known: dict[bytes, KnownFile] | None = None) -> bool:
     """Run in a child that dies at ``step``; False if it came to its end before."""
     sys.stdout.flush()
     child = os.fork()
@@ -204,7 +204,7 @@ def flags(request: pytest.FixtureRequest) -> bool:
     return request.param == "renameat2"
 
 
-def steps_that_kill(tmp_path: Path, flags: bool) -> Iterator[tuple[Path, dict[bytes, Known]]]:
+def steps_that_kill(tmp_path: Path, flags: bool) -> Iterator[tuple[Path, dict[bytes, KnownFile]]]:
     """Trees in which an apply was killed a few steps later each, and what was known of them before."""
     for step in range(1, 1000, spread(4)):
         base = tmp_path / str(step)
@@ -221,7 +221,7 @@ def steps_that_kill(tmp_path: Path, flags: bool) -> Iterator[tuple[Path, dict[by
 @pytest.mark.parametrize("case", ["old index", "index lost", "little room"])
 def test_i3_killed_anywhere_it_converges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: bool, case: str):
     if case == "little room":
-        monkeypatch.setattr(apply, "_BATCH_BYTES", 1 << 60)  # no disk has that much
+        monkeypatch.setattr(applier, "_BATCH_BYTES", 1 << 60)  # no disk has that much
     expected = {**AFTER, UNCAPTURED: file(b"theirs")}
     for base, known in steps_that_kill(tmp_path, flags):
         check_nothing_torn(base)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.content import SMALL_BLOB_BYTES
 from holdfast.model.ids import CheckpointId, Hash, PackId, hash_bytes
-from holdfast.store.blobs.content_writer import BlobWriter, Written, write_pages
+from holdfast.store.blobs.content_writer import BlobWriter, WrittenBlobs, write_pages
 from holdfast.store.blobs.damage_check import check_large, check_pack
 from holdfast.store.catalog_records import large_blob_key, pages_key
 from holdfast.store.objects._local_store import LocalObjects
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def keys_of(written: Written) -> set[str]:
+def keys_of(written: WrittenBlobs) -> set[str]:
     keys = {pack.key for pack in written.packs}
     return keys | {large_blob_key("t", blob.hash, blob.generation) for blob in written.blobs if blob.pack is None}
 

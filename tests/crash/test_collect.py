@@ -22,7 +22,7 @@ from holdfast.model.ids import CheckpointId, WorkspaceId
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.database.sql_database import SqliteDatabase
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver, load
@@ -40,7 +40,7 @@ SAVES = 12
 
 def opened(folder: Path, clock, wrap_database=None, wrap_objects=None) -> Store:
     database = SqliteDatabase(os.fsencode(folder / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
-    objects = LocalObjects(str(folder / "objects"))
+    objects = open_objects(str(folder / "objects"))
     return Store(
         cast("ObjectStore", wrap_objects(objects) if wrap_objects else objects),
         Catalog(cast("Database", wrap_database(database) if wrap_database else database), "local", clock),

@@ -21,7 +21,7 @@ from holdfast.model.ids import CheckpointId
 from holdfast.store.objects._local_store import LocalObjects
 from holdfast.store.objects.disk_port import SYSTEM_DISK
 from holdfast.testing import strace_recorder
-from holdfast.testing.crash_points import Unsynced
+from holdfast.testing.crash_points import UnsyncedConnection
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.syscall_recording import Recording
 
@@ -193,7 +193,7 @@ def test_i4_packs_are_durable_before_pages_and_pages_before_the_commit(place: Pl
     place.history_tree()
     events: list[tuple[str, str]] = []
 
-    class Recorded(Unsynced):
+    class Recorded(UnsyncedConnection):
         def execute(self, sql: str, /, *parameters: Any) -> sqlite3.Cursor:
             if sql.lstrip().startswith("INSERT INTO checkpoints"):
                 events.append(("insert", ""))

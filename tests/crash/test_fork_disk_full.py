@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.git.provider import git_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 
 from ..disks import mounted
 
@@ -38,7 +38,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path) -> None:
         (tree / str(number)).write_bytes(os.urandom(_SIZE))
     (tmp_path / "disk").mkdir()
     with mounted("tmpfs", tmp_path / "disk") as disk:
-        provider = git_provider(Place(bytes(tree), bytes(disk / "state"), "s"))
+        provider = git_provider(ProviderContext(bytes(tree), bytes(disk / "state"), "s"))
         for room, failing in (
             (2, "a fork needs"),
             (22, "the provider"),

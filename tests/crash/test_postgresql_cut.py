@@ -15,7 +15,7 @@ from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import WorkspaceId
 from holdfast.store._shared_catalog import retry_lost_connections
 from holdfast.store.catalog.catalog import Catalog
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver, load
@@ -43,7 +43,7 @@ def opened(url: str, place: Path, *, repeating: bool = True) -> Generator[Store]
         catalog = Catalog(database, "local", ManualClock())
         if repeating:
             retry_lost_connections(catalog, database)
-        yield Store(LocalObjects(str(place / "objects")), catalog)
+        yield Store(open_objects(str(place / "objects")), catalog)
 
 
 def begun(store: Store) -> Saver:
@@ -178,7 +178,7 @@ def test_a_commit_that_nobody_can_be_asked_about_is_said_to_be_unknown(
 
     database = open_catalog(proxy.url, timeout=1)
     with closing(database):
-        store = Store(LocalObjects(str(tmp_path / "objects")), Catalog(database, "local", ManualClock()))
+        store = Store(open_objects(str(tmp_path / "objects")), Catalog(database, "local", ManualClock()))
         saver = begun(store)
         proxy.judge = judge
         with pytest.raises(StorageError) as unknown:

@@ -15,7 +15,7 @@ from holdfast.model.errors import StorageError
 from holdfast.model.ids import WorkspaceId
 from holdfast.store._shared_catalog import retry_lost_connections
 from holdfast.store.catalog.catalog import Catalog
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.postgresql.database import PostgresDatabase
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
@@ -59,7 +59,7 @@ def test_a_standby_takes_over_and_nothing_is_lost_or_there_twice(pair: tuple[Ser
     with closing(open_catalog(url, timeout=60)) as database:
         catalog = Catalog(database, "local", ManualClock())
         retry_lost_connections(catalog, database)
-        store = Store(LocalObjects(str(tmp_path / "objects")), catalog)
+        store = Store(open_objects(str(tmp_path / "objects")), catalog)
         saver = Saver(store, WorkspaceId("1" * 16), catalog.clock, random.Random(4).randbytes)
         saver.create(b"/work")
         for number in range(6):
@@ -78,7 +78,7 @@ def test_a_standby_alone_is_looked_at_and_not_written(pair: tuple[Server, Server
     with closing(open_catalog(primary.url(name))) as database:
         catalog = Catalog(database, "local", ManualClock())
         Saver(
-            Store(LocalObjects(str(tmp_path / "objects")), catalog), WorkspaceId("1" * 16), catalog.clock, bytes
+            Store(open_objects(str(tmp_path / "objects")), catalog), WorkspaceId("1" * 16), catalog.clock, bytes
         ).create(b"/work")
     wait_until(lambda: _has_workspace(standby, name), "what was committed, on the standby")
     with closing(open_catalog(standby.url(name))) as database:

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.store.catalog.catalog import Catalog
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.store import Store
 from holdfast.testing.dict_saver import load
 
@@ -29,7 +29,7 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError
 from holdfast.model.ids import WorkspaceId
 from holdfast.store.catalog.catalog import Catalog
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.postgresql.database import PostgresDatabase
 from holdfast.store.postgresql.catalog_url import parse
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
@@ -39,9 +39,9 @@ from holdfast.testing.dict_saver import Saver
 
 url, objects, number, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 database = PostgresDatabase(parse(url), MIGRATIONS, tenant="local", application_id=APPLICATION_ID, timeout=300)
-catalog = Catalog(database, "local", SystemClock(), machine=f"{number:032x}")
+catalog = Catalog(database, "local", SystemClock(), home_id=f"{number:032x}")
 retry_lost_connections(catalog, database)
-store = Store(LocalObjects(objects), catalog)
+store = Store(open_objects(objects), catalog)
 chance = random.Random(number)
 saver = Saver(store, WorkspaceId(f"{number:016x}"), SystemClock(), chance.randbytes)
 saver.create(b"/work")  # the same path as the others: they are other machines
@@ -93,7 +93,7 @@ def test_eight_processes_save_forget_and_collect(catalog_url: str, tmp_path: Pat
             process.communicate()
     database = open_catalog(catalog_url)
     with closing(database):
-        store = Store(LocalObjects(objects), Catalog(database, "local", SystemClock()))
+        store = Store(open_objects(objects), Catalog(database, "local", SystemClock()))
         assert {str(point.id) for point in store.catalog.checkpoints()} == set(kept)
         for point in store.catalog.checkpoints():
             files = {path.encode(): data.encode() for path, data in kept[point.id].items()}

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.command_results import RestoreResult
-    from holdfast.testing.tree_actor import Actor
+    from holdfast.testing.tree_actor import InterceptedActor
 
 FILES = 20
 FIRST = {f"f{number:02}": f"first {number}" for number in range(FILES)}
 SECOND = {f"f{number:02}": f"second {number}" for number in range(FILES)}
 
-WORK: dict[str, Callable[[Actor], object]] = {
+WORK: dict[str, Callable[[InterceptedActor], object]] = {
     "a new file": lambda actor: actor.write(b"new", b"step"),
     "files that were brought back already, and are to be": lambda actor: [
         actor.write(name.encode(), b"step") for name in FIRST
@@ -74,7 +74,7 @@ class Bench:
         with self.open() as workspace:
             return work(workspace)
 
-    def step(self, work: Callable[[Actor], object]) -> int:
+    def step(self, work: Callable[[InterceptedActor], object]) -> int:
         with self.open() as workspace:
             context = workspace._context
             run = begin_run(context, "do things")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.bridge.mount import fuse_device
-from holdfast.bridge.mount import overlayfs as overlays
+from holdfast.bridge.mount import fuse_device, overlayfs
 from holdfast.engine.forks import _checkpoint_provider as checkpoint_provider
 from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.full_copy import copy_provider, reflink_provider
@@ -20,7 +19,7 @@ from holdfast.snapshot.git.provider import git_provider
 from holdfast.snapshot.overlay import _holder as holder
 from holdfast.snapshot.overlay import provider as overlay
 from holdfast.snapshot.overlay.provider import overlay_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.snapshot.zfs import _command as zfs_command
 from holdfast.testing.crash_points import run_killed
 from holdfast.testing.provider_contract import LEDGER_WRITES, Ground, kill_everywhere, lay
@@ -37,12 +36,12 @@ if TYPE_CHECKING:
     from holdfast.snapshot.port import Provider
 
 
-def copying_ground(make: Callable[[Place], Provider], root: Path, state: Path) -> Ground:
+def copying_ground(make: Callable[[ProviderContext], Provider], root: Path, state: Path) -> Ground:
     def left() -> list[str]:
         found = [str(path) for path in state.rglob("*") if path.is_file() and path.suffix not in (".lock", ".new")]
         return found + [str(path) for path in (root / ".holdfast", state / "copies") if path.exists()]
 
-    return Ground(root, lambda session: make(Place(os.fsencode(root), os.fsencode(state), session)), left, "")
+    return Ground(root, lambda session: make(ProviderContext(os.fsencode(root), os.fsencode(state), session)), left, "")
 
 
 @pytest.mark.root
@@ -93,7 +92,7 @@ def test_a_shadow_of_a_git_repository(tmp_path: Path, first: int) -> None:
         found = [str(path) for path in state.rglob("*") if path.is_file() and path.suffix not in (".lock", ".new")]
         return found + refs.stdout.decode().splitlines()
 
-    ground = Ground(root, lambda session: git_provider(Place(bytes(root), bytes(state), session)), left, "")
+    ground = Ground(root, lambda session: git_provider(ProviderContext(bytes(root), bytes(state), session)), left, "")
     calls = (*LEDGER_WRITES, (command, "execute"))
     assert kill_everywhere(ground, calls, first=first, every=4) > 40
 
@@ -115,9 +114,11 @@ def test_what_forks_of_a_git_repository_borrow(tmp_path: Path) -> None:
     while True:
         total += 1
         ended = run_killed(
-            lambda: git_provider(Place(bytes(root), bytes(state), "one")).prepare("worktree"), total * 2, calls=calls
+            lambda: git_provider(ProviderContext(bytes(root), bytes(state), "one")).prepare("worktree"),
+            total * 2,
+            calls=calls,
         )
-        provider = git_provider(Place(bytes(root), bytes(state), "two"))
+        provider = git_provider(ProviderContext(bytes(root), bytes(state), "two"))
         fork = provider.prepare("worktree")
         with open(os.path.join(fork.path, b"file"), "w") as file:
             file.write("of nothing\n")
@@ -129,7 +130,7 @@ def test_what_forks_of_a_git_repository_borrow(tmp_path: Path) -> None:
         check = subprocess.run([*inner, "fsck", "--full", "--no-dangling"], check=True, capture_output=True)
         assert check.stderr == b""
         for session in ("one", "two"):
-            provider = git_provider(Place(bytes(root), bytes(state), session))
+            provider = git_provider(ProviderContext(bytes(root), bytes(state), session))
             for allocation in provider.tokens():
                 provider.cleanup(allocation.token)
         assert not [path for path in state.rglob("*") if path.is_file() and path.suffix not in (".lock", ".new")]
@@ -138,7 +139,10 @@ def test_what_forks_of_a_git_repository_borrow(tmp_path: Path) -> None:
     assert total > 8
 
 
-OWN = tuple((checkpoint_provider, name) for name in ("take_locked", "fork_mounted", "fork", "discard", "remove_whole"))
+OWN = tuple(
+    (checkpoint_provider, name)
+    for name in ("create_checkpoint_locked", "fork_mounted", "fork", "discard", "remove_whole")
+)
 
 
 @pytest.mark.parametrize("first", some([1, 5], 1))
@@ -153,7 +157,7 @@ def test_checkpoints_that_are_mounted(tmp_path: Path, first: int) -> None:
     """Another process serves what is mounted, and is not killed: it ends by itself, whatever it was about to do."""
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         pytest.skip("needs root and /dev/fuse, to mount an overlay")
-    calls = (*LEDGER_WRITES, *OWN, (fuse_device, "detach"), (overlays, "detach_overlays"))
+    calls = (*LEDGER_WRITES, *OWN, (fuse_device, "detach"), (overlayfs, "detach_overlays"))
     assert kill_everywhere(own_ground(tmp_path, mounts=True), calls, first=first, every=14) > 15
 
 
@@ -199,14 +203,14 @@ def test_overlays_that_are_held(tmp_path: Path, fatal: int) -> None:
     (root / "file").write_text("content\n")
 
     def make() -> Provider:
-        return overlay_provider(Place(bytes(root), bytes(state), "one"))
+        return overlay_provider(ProviderContext(bytes(root), bytes(state), "one"))
 
     def work() -> None:
         provider = make()
         prepared = provider.prepare("overlay")
         provider.cleanup(provider.branch(provider.snapshot(prepared, "s"), "b", "overlay").token)
 
-    run_killed(work, fatal, calls=(*LEDGER_WRITES, (holder, "start"), (holder, "ended")))
+    run_killed(work, fatal, calls=(*LEDGER_WRITES, (holder, "start"), (holder, "without_holder")))
     provider = make()
     for allocation in provider.tokens():
         provider.cleanup(allocation.token)

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.testing.crash_points import MUTATIONS, run_killed
-from holdfast.testing.tree_actor import Actor, act_at_random
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import InterceptedActor, act_at_random
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -49,21 +49,21 @@ class Bench:
     def step(self, seed: int, count: int) -> None:
         log = self.keep()
         recover(log)
-        desk = LocalUndoService(log)
-        step = desk.open("command")
+        service = LocalUndoService(log)
+        step = service.open("command")
         chance = random.Random(seed)
-        with Actor(log.recorder, self.tree, step) as actor:
+        with InterceptedActor(log.recorder, self.tree, step) as actor:
             for _ in range(count):
                 act_at_random(actor, chance)
                 log.beat()
-        desk.close(step, 0)
+        service.close(step, 0)
         log.close()
 
     def undo_all(self) -> None:
-        self._change("done", lambda desk, steps: desk.undo(steps))
+        self._change("done", lambda service, steps: service.undo(steps))
 
     def redo_all(self) -> None:
-        self._change("undone", lambda desk, steps: desk.redo(steps))
+        self._change("undone", lambda service, steps: service.redo(steps))
 
     def undo_newest(self) -> None:
         """Undo the newest step, which had been finished."""
@@ -80,10 +80,10 @@ class Bench:
             change(LocalUndoService(log), [step])
         log.close()
 
-    def photograph(self) -> dict[bytes, Seen]:
+    def photograph(self) -> dict[bytes, PathState]:
         return photograph(self.tree)
 
-    def assert_as(self, expected: dict[bytes, Seen]) -> None:
+    def assert_as(self, expected: dict[bytes, PathState]) -> None:
         assert differences(expected, self.photograph()) == []
 
     def assert_no_litter(self) -> None:

@@ -17,7 +17,7 @@ import pytest
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
 from holdfast.testing.crash_points import MUTATIONS, run_killed
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -57,13 +57,13 @@ class Bench:
     def step(self, seed: int, count: int) -> None:
         with closing(self.keep()) as log:
             recover(log)
-            desk = LocalUndoService(log)
-            step = desk.open("command")
+            service = LocalUndoService(log)
+            step = service.open("command")
             words = [sys.executable, "-c", _ACT, str(self._mount), str(seed), str(count)]
             with Bridged(log, self.root, step, os.fsencode(self._mount)):
                 done = subprocess.run(words, capture_output=True, text=True, check=False)
             assert done.stdout == "done\n", done
-            desk.close(step, 0)
+            service.close(step, 0)
 
     def unmount(self) -> None:
         """What a killed server has left."""
@@ -84,12 +84,12 @@ class Bench:
     def _change(self, state: str) -> None:
         with closing(self.keep()) as log:
             recover(log)
-            desk = LocalUndoService(log)
+            service = LocalUndoService(log)
             newest = max(log.heads)
             if log.heads[newest].state == state:
-                (desk.undo if state == "done" else desk.redo)([newest])
+                (service.undo if state == "done" else service.redo)([newest])
 
-    def photograph(self) -> dict[bytes, Seen]:
+    def photograph(self) -> dict[bytes, PathState]:
         return photograph(self.tree)
 
 

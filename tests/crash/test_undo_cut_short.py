@@ -16,9 +16,9 @@ import pytest
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.crash_points import MUTATIONS, run_killed
-from holdfast.testing.tree_actor import Actor
-from holdfast.testing.tree_state import Seen, differences, photograph
-from holdfast.undo.journal.step_file import Head
+from holdfast.testing.tree_actor import InterceptedActor
+from holdfast.testing.tree_state import PathState, differences, photograph
+from holdfast.undo.journal.step_file import StepHead
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -31,7 +31,7 @@ CALLS = [call for call in MUTATIONS if call[1] != "mkdir"]
 """(Hundreds of which open a log.)"""
 MARK = b"<by hand %d>"
 
-Act = Callable[[Actor], None]
+Act = Callable[[InterceptedActor], None]
 
 
 class Bench:
@@ -49,12 +49,12 @@ class Bench:
 
     def step(self, act: Act, *, ends: bool = True) -> None:
         log = self.keep()
-        desk = LocalUndoService(log)
-        step = desk.open("command")
-        with Actor(log.recorder, os.fsencode(self.tree), step) as actor:
+        service = LocalUndoService(log)
+        step = service.open("command")
+        with InterceptedActor(log.recorder, os.fsencode(self.tree), step) as actor:
             act(actor)
         if ends:
-            desk.close(step, 0)
+            service.close(step, 0)
         log.close()
 
     def undo(self) -> None:
@@ -65,8 +65,8 @@ class Bench:
 
     def _change(self, state: str) -> None:
         with closing(self.keep()) as log:
-            desk = LocalUndoService(log)
-            (desk.undo if state == "done" else desk.redo)([max(log.heads)])
+            service = LocalUndoService(log)
+            (service.undo if state == "done" else service.redo)([max(log.heads)])
 
     def recover(self) -> list[Conflict]:
         with closing(self.keep()) as log:
@@ -80,7 +80,7 @@ class Bench:
             return bool(log.heads)
 
     @property
-    def newest(self) -> Head:
+    def newest(self) -> StepHead:
         with closing(self.keep()) as log:
             return log.heads[max(log.heads)]
 
@@ -88,7 +88,7 @@ class Bench:
     def state(self) -> str:
         return self.newest.state
 
-    def photograph(self) -> dict[bytes, Seen]:
+    def photograph(self) -> dict[bytes, PathState]:
         return photograph(self.tree)
 
 
@@ -108,7 +108,7 @@ def killed(at: int, work: Callable[[], object]) -> bool:
     return run_killed(work, at, calls=CALLS).killed
 
 
-def moved_after(actor: Actor) -> None:
+def moved_after(actor: InterceptedActor) -> None:
     """Everything that there is to do in a directory, and then that is moved."""
     actor.write(b"d/f", b"yy", at=1)
     actor.write(b"d/s/large", b"zz", at=35_000)
@@ -119,7 +119,7 @@ def moved_after(actor: Actor) -> None:
     actor.rename(b"d", b"m")
 
 
-def moved_before(actor: Actor) -> None:
+def moved_before(actor: InterceptedActor) -> None:
     """A directory is moved, and changed where it is then."""
     actor.rename(b"d", b"m")
     actor.write(b"m/f", b"yy", at=1)
@@ -129,7 +129,7 @@ def moved_before(actor: Actor) -> None:
     actor.exchange(b"m", b"e")
 
 
-def renamed(actor: Actor) -> None:
+def renamed(actor: InterceptedActor) -> None:
     """Files are changed, and then renamed one by one: their names are back long before what they hold is."""
     files = [b"d/f", b"d/s/g", b"d/s/large", b"e/h", b"top"]
     for path in files:
@@ -141,7 +141,7 @@ def renamed(actor: Actor) -> None:
 def at_random(seed: int) -> Act:
     """Several operations, among which directories are moved as often as files are changed."""
 
-    def act(actor: Actor) -> None:
+    def act(actor: InterceptedActor) -> None:
         chance = random.Random(seed)
         root = os.fsdecode(actor.path)
         for _ in range(chance.randrange(4, 10)):
@@ -241,7 +241,7 @@ class Hand:
         for mark in self.marks:
             assert any(mark in content for content in kept), mark
 
-    def without(self, seen: dict[bytes, Seen]) -> dict[bytes, bytes]:
+    def without(self, seen: dict[bytes, PathState]) -> dict[bytes, bytes]:
         """The contents of the files that were there, without what was written by hand."""
         found: dict[bytes, bytes] = {}
         for path, one in seen.items():
@@ -254,7 +254,7 @@ class Hand:
 
 
 def assert_nothing_of_the_hand_is_lost(
-    bench: Bench, hand: Hand, chance: random.Random, state: str, expected: dict[bytes, Seen]
+    bench: Bench, hand: Hand, chance: random.Random, state: str, expected: dict[bytes, PathState]
 ) -> None:
     killed(chance.randrange(1, 60), bench.recover)
     bench.recover()
@@ -303,7 +303,7 @@ def test_attributes_that_are_set_before_an_undo_is_finished_are_not_lost(bench: 
     """Of directories and of a file with several names."""
     paths = [b"d", b"d/f", b"d/s", b"e"]
 
-    def describe(actor: Actor) -> None:
+    def describe(actor: InterceptedActor) -> None:
         for path in paths:
             actor.chmod(path, 0o700)
 

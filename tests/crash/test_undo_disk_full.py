@@ -18,8 +18,8 @@ import pytest
 from holdfast.files.linux import reflink
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, NotFoundError
-from holdfast.testing.tree_actor import Actor
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import InterceptedActor
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.journal import preimages
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
@@ -58,7 +58,7 @@ class Disk:
             self.is_on = False
 
 
-OPERATIONS: dict[str, Callable[[Actor], object]] = {
+OPERATIONS: dict[str, Callable[[InterceptedActor], object]] = {
     "create": lambda actor: os.close(actor.open(b"new", os.O_WRONLY | os.O_CREAT)),
     "mkdir": lambda actor: actor.mkdir(b"new"),
     "open small": lambda actor: os.close(actor.open(b"small", os.O_WRONLY | os.O_TRUNC)),
@@ -123,14 +123,16 @@ def _arm(patch: pytest.MonkeyPatch, disk: Disk, *, can_rename: bool) -> None:
         patch.setattr(preimages.Preimages, "link_in", refuse)
 
 
-def _attempt(tree: Path, before: dict[bytes, Seen], disk: Disk, operation: Callable[[Actor], object], at: int) -> bool:
+def _attempt(
+    tree: Path, before: dict[bytes, PathState], disk: Disk, operation: Callable[[InterceptedActor], object], at: int
+) -> bool:
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(os.fsencode(tree.parent / f"log-{at}"), root, SystemClock())
     recover(log)
-    desk = LocalUndoService(log)
-    step = desk.open("command")
+    service = LocalUndoService(log)
+    step = service.open("command")
     try:
-        with Actor(log.recorder, os.fsencode(tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(tree), step) as actor:
             failed = False
             with disk.failing():
                 try:
@@ -141,9 +143,9 @@ def _attempt(tree: Path, before: dict[bytes, Seen], disk: Disk, operation: Calla
                 assert differences(_timeless(before), _timeless(photograph(tree))) == []
                 assert list(log.preimages.numbers()) == []
                 operation(actor)
-        desk.close(step)
+        service.close(step)
         assert differences(before, photograph(tree)) != []
-        desk.undo([step])
+        service.undo([step])
         assert differences(before, photograph(tree)) == []
         return disk.count < at
     finally:
@@ -157,7 +159,7 @@ def test_an_undo_that_stops_in_the_middle_is_gone_on_with(
 ) -> None:
     before = photograph(tree)
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         for operation in ("open large", "rename over", "mkdir", "rename directories", "chmod"):
             with suppress(FileNotFoundError):
                 OPERATIONS[operation](actor)
@@ -173,25 +175,27 @@ def test_an_undo_that_stops_in_the_middle_is_gone_on_with(
     raise AssertionError("it never came to its end")
 
 
-def _undo(tree: Path, before: dict[bytes, Seen], disk: Disk, work: Callable[[Actor], None], at: int) -> bool:
+def _undo(
+    tree: Path, before: dict[bytes, PathState], disk: Disk, work: Callable[[InterceptedActor], None], at: int
+) -> bool:
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(os.fsencode(tree.parent / f"log-{at}"), root, SystemClock())
     try:
         recover(log)
-        desk = LocalUndoService(log)
-        step = desk.open("command")
-        with Actor(log.recorder, os.fsencode(tree), step) as actor:
+        service = LocalUndoService(log)
+        step = service.open("command")
+        with InterceptedActor(log.recorder, os.fsencode(tree), step) as actor:
             work(actor)
         after = photograph(tree)
         with disk.failing():
-            desk.close(step)
-            for change in (desk.undo, desk.redo):
+            service.close(step)
+            for change in (service.undo, service.redo):
                 with suppress(HoldfastError):
                     change([step])
         is_over = disk.count < at
         # With room again, whatever state it is in can be brought to either end.
-        desk.tick()
-        for change, expected in ((desk.undo, before), (desk.redo, after), (desk.undo, before)):
+        service.tick()
+        for change, expected in ((service.undo, before), (service.redo, after), (service.undo, before)):
             with suppress(NotFoundError):  # in that state already
                 change([step])
             assert differences(expected, photograph(tree)) == []
@@ -201,6 +205,6 @@ def _undo(tree: Path, before: dict[bytes, Seen], disk: Disk, work: Callable[[Act
         os.close(root)
 
 
-def _timeless(photo: dict[bytes, Seen]) -> dict[bytes, Seen]:
+def _timeless(photo: dict[bytes, PathState]) -> dict[bytes, PathState]:
     """Without the times of directories: what is given back by a second rename leaves its mark there."""
     return {path: seen._replace(mtime=0) if stat.S_ISDIR(seen.mode) else seen for path, seen in photo.items()}

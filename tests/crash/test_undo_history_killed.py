@@ -14,7 +14,7 @@ import holdfast
 from holdfast.engine.opening.home import UNDO_NOTE
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.testing.crash_points import MUTATIONS, run_killed, without_syncs
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.testing.workspace_step import do_step
 
 from ..sampling import spread
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.command_results import RestoreResult
-    from holdfast.testing.tree_actor import Actor
+    from holdfast.testing.tree_actor import InterceptedActor
 
 CALLS = [call for call in MUTATIONS if call != (os, "mkdir")]
 """(To open a workspace makes hundreds of directories that are there.)"""
@@ -34,12 +34,12 @@ LAST = 7
 """So many of those at the end are always among them."""
 
 
-def first(actor: Actor) -> None:
+def first(actor: InterceptedActor) -> None:
     actor.write(b"n", b"1")
     actor.unlink(b"cache/old")
 
 
-def second(actor: Actor) -> None:
+def second(actor: InterceptedActor) -> None:
     actor.write(b"f", b"2")
     actor.write(b"cache/new", b"2")
     actor.unlink(b"g")
@@ -71,7 +71,7 @@ class Bench:
         with self.open() as workspace:
             work(workspace)
 
-    def look(self) -> dict[bytes, Seen]:
+    def look(self) -> dict[bytes, PathState]:
         return photograph(os.fsencode(self.tree))
 
     def is_at(self, state: int) -> bool:

@@ -16,7 +16,7 @@ from holdfast.undo.recovery.keeper_recovery import recover
 
 
 @contextmanager
-def desk(log: Path, tree: Path, limit: float = 60) -> Generator[LocalUndoService]:
+def service(log: Path, tree: Path, limit: float = 60) -> Generator[LocalUndoService]:
     """The undo log, opened by this process as soon as its keeper has given it up; what was left open is recovered."""
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -32,7 +32,7 @@ def desk(log: Path, tree: Path, limit: float = 60) -> Generator[LocalUndoService
 
 def undo_each(log: Path, tree: Path) -> int:
     """Undo every step that was done, the newest first; how many there were."""
-    with desk(log, tree) as opened:
+    with service(log, tree) as opened:
         steps = sorted((step for step in opened.steps() if step.state == "done"), key=lambda step: -step.acted)
         for step in steps:
             assert opened.undo([step.id]).conflicts == ()

@@ -11,7 +11,7 @@ from platform import machine
 from typing import Final
 
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
-from holdfast.testing.tree_state import Seen
+from holdfast.testing.tree_state import PathState
 
 PRELUDE: Final = """
 import ctypes, errno, fcntl, json, os, socket, stat, struct, subprocess, sys, threading, time
@@ -648,7 +648,7 @@ def plant(top: Path) -> None:
         os.chmod(folder, 0o755)
 
 
-def without_times(photo: dict[bytes, Seen]) -> dict[bytes, Seen]:
+def without_times(photo: dict[bytes, PathState]) -> dict[bytes, PathState]:
     return {path: seen._replace(mtime=0) for path, seen in photo.items()}
 
 

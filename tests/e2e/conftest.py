@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from holdfast.cli.global_options import take_apart
+from holdfast.cli.global_options import split_options
 from holdfast.cli.main import main
 
 from ..waiting import wait_until
@@ -76,7 +76,7 @@ class Cli:
     def json(self, *words: str, code: int = 0) -> dict[str, Any]:
         """Run a command with ``--json`` and return its object, whose fields must be the documented ones."""
         value = self(*words, "--json", code=code).json
-        command = take_apart(list(words)).command
+        command = split_options(list(words)).command
         assert command is not None
         section = documented(command) + (documented("log") if command == "show" else "")
         assert [key for key in value if f"`{key}`" not in section] == []

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import HoldfastError
-from holdfast.sandbox.isolation_probe import require
-from holdfast.sandbox.policy import Files, Policy
+from holdfast.sandbox.isolation_probe import require_isolation
+from holdfast.sandbox.policy import FileAccess, SandboxPolicy
 
 NOBODY = 65534
 USERS = [0, NOBODY] if os.geteuid() == 0 else [os.geteuid()]
@@ -26,7 +26,7 @@ USERS = [0, NOBODY] if os.geteuid() == 0 else [os.geteuid()]
 def need_namespaces() -> None:
     """Skip what cannot be tried on this machine."""
     try:
-        require(Policy(Files(b"/nowhere")))
+        require_isolation(SandboxPolicy(FileAccess(b"/nowhere")))
     except HoldfastError as error:
         pytest.skip(f"{error.message} ({error.hint})")
 

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.opening.undo_log import log_directory
-from holdfast.model.command_results import Request
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.model.command_results import CheckpointRequest
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.testing.workspace_step import do_step
 from holdfast.undo.journal.heartbeat import read_beat
 from holdfast.undo.reports import unreported_rollbacks
 
+from ..contexts import context_of
 from .test_run import bench, keeper_of
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
-    from holdfast.testing.tree_actor import Actor
+    from holdfast.testing.tree_actor import InterceptedActor
 
 __all__ = ["bench"]
 
@@ -36,17 +37,17 @@ FIRST = (
 )
 
 
-def half(actor: Actor) -> None:
+def half(actor: InterceptedActor) -> None:
     actor.write(b"f", b"half")
     actor.unlink(b"cache/old")
     actor.write(b"cache/new", b"half")
 
 
-def kill_in_a_step(cli: Cli) -> dict[bytes, Seen]:
+def kill_in_a_step(cli: Cli) -> dict[bytes, PathState]:
     """Leave the workspace as a keeper that is killed in the middle of a step does; what it was before."""
     before = photograph(cli.root)
-    with holdfast.open(cli.root) as workspace:
-        do_step(workspace._context, half, ends=False)
+    with holdfast.open(cli.root) as workspace, context_of(workspace) as context:
+        do_step(context, half, ends=False)
     assert (cli.root / "f").read_text() == "half"
     return before
 
@@ -61,8 +62,8 @@ def test_whatever_comes_first_takes_back_what_is_half_done_and_says_so(bench: Cl
     assert "recovery is needed" not in said
     again = bench("status")
     assert SAID not in again.err
-    with holdfast.open(bench.root) as workspace:
-        beat = read_beat(log_directory(workspace._context))
+    with holdfast.open(bench.root) as workspace, context_of(workspace) as context:
+        beat = read_beat(log_directory(context))
         assert beat is not None
         assert beat.at == 0
         assert [step.state for step in workspace.steps()] == ["undone"]
@@ -89,12 +90,11 @@ def test_a_sign_of_life_that_is_lost_does_not_hide_what_is_half_done(bench: Cli,
 
 def test_what_others_have_had_open_since_before_the_kill_saves_nothing_half_done(bench: Cli) -> None:
     """As the watcher has, and what serves: nobody there is told, so the next session is, or whoever looks first."""
-    with holdfast.open(bench.root) as workspace:
-        context = workspace._context
+    with holdfast.open(bench.root) as workspace, context_of(workspace) as context:
         before = kill_in_a_step(bench)
-        assert not take(context, Request(kind="auto")).created
+        assert not create_checkpoint(context, CheckpointRequest(kind="auto")).created
         assert differences(before, photograph(bench.root)) == []
-        assert [report.steps for report in unreported_rollbacks.take(log_directory(context))] == [(1,)]
+        assert [report.steps for report in unreported_rollbacks.take_rollbacks(log_directory(context))] == [(1,)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

@@ -22,16 +22,16 @@ RUNNER = """
 import os, sys
 from contextlib import contextmanager
 from holdfast.model.errors import HoldfastError
-from holdfast.supervisor.launch.sandbox_port import Prepared
-from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.supervisor.launch.sandbox_port import PreparedCommand
+from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
 class Broken:
     @contextmanager
     def prepare(self, command, *, directory, environment, keep=()):
-        yield Prepared([b"/bin/sh", b"-c", os.fsencode(sys.argv[3])], environment, [])
+        yield PreparedCommand([b"/bin/sh", b"-c", os.fsencode(sys.argv[3])], environment, [])
 tree, log = map(os.fsencode, sys.argv[1:3])
 try:
-    sys.exit(supervise(SupervisedCommand([b"true"], directory=tree), Settings(root=tree, log=log), box=Broken()))
+    sys.exit(supervise(SupervisedCommand([b"true"], directory=tree), KeeperSettings(root=tree, log=log), box=Broken()))
 except HoldfastError as error:
     sys.exit(f"{error.code}: {error.message}")
 """

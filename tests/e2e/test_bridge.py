@@ -26,7 +26,7 @@ from holdfast.bridge.mount.fuse_device import clear_dead
 from holdfast.bridge.passthrough import served_tree as passing
 from holdfast.bridge.passthrough._node_registry import NodeRegistry
 from holdfast.bridge.server import loop as serving
-from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
 from holdfast.testing.tree_state import differences, photograph
@@ -196,7 +196,7 @@ def test_writes_through_a_mapping_are_undone(place: Path, passthrough: bool) -> 
         memory.close()
         with open(place / "tree" / "file", "rb") as file:
             # (The kernel tells the server of it later on; until then it is not known what the step leaves.)
-            wait_until(lambda: writer_of(file.fileno()) is Writer.NONE)
+            wait_until(lambda: writer_of(file.fileno()) is WriterStatus.NONE)
     assert (place / "tree" / "file").read_bytes()[100:103] == b"MAP"
     assert undo_each(place / "log", place / "tree") == 1
     assert (place / "tree" / "file").read_bytes() == b"before" * 1000
@@ -351,9 +351,9 @@ def test_a_tree_may_hold_more_than_the_kernel_may_know_at_a_time(place: Path, mo
             (place / "tree" / f"{directory}" / f"{file}").write_text("x")
     root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(bytes(place / "log"), root_fd, SystemClock())
-    desk = LocalUndoService(log, intercepts=True)
+    service = LocalUndoService(log, intercepts=True)
     try:
-        with Bridged(log, root_fd, desk.open("command"), bytes(place / "mnt")):
+        with Bridged(log, root_fd, service.open("command"), bytes(place / "mnt")):
             held = os.open(place / "mnt" / "0" / "0", os.O_RDONLY)
             for path in sorted((place / "mnt").rglob("*")):
                 assert path.stat().st_ino == (place / "tree" / path.relative_to(place / "mnt")).stat().st_ino
@@ -368,21 +368,21 @@ def test_nothing_is_written_to_by_a_mount_that_is_gone(place: Path) -> None:
     """Though nobody has said that it was closed. The step after it is undone alone."""
     root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(bytes(place / "log"), root_fd, SystemClock())
-    desk = LocalUndoService(log, intercepts=True)
+    service = LocalUndoService(log, intercepts=True)
     try:
-        first = desk.open("command")
+        first = service.open("command")
         with Bridged(log, root_fd, first, bytes(place / "mnt")):
             held = os.open(place / "mnt" / "f", os.O_WRONLY | os.O_CREAT)
             assert log.writers(True) == {os.fstat(held).st_ino}
         assert log.writers(True) == frozenset()
-        assert desk.close(first) is not None
+        assert service.close(first) is not None
         with contextlib.suppress(OSError):
             os.close(held)
-        second = desk.open("command")
+        second = service.open("command")
         with Bridged(log, root_fd, second, bytes(place / "mnt")):
             (place / "mnt" / "f").write_text("second")
-        assert desk.close(second) is not None
-        assert desk.undo([second]).conflicts == ()
+        assert service.close(second) is not None
+        assert service.undo([second]).conflicts == ()
         assert (place / "tree" / "f").read_bytes() == b""
     finally:
         log.close()
@@ -396,11 +396,11 @@ def guarded(place: Path) -> Generator[LocalUndoService]:
     safeguards = Safeguards(SystemClock())
     log = UndoLog(bytes(place / "log"), root_fd, SystemClock(), safeguards)
     recover(log)
-    desk = LocalUndoService(log, safeguards, intercepts=True)
-    desk.guard(Thresholds(deletes=1))
+    service = LocalUndoService(log, safeguards, intercepts=True)
+    service.guard(Thresholds(deletes=1))
     try:
-        with Bridged(log, root_fd, desk.open("command"), bytes(place / "mnt")):
-            yield desk
+        with Bridged(log, root_fd, service.open("command"), bytes(place / "mnt")):
+            yield service
     finally:
         log.close()
         os.close(root_fd)
@@ -411,13 +411,13 @@ def test_a_safeguard_keeps_an_operation_back_until_it_is_allowed(place: Path) ->
     (place / "tree" / "d").mkdir()
     for name in ("d/a", "b"):
         (place / "tree" / name).touch()
-    with guarded(place) as desk, ThreadPoolExecutor(1) as pool:
+    with guarded(place) as service, ThreadPoolExecutor(1) as pool:
         removed = pool.submit((place / "mnt" / "d" / "a").unlink)
-        wait_until(lambda: bool(desk.held()))
+        wait_until(lambda: bool(service.held()))
         assert (place / "tree" / "d" / "a").exists()
         # Others are served. (In the same directory the kernel has them wait.)
         assert stat.S_ISREG((place / "mnt" / "b").stat().st_mode)
-        desk.answer(desk.held()[0].id, allow=True)
+        service.answer(service.held()[0].id, allow=True)
         removed.result(30)
         assert os.listdir(place / "tree" / "d") == []
 

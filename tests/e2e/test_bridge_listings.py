@@ -20,7 +20,7 @@ from holdfast.bridge.passthrough.change_watcher import ChangeWatcher
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
 from holdfast.model.clock import SystemClock
 from holdfast.testing import bridged as serving
-from holdfast.testing.bridged import Bridged, OneStep
+from holdfast.testing.bridged import Bridged, SingleStep
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.wire.fuse.negotiation import Terms
@@ -242,7 +242,7 @@ def test_the_rest_of_what_was_kept_and_dropped_is_listed(place: Path, removes: b
         if removes:
             for name in read[::2]:
                 (tree / name).unlink()
-        mounts[0].tree.invalidator.everything()
+        mounts[0].tree.invalidator.invalidate_all()
         assert mounts[0].tree.invalidator.settle(20)
         read += [entry.name for entry in reader]
         assert ASKED[Opcode.READDIR] + ASKED[Opcode.READDIRPLUS]
@@ -274,12 +274,12 @@ def test_what_is_hidden_is_not_listed(place: Path, monkeypatch: pytest.MonkeyPat
     shown = sorted(set(os.listdir(place / "tree" / "d")) - {"hidden"})
     fd = os.open(hidden, os.O_RDONLY)
 
-    def world(log: UndoLog, root_fd: int, step: int) -> OneStep:
-        made = OneStep(log, root_fd, step)
+    def world(log: UndoLog, root_fd: int, step: int) -> SingleStep:
+        made = SingleStep(log, root_fd, step)
         made.hidden = (fd,)
         return made
 
-    monkeypatch.setattr(serving, "OneStep", world)
+    monkeypatch.setattr(serving, "SingleStep", world)
     with mounted(place, "mnt"):
         settle(place / "tree" / "d")
         for _ in range(2):

@@ -84,19 +84,19 @@ def test_a_mapping_that_outlives_its_descriptor_changes_the_time_as_well(place: 
 def test_what_is_written_so_after_the_step_belongs_to_it(place: Path) -> None:
     root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(bytes(place / "log"), root_fd, SystemClock())
-    desk = LocalUndoService(log, intercepts=True)
+    service = LocalUndoService(log, intercepts=True)
     inode = os.stat(place / "tree" / "file").st_ino
     try:
-        step = desk.open("command")
+        step = service.open("command")
         with Bridged(log, root_fd, step, bytes(place / "mnt")) as served:
             with mapped(place / "mnt" / "file") as memory:
                 ctypes.memset(memory, 1, 1)
                 assert served.server.settle(30, lambda: 0), "it is told that the descriptor is closed"
                 assert log.writers(False) == {inode}
-                assert desk.close(step) is not None
+                assert service.close(step) is not None
                 ctypes.memset(memory, 2, 1)
             wait_until(lambda: not log.writers(False))
-        assert desk.undo([step]).conflicts == ()
+        assert service.undo([step]).conflicts == ()
         assert (place / "tree" / "file").read_bytes() == bytes(BYTES)
     finally:
         log.close()

@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast.store.manifests import manifest
 
+from ..contexts import context_of
 from ..sampling import moments, some
 from ..waiting import wait_until
 
@@ -68,9 +69,9 @@ class Ground:
         self.write(mode, transactions, end).communicate()
 
     def held(self, checkpoint: CheckpointId) -> set[str]:
-        context = self.workspace._context
-        root = context.store.catalog.checkpoint(checkpoint).root
-        return {os.fsdecode(path) for path, _ in manifest.iterate(context.store.pages, root)} - {".gitignore"}
+        with context_of(self.workspace) as context:
+            root = context.store.catalog.checkpoint(checkpoint).root
+            return {os.fsdecode(path) for path, _ in manifest.iterate(context.store.pages, root)} - {".gitignore"}
 
     def rows(self, folder: Path | None = None) -> list[tuple[int, int]]:
         """What a program finds in the database: how many rows of each transaction. Looks at a copy."""

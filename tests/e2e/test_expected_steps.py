@@ -191,13 +191,13 @@ while {orphaned} and os.path.exists("/proc/" + os.environ["PARENT"]):
 sys.path[:] = {sys.path!r}
 from holdfast.model.errors import RefusedError
 from holdfast.supervisor.control.remote_service import connect
-from holdfast.undo.service import Limits
+from holdfast.undo.service import LogLimits
 from holdfast.undo.safeguards.tickets import OFF
 with connect({os.fsencode(place.log)!r}) as remote:
     content = os.memfd_create("content")
     for ask in (
         lambda: remote.write(b"f", content), lambda: remote.expect("", [b"x"]), lambda: remote.settle(1, 0),
-        lambda: remote.configure(Limits()), lambda: remote.guard("", OFF), lambda: remote.answer(1, allow=True),
+        lambda: remote.configure(LogLimits()), lambda: remote.guard("", OFF), lambda: remote.answer(1, allow=True),
         remote.discard,
         lambda: remote.undo([1], force=True), lambda: remote.redo([1]), lambda: remote.quiet().__enter__(),
     ):

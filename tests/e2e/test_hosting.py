@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.hosting.executor import Executed
+from holdfast.engine.hosting.executor import CommandOutcome
 from holdfast.engine.hosting.host import Host
-from holdfast.engine.hosting.monitor import Edited, Event, Held, Mismatched, RolledBack
-from holdfast.engine.hosting.working_directory import HostedDirectory, WorkingDirectory
+from holdfast.engine.hosting.monitor import ForeignEdit, HostEvent, OperationHeld, StepsRolledBack, VersionMismatch
+from holdfast.engine.hosting.working_directory import DirectorySpec, HostedDirectory
 from holdfast.model.config.settings import Isolation
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import hash_bytes
 from holdfast.supervisor.process_tree.descendants import descendants
 from holdfast.testing.tree_state import differences, photograph
-from holdfast.undo.journal.heartbeat import Heartbeat, encode
-from holdfast.undo.service import OFF, PRESET, Limits
+from holdfast.undo.journal.heartbeat import Heartbeat, encode_beat
+from holdfast.undo.service import OFF, PRESET, LogLimits
 
 from ..processes import command_of
 from ..waiting import wait_until
@@ -36,11 +36,11 @@ class Stage:
     def __init__(self, base: Path) -> None:
         self.base = base
         self.home = base / "home"
-        self.events: list[tuple[str, Event]] = []
+        self.events: list[tuple[str, HostEvent]] = []
         self.hosts: list[Host] = []
 
-    def host(self, *directories: WorkingDirectory, **options: object) -> Host:
-        def notify(hosted: HostedDirectory, event: Event) -> None:
+    def host(self, *directories: DirectorySpec, **options: object) -> Host:
+        def notify(hosted: HostedDirectory, event: HostEvent) -> None:
             self.events.append((hosted.label, event))
 
         host = Host(directories, home=os.fsencode(self.home), notify=notify, **options)  # type: ignore[arg-type]
@@ -53,9 +53,9 @@ class Stage:
         return path
 
     def hosted(self, **options: object) -> HostedDirectory:
-        return self.host(WorkingDirectory(os.fsencode(self.tree())), **options).directory()
+        return self.host(DirectorySpec(os.fsencode(self.tree())), **options).directory()
 
-    def told(self, kind: type[Event]) -> Sequence[Event]:
+    def told(self, kind: type[HostEvent]) -> Sequence[HostEvent]:
         return [event for _, event in self.events if isinstance(event, kind)]
 
 
@@ -72,7 +72,7 @@ def _stage(tmp_path: Path) -> Generator[Stage]:
             assert home.verify().ok
 
 
-def execute(hosted: HostedDirectory, command: str, **options: object) -> tuple[Executed, bytes, bytes]:
+def execute(hosted: HostedDirectory, command: str, **options: object) -> tuple[CommandOutcome, bytes, bytes]:
     out: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 
     def take(stream: str, data: bytes) -> None:
@@ -157,7 +157,7 @@ def test_files_are_written_and_edited_with_and_without_a_session(stage: Stage) -
     with pytest.raises(RefusedError) as caught:
         hosted.write_file(b"a/f", b"", expected=hash_bytes(b"other"))
     assert caught.value.code == "changed"
-    assert stage.told(Edited) == []
+    assert stage.told(ForeignEdit) == []
     with hosted.workspace() as workspace:
         assert [step.kind for step in workspace.steps()] == ["api"] * 3
         workspace.undo(3)
@@ -194,13 +194,13 @@ def test_a_held_command_is_an_event_and_somebody_else_answers(stage: Stage) -> N
     hosted.start()
     other.start()
     for allow in (False, True):
-        result: list[Executed] = []
+        result: list[CommandOutcome] = []
         thread = threading.Thread(target=lambda found=result: found.append(execute(hosted, "rm -f f*; touch after")[0]))
-        count = len(stage.told(Held))
+        count = len(stage.told(OperationHeld))
         thread.start()
-        wait_until(lambda before=count: len(stage.told(Held)) == before + 2)  # each of the hosts is told
-        held = stage.told(Held)[-1]
-        assert isinstance(held, Held)
+        wait_until(lambda before=count: len(stage.told(OperationHeld)) == before + 2)  # each of the hosts is told
+        held = stage.told(OperationHeld)[-1]
+        assert isinstance(held, OperationHeld)
         assert held.ticket.danger == "delete"
         assert held.step is not None
         assert held.sample
@@ -213,7 +213,7 @@ def test_a_held_command_is_an_event_and_somebody_else_answers(stage: Stage) -> N
             assert result[0].info.state == "undone"
         assert result[0].denied != allow
     assert sorted(os.listdir(tree)) == ["after"]
-    hosted.limit(Limits(max_bytes=1))
+    hosted.limit(LogLimits(max_bytes=1))
     execute(hosted, "touch x")
     with hosted.workspace() as workspace:
         assert len(workspace.steps()) == 1
@@ -260,13 +260,13 @@ def test_safeguards_of_a_session_are_its_own_to_change(stage: Stage) -> None:
 
 def test_limits_of_the_undo_log_are_the_last_that_were_set(stage: Stage) -> None:
     one, other = stage.hosted(), stage.hosted()
-    one.limit(Limits(max_steps=3))
+    one.limit(LogLimits(max_steps=3))
     one.start()
     other.start()
     for hosted in (one, other):
         with hosted.undo_log() as log:
-            assert hosted.rules(log).limits == Limits(max_steps=3)
-    other.limit(Limits(max_steps=2))
+            assert hosted.rules(log).limits == LogLimits(max_steps=3)
+    other.limit(LogLimits(max_steps=2))
     for number in range(4):
         execute(one, f"touch f{number}")
     for hosted in (other, stage.hosted()):
@@ -276,7 +276,7 @@ def test_limits_of_the_undo_log_are_the_last_that_were_set(stage: Stage) -> None
         assert log is not None
         assert len(log.steps()) == 4  # of two runs: of the first, none is left
         assert list(log.forgotten()) == [one.run]
-        assert one.rules(log).limits == Limits(max_steps=2)
+        assert one.rules(log).limits == LogLimits(max_steps=2)
 
 
 def test_what_a_session_writes_is_of_its_run(stage: Stage) -> None:
@@ -313,9 +313,9 @@ def test_edits_by_others_are_events(stage: Stage) -> None:
     hosted = stage.hosted()
     execute(hosted, "touch f")
     (stage.tree() / "theirs").write_text("1")
-    wait_until(lambda: any(isinstance(event, Edited) for event in stage.told(Edited)))
-    (event,) = stage.told(Edited)
-    assert isinstance(event, Edited)
+    wait_until(lambda: any(isinstance(event, ForeignEdit) for event in stage.told(ForeignEdit)))
+    (event,) = stage.told(ForeignEdit)
+    assert isinstance(event, ForeignEdit)
     assert event.barrier.paths == (b"theirs",)
 
 
@@ -324,9 +324,9 @@ def test_directories_are_apart(stage: Stage) -> None:
     one, two, three = (stage.tree(name) for name in ("one", "two", "three"))
     (three / "f").write_text("3")
     host = stage.host(
-        WorkingDirectory(os.fsencode(one)),
-        WorkingDirectory(os.fsencode(two), "second"),
-        WorkingDirectory(os.fsencode(three), access="read_only"),
+        DirectorySpec(os.fsencode(one)),
+        DirectorySpec(os.fsencode(two), "second"),
+        DirectorySpec(os.fsencode(three), access="read_only"),
     )
     assert [hosted.label for hosted in host.directories] == ["one", "second", "three"]
     for number, name in enumerate(("one", "second", "three")):
@@ -344,7 +344,7 @@ def test_directories_are_apart(stage: Stage) -> None:
         lambda: third.edit_file(b"f", b"3", b"4"),
         lambda: third.workspace().__enter__(),
         lambda: third.guard(PRESET),
-        lambda: third.limit(Limits()),
+        lambda: third.limit(LogLimits()),
     ):
         with pytest.raises(RefusedError) as caught:
             attempt()
@@ -352,7 +352,7 @@ def test_directories_are_apart(stage: Stage) -> None:
     assert os.listdir(three) == ["f"]
     with pytest.raises(NotFoundError):
         host.directory("fourth")
-    for wrong in ([], [WorkingDirectory(os.fsencode(one))] * 2, [WorkingDirectory(b"/")]):
+    for wrong in ([], [DirectorySpec(os.fsencode(one))] * 2, [DirectorySpec(b"/")]):
         with pytest.raises((UsageError, RefusedError)):
             stage.host(*wrong)
 
@@ -364,9 +364,9 @@ def test_a_command_changes_no_other_directory_of_the_session(stage: Stage, level
     kept = hostile.furnish(stage.tree("above") / "kept")
     boxed = Isolation(level="namespace", tmp="shared", writable=(str(kept.parent), str(other.parent)))
     host = stage.host(
-        WorkingDirectory(os.fsencode(tree)),
-        WorkingDirectory(os.fsencode(other)),
-        WorkingDirectory(os.fsencode(kept), access="read_only"),
+        DirectorySpec(os.fsencode(tree)),
+        DirectorySpec(os.fsencode(other)),
+        DirectorySpec(os.fsencode(kept), access="read_only"),
         isolation=boxed if level == "namespace" else None,
     )
     before = {path: photograph(path.parent) for path in (other, kept)}
@@ -391,17 +391,17 @@ def test_a_command_changes_no_other_directory_of_the_session(stage: Stage, level
 def test_what_is_still_there_of_a_session_ends_with_it(stage: Stage) -> None:
     """A directory is read-only for the runs of the session that says so."""
     one, two = stage.tree("one"), stage.tree("two")
-    host = stage.host(WorkingDirectory(os.fsencode(one)), WorkingDirectory(os.fsencode(two), access="read_only"))
+    host = stage.host(DirectorySpec(os.fsencode(one)), DirectorySpec(os.fsencode(two), access="read_only"))
     assert execute(host.directory(0), f"touch {two}/f")[0].exit_code == 1
     host.close()
-    alone = stage.host(WorkingDirectory(os.fsencode(one)))
+    alone = stage.host(DirectorySpec(os.fsencode(one)))
     assert execute(alone.directory(0), f"touch {two}/f")[0].exit_code == 0
     assert os.listdir(two) == ["f"]
 
 
 def test_a_session_does_not_begin_beside_a_directory_that_is_gone(stage: Stage) -> None:
     one, two = stage.tree("one"), stage.tree("two")
-    host = stage.host(WorkingDirectory(os.fsencode(one)), WorkingDirectory(os.fsencode(two), access="read_only"))
+    host = stage.host(DirectorySpec(os.fsencode(one)), DirectorySpec(os.fsencode(two), access="read_only"))
     two.rename(stage.base / "moved")
     for make in (lambda: None, lambda: two.symlink_to("moved")):
         make()
@@ -416,8 +416,8 @@ def test_directories_that_lie_in_each_other_are_refused(stage: Stage) -> None:
     (tree / "sub").mkdir()
     for other in (tree / "sub", tree, stage.base, Path("/")):
         for pair in ((tree, other), (other, tree)):
-            given = [WorkingDirectory(os.fsencode(path), access="read_only") for path in pair]
-            given[pair.index(tree)] = WorkingDirectory(os.fsencode(tree))
+            given = [DirectorySpec(os.fsencode(path), access="read_only") for path in pair]
+            given[pair.index(tree)] = DirectorySpec(os.fsencode(tree))
             with pytest.raises(RefusedError, match="lie in each other"):
                 stage.host(*given)
 
@@ -450,7 +450,7 @@ def process(name: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", [b"sandbox/shim.py", b"engine.hosting._launcher", b"supervisor.keeper", b"supervisor.launch.tree_parent"]
+    "name", [b"sandbox/shim.py", b"engine.hosting.launcher", b"supervisor.keeper", b"supervisor.launch.tree_parent"]
 )
 def test_whatever_is_killed_the_next_command_works(stage: Stage, name: bytes) -> None:
     """I3."""
@@ -463,7 +463,7 @@ def test_whatever_is_killed_the_next_command_works(stage: Stage, name: bytes) ->
     assert done.exit_code == 0
     assert out == (b"kept\n" if name == b"supervisor.keeper" else b"half\nkept\n")
     if name == b"supervisor.keeper":
-        assert [type(event) for event in stage.told(RolledBack)] == [RolledBack]
+        assert [type(event) for event in stage.told(StepsRolledBack)] == [StepsRolledBack]
     with hosted.workspace() as workspace:
         while workspace.steps() and any(step.state == "done" for step in workspace.steps()):
             workspace.undo()
@@ -476,11 +476,11 @@ def test_what_a_killed_keeper_left_is_told_whatever_is_done_first(stage: Stage) 
     hosted = stage.hosted()
     for _ in range(2):
         torn(tree, stage.home)
-        count = len(stage.told(RolledBack))
+        count = len(stage.told(StepsRolledBack))
         with hosted.workspace() as workspace:
             assert (tree / "f").read_text() == "before"
             workspace.steps()
-        assert len(stage.told(RolledBack)) == count + 1
+        assert len(stage.told(StepsRolledBack)) == count + 1
 
 
 def torn(tree: Path, home: Path) -> None:
@@ -507,7 +507,7 @@ def test_a_log_of_another_version_is_an_event_and_set_aside(stage: Stage) -> Non
     version.write_text("holdfast-undo 999\n")
     hosted.start()
     assert hosted.state == "idle"
-    assert len(stage.told(Mismatched)) == 1
+    assert len(stage.told(VersionMismatch)) == 1
     assert list(version.parent.glob("other-version/*/steps/*"))
     with hosted.workspace() as workspace:
         workspace.discard_steps()
@@ -519,12 +519,12 @@ def test_a_log_of_another_version_with_a_half_done_step_is_an_event_and_can_be_d
     hosted.write_file(b"f", b"1")
     (version,) = stage.home.glob("**/undo/version")
     version.write_text("holdfast-undo 999\n")
-    (version.parent / "beat").write_bytes(encode(Heartbeat(5, 1, 0, 9)))
+    (version.parent / "beat").write_bytes(encode_beat(Heartbeat(5, 1, 0, 9)))
     for _ in range(2):
         with pytest.raises(HoldfastError) as caught:
             hosted.start()
         assert caught.value.code == "undo_version_mismatch"
-    assert len(stage.told(Mismatched)) == 1
+    assert len(stage.told(VersionMismatch)) == 1
     with hosted.workspace() as workspace:
         workspace.discard_steps()
     hosted.start()
@@ -564,14 +564,14 @@ def test_no_label_means_two_directories(stage: Stage) -> None:
         (("-1",), 0),
         ((os.fsdecode(paths[1]), ""), 0),
     ):
-        given = [WorkingDirectory(path, label) for path, label in zip(paths, labels, strict=False)]
+        given = [DirectorySpec(path, label) for path, label in zip(paths, labels, strict=False)]
         with pytest.raises(UsageError, match=rf"working_directories\[{field}\].label") as caught:
             stage.host(*given)
         assert caught.value.data == {"field": f"payload.working_directories[{field}].label"}
-    host = stage.host(*(WorkingDirectory(path) for path in paths))
+    host = stage.host(*(DirectorySpec(path) for path in paths))
     first, second, third, fourth = host.directories
     assert [each.label for each in host.directories] == ["src", os.fsdecode(paths[1]), os.fsdecode(paths[2]), "d"]
     assert (host.directory("src"), host.directory(second.label), host.directory(1)) == (first, second, second)
     assert (host.directory(third.label), host.directory("d")) == (third, fourth)
-    host = stage.host(WorkingDirectory(paths[0]), WorkingDirectory(paths[1], "src"))
+    host = stage.host(DirectorySpec(paths[0]), DirectorySpec(paths[1], "src"))
     assert [each.label for each in host.directories] == [os.fsdecode(paths[0]), "src"]

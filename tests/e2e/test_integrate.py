@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.integrations.client import is_ours
+from holdfast.engine.integrations.client import is_our_call
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,7 @@ def test_a_home_that_is_given_is_given_on(cli: Cli, tmp_path: Path) -> None:
     server = json.loads((cli.root / ".mcp.json").read_text())["mcpServers"]["holdfast"]
     assert server["args"][-3:] == ["--home", str(cli.home), "mcp"]
     hooks = json.loads((cli.root / ".claude/settings.json").read_text())["hooks"]
-    assert all(is_ours("claude", groups[0]["hooks"][0]["command"]) for groups in hooks.values())
+    assert all(is_our_call("claude", groups[0]["hooks"][0]["command"]) for groups in hooks.values())
 
 
 def test_json_says_which_files(cli: Cli) -> None:

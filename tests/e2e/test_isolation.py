@@ -27,11 +27,13 @@ if given["user"] != os.geteuid():
     os.setgid(given["user"])
     os.setuid(given["user"])
 from holdfast.sandbox.namespace import Namespace
-from holdfast.sandbox.policy import Files, Policy, parse_network
+from holdfast.sandbox.policy import FileAccess, SandboxPolicy, parse_network
 def paths(name):
     return tuple(path.encode() for path in given.get(name, ()))
-files = Files(given["workspace"].encode(), paths("secret"), paths("hidden"), paths("writable"), given.get("tmp", "own"))
-policy = Policy(files, parse_network(*given.get("network", ["open"])))
+files = FileAccess(
+    given["workspace"].encode(), paths("secret"), paths("hidden"), paths("writable"), given.get("tmp", "own")
+)
+policy = SandboxPolicy(files, parse_network(*given.get("network", ["open"])))
 command = [word.encode() for word in given["command"]]
 open_file = os.open("/", os.O_RDONLY)
 for fd in (open_file, os.dup2(open_file, 150)):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.files.linux.private_socket import peer
+from holdfast.files.linux.private_socket import peer_of
 from holdfast.supervisor.control.remote_service import connect
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 
 from ..waiting import wait_until
 
@@ -63,11 +63,11 @@ def bench(cli: Cli) -> Cli:
 
 
 @pytest.fixture
-def before(bench: Cli) -> dict[bytes, Seen]:
+def before(bench: Cli) -> dict[bytes, PathState]:
     return photograph(bench.root)
 
 
-def test_it_is_taken_back_with_the_step_and_brought_forward_with_it(bench: Cli, before: dict[bytes, Seen]) -> None:
+def test_it_is_taken_back_with_the_step_and_brought_forward_with_it(bench: Cli, before: dict[bytes, PathState]) -> None:
     left = Left(bench)
     left.write()
     left.wait_until_it_is_gone()
@@ -108,7 +108,7 @@ def test_an_edit_by_hand_that_was_saved_since_is_the_newer_change(bench: Cli) ->
     assert (bench.root / "cache/old").read_text() == "0\n"
 
 
-def test_it_is_no_change_by_others(bench: Cli, before: dict[bytes, Seen]) -> None:
+def test_it_is_no_change_by_others(bench: Cli, before: dict[bytes, PathState]) -> None:
     left = Left(bench)
     left.write()
     left.wait_until_it_is_gone()
@@ -178,7 +178,7 @@ def test_what_a_killed_keeper_let_be_written_stands_in_nobodys_way_for_ever(benc
     keeper = connect(os.fsencode(log))
     assert keeper is not None
     with keeper, socket.socket(fileno=os.dup(keeper.fileno())) as connection:
-        os.kill(peer(connection).pid, signal.SIGKILL)
+        os.kill(peer_of(connection).pid, signal.SIGKILL)
     left.wait_until_it_is_gone()
     bench.write("f", "by hand")
     assert bench("undo", "--json", code=4).error["code"] == "barrier"

@@ -16,8 +16,8 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import HoldfastError
-from holdfast.sandbox.isolation_probe import require
-from holdfast.sandbox.policy import Files, Policy
+from holdfast.sandbox.isolation_probe import require_isolation
+from holdfast.sandbox.policy import FileAccess, SandboxPolicy
 from holdfast.supervisor.process_tree.descendants import descendants
 from holdfast.testing.tree_state import differences, photograph
 
@@ -150,7 +150,7 @@ def test_an_error_by_edits_of_others_has_the_latest_of_them(place: Place) -> Non
 
 def test_commands_run_apart_if_that_is_asked_for(place: Place) -> None:
     try:
-        require(Policy(Files(b"/nowhere")))
+        require_isolation(SandboxPolicy(FileAccess(b"/nowhere")))
     except HoldfastError as error:
         pytest.skip(f"{error.message} ({error.hint})")
     mine, other, third = (place.base / name for name in ("mine", "near/other", "near/third"))

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import HoldfastError
-from holdfast.sandbox.isolation_probe import require
-from holdfast.sandbox.policy import Files, Policy
+from holdfast.sandbox.isolation_probe import require_isolation
+from holdfast.sandbox.policy import FileAccess, SandboxPolicy
 from holdfast.supervisor.process_tree.descendants import descendants
 from holdfast.testing.tree_state import differences, photograph
 
@@ -221,7 +221,7 @@ def test_in_a_workspace_that_is_not_the_runs_nothing_is_changed(place: Place) ->
 
 def test_apart_from_the_home_it_says_that_it_cannot_work(place: Place) -> None:
     try:
-        require(Policy(Files(b"/nowhere")))
+        require_isolation(SandboxPolicy(FileAccess(b"/nowhere")))
     except HoldfastError as error:
         pytest.skip(f"{error.message} ({error.hint})")
     place.holdfast("run", "--isolation", "namespace", "--", *CLIENT, *place.words(), code=4)

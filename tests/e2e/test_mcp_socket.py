@@ -182,13 +182,13 @@ def test_a_signal_ends_commands_and_says_goodbye(server: Server) -> None:
 
 
 def test_a_dead_servers_socket_is_taken_and_a_living_ones_is_not(server: Server) -> None:
-    with pytest.raises(LockedError), authenticated_socket.opened(os.fsencode(server.path)):
+    with pytest.raises(LockedError), authenticated_socket.listen_with_token(os.fsencode(server.path)):
         pass
     server.process.kill()
     server.process.wait()
     assert server.path.exists()
     before = server.token.read_bytes()
-    with authenticated_socket.opened(os.fsencode(server.path)):
+    with authenticated_socket.listen_with_token(os.fsencode(server.path)):
         assert server.token.read_bytes() != before
     assert not server.path.exists()
 
@@ -201,7 +201,7 @@ def test_a_server_that_is_only_beginning_is_no_dead_one(tmp_path: Path) -> None:
 
     def begin() -> None:
         try:
-            with authenticated_socket.opened(os.fsencode(path)):
+            with authenticated_socket.listen_with_token(os.fsencode(path)):
                 pass
         except HoldfastError as error:
             caught.append(error)
@@ -232,7 +232,7 @@ def test_what_others_have_put_in_place_of_a_socket_and_its_token_stays(tmp_path:
     folder.mkdir(mode=0o700)
     path = folder / "sock"
     names = ("sock", "sock.token")
-    with authenticated_socket.opened(os.fsencode(path)):
+    with authenticated_socket.listen_with_token(os.fsencode(path)):
         for name in names:
             (folder / name).unlink()
             (folder / name).write_text("another's")
@@ -281,18 +281,18 @@ def test_who_does_not_say_the_token_keeps_nobody_out(server: Server) -> None:
 def test_the_directory_of_the_socket_has_to_be_ours_alone(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o750)
-    with pytest.raises(RefusedError) as caught, authenticated_socket.opened(os.fsencode(shared / "sock")):
+    with pytest.raises(RefusedError) as caught, authenticated_socket.listen_with_token(os.fsencode(shared / "sock")):
         pass
     assert caught.value.code == "open_directory"
     own = tmp_path / "own"
     own.mkdir(mode=0o700)
     (own / "file").write_text("mine")
-    with pytest.raises(RefusedError) as caught, authenticated_socket.opened(os.fsencode(own / "file")):
+    with pytest.raises(RefusedError) as caught, authenticated_socket.listen_with_token(os.fsencode(own / "file")):
         pass
     assert (own / "file").read_text() == "mine"
     long = own / ("d" * 100) / "sock"
     long.parent.mkdir(mode=0o700)
-    with authenticated_socket.opened(os.fsencode(long)) as opened:
+    with authenticated_socket.listen_with_token(os.fsencode(long)) as opened:
         assert stat.S_ISSOCK(os.lstat(long).st_mode)
         with authenticated_socket.connect(os.fsencode(long)):
             guest = opened.accept()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.files.linux.private_socket import peer
+from holdfast.files.linux.private_socket import peer_of
 from holdfast.model.errors import RefusedError
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.testing.tree_state import differences, photograph
@@ -126,8 +126,8 @@ class Site(NamedTuple):
         ) as run:
             yield run
 
-    def desk(self) -> AbstractContextManager[LocalUndoService]:
-        return afterwards.desk(self.log, self.tree)
+    def service(self) -> AbstractContextManager[LocalUndoService]:
+        return afterwards.service(self.log, self.tree)
 
     def remote(self) -> RemoteUndoService:
         remote = connect(os.fsencode(self.log))
@@ -178,14 +178,14 @@ def test_what_is_written_after_the_step_belongs_to_it(site: Site, how: str) -> N
         run.communicate("\n", timeout=60)
     assert b"late" in (site.tree / "log").read_bytes()
     after = photograph(site.tree)
-    with site.desk() as desk:
-        desk.undo([step])
+    with site.service() as service:
+        service.undo([step])
         assert differences(before, photograph(site.tree)) == []
-        desk.redo([step])
+        service.redo([step])
         assert differences(after, photograph(site.tree)) == []
         (site.tree / "log").write_text("by hand")
-        with pytest.raises(RefusedError, match="somebody else has changed what step"):
-            desk.undo([step])
+        with pytest.raises(RefusedError, match="another process has changed what step"):
+            service.undo([step])
 
 
 def test_it_is_settled_while_the_run_goes_on(site: Site) -> None:
@@ -220,10 +220,10 @@ def test_later_steps_while_it_is_open(site: Site) -> None:
                 remote.undo([between])
         run.communicate("\n", timeout=60)
     assert (site.tree / "log").read_text() == "early\nbetween\nlate\n"
-    with site.desk() as desk:
+    with site.service() as service:
         with pytest.raises(RefusedError, match=f"step {first} has to do with log too"):
-            desk.undo([between])
-        assert desk.undo([first, between]).conflicts == ()
+            service.undo([between])
+        assert service.undo([first, between]).conflicts == ()
         assert differences(before, photograph(site.tree)) == []
 
 
@@ -241,12 +241,12 @@ def test_of_steps_that_overlap_the_one_that_ends_last_says_what_they_left(site: 
     with site.running(script) as run:
         run.communicate(timeout=60)
     after = photograph(site.tree)
-    with site.desk() as desk:
-        steps = [step.id for step in desk.steps()]
+    with site.service() as service:
+        steps = [step.id for step in service.steps()]
         assert len(steps) == 2
-        assert desk.undo(steps).conflicts == ()
+        assert service.undo(steps).conflicts == ()
         assert differences(before, photograph(site.tree)) == []
-        assert desk.redo(steps).conflicts == ()
+        assert service.redo(steps).conflicts == ()
         assert differences(after, photograph(site.tree)) == []
 
 
@@ -265,13 +265,13 @@ def test_nothing_is_known_if_the_keeper_is_killed_meanwhile(site: Site) -> None:
         heard(run, "ready")
         with site.remote() as remote:
             step = opened(site, run, remote)
-            os.kill(peer(remote._socket).pid, signal.SIGKILL)
+            os.kill(peer_of(remote._socket).pid, signal.SIGKILL)
         run.communicate("\n\n", timeout=60)
-    with site.desk() as desk:
+    with site.service() as service:
         with pytest.raises(RefusedError, match="left in log is not known") as refused:
-            desk.undo([step])
+            service.undo([step])
         assert refused.value.code == "barrier"
-        desk.undo([step], force=True)
+        service.undo([step], force=True)
         assert (site.tree / "log").read_text() == "before"
 
 
@@ -303,7 +303,7 @@ def test_who_is_slow_to_end_is_waited_for(site: Site) -> None:
         assert run.wait(60) == 0
         run.communicate("\n", timeout=60)
     assert (site.tree / "log").read_bytes() == b"late"
-    with site.desk() as desk:
-        (step,) = desk.steps()
-        desk.undo([step.id])
+    with site.service() as service:
+        (step,) = service.steps()
+        service.undo([step.id])
         assert not (site.tree / "log").exists()

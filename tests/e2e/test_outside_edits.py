@@ -138,7 +138,7 @@ def test_an_edit_is_a_barrier_until_it_is_taken_back(site: Site) -> None:
             assert b"also" in barriers  # an edit to what was written just now cannot be told from a late event
         assert [step.barrier_after for step in remote.steps()] == [False, True]
         with pytest.raises(
-            RefusedError, match=r"has changed.* file.* since|somebody else has changed .* file"
+            RefusedError, match=r"has changed.* file.* since|another process has changed .* file"
         ) as refused:
             remote.undo([file])
         assert refused.value.code == "barrier"

@@ -72,7 +72,7 @@ def test_the_policy_of_one_run_is_not_that_of_another(edited: Cli) -> None:
     edited.process("run", "--outside", "warn", "--", "sh", "-c", "echo other > other")
     ran_and_edited(edited)
     edited.write("other", "by hand")
-    assert "somebody else has changed" in edited("undo", "--run", code=4).err
+    assert "another process has changed" in edited("undo", "--run", code=4).err
     assert (edited.root / "f").read_text() == "by hand"
     edited("undo", "--step", "1")
     assert not (edited.root / "other").exists()

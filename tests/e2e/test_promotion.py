@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from holdfast.engine.promotion import _swap as swap
 from holdfast.engine.promotion import promotion_json
-from holdfast.engine.promotion.manager import Named, Promotions
+from holdfast.engine.promotion.manager import ProductionRef, Promotions
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import WorkspaceId
 
@@ -278,10 +278,10 @@ def test_secrets_of_the_environment_are_not_handed_on(
         assert "STORE_TENANT" not in text, told
 
 
-def named(ground: Ground) -> Named:
+def named(ground: Ground) -> ProductionRef:
     about = os.stat(ground.root)
     with ground.opened() as workspace:
-        return Named(WorkspaceId(workspace.id), (about.st_dev, about.st_ino))
+        return ProductionRef(WorkspaceId(workspace.id), (about.st_dev, about.st_ino))
 
 
 def state_of(ground: Ground, fork: Path) -> str:
@@ -325,7 +325,7 @@ def test_production_that_was_moved_is_followed(ground: Ground) -> None:
     (fork / "src/other.py").write_text("VALUE = 2\n")
     theirs, production = state_of(ground, fork), named(ground)
     ground.root = ground.root.rename(ground.base / "elsewhere")
-    done = ground.promotions.promote(theirs, to=Named.parse(str(production)))
+    done = ground.promotions.promote(theirs, to=ProductionRef.parse(str(production)))
     assert (done.answer.result, done.path) == ("promoted", str(ground.root))
     assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
 
@@ -333,7 +333,7 @@ def test_production_that_was_moved_is_followed(ground: Ground) -> None:
 @pytest.mark.parametrize("text", ["", "a", "a:1", "a:1:-1", "a:1:x", "a:1:2:3", "a:\u0661:2"])
 def test_what_names_no_production_is_refused(text: str) -> None:
     with pytest.raises(holdfast.UsageError):
-        Named.parse(text)
+        ProductionRef.parse(text)
 
 
 def test_production_that_never_holds_still_is_left_alone(ground: Ground) -> None:

@@ -507,7 +507,7 @@ def test_it_listens_at_a_socket_that_is_private_and_never_at_others_addresses(pl
     place.holdfast("serve", "--listen", "nonsense", code=2)
     for text in ("127.0.0.1", "127.0.0.1:99999", "evil.example:80", "127.0.0.1:-1", ":80", "[::1]", "127.0.0.1:٣"):
         with pytest.raises(UsageError):
-            serving._parsed(text)
+            serving.parse_address(text)
 
 
 # -- several at once ---------------------------------------------------------------------------------------------

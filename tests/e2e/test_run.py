@@ -20,8 +20,9 @@ import pytest
 
 import holdfast
 from holdfast.testing.tree_state import differences, photograph
-from holdfast.undo.journal.heartbeat import Heartbeat, encode
+from holdfast.undo.journal.heartbeat import Heartbeat, encode_beat
 
+from ..contexts import context_of
 from ..processes import command_of
 from .conftest import INSTALLED
 
@@ -91,7 +92,7 @@ def test_a_step_of_the_command_itself_has_its_exit_code(bench: Cli) -> None:
 
 def test_nothing_runs_if_the_state_cannot_be_saved(bench: Cli) -> None:
     (bench.home / "config.toml").write_text("[lock]\ntimeout = '0.1s'\n")
-    with holdfast.open(bench.root, home=bench.home) as workspace, workspace._context.lock():
+    with holdfast.open(bench.root, home=bench.home) as workspace, context_of(workspace) as context, context.lock():
         _, err = run(bench, "--", "touch", "x", code=4)
     assert "busy" in err
     assert not (bench.root / "x").exists()
@@ -310,7 +311,7 @@ def test_nothing_is_built_on_a_half_done_step_of_another_version(bench: Cli) -> 
     """I3: that version alone can roll it back, so its log stays where that finds it; what only looks says so."""
     run(bench, "--", "rm", "f")
     log = of_another_version(bench)
-    (log / "beat").write_bytes(encode(Heartbeat(5, 1, 0, 9)))
+    (log / "beat").write_bytes(encode_beat(Heartbeat(5, 1, 0, 9)))
     for words in (("status",), ("checkpoint",)):
         assert "recovery is needed" in bench(*words).err
     _, said = run(bench, "--", "touch", "made", code=5)

@@ -15,8 +15,9 @@ import pytest
 import holdfast
 from holdfast.engine.forks.workspace_providers import providers_of
 from holdfast.engine.sessions.registry import Sessions
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 
+from ..contexts import context_of
 from ..disks import mounted
 from ..sampling import some
 from .conftest import Cli
@@ -67,8 +68,8 @@ def need(way: str) -> None:
 
 def usable(cli: Cli, provider: str) -> None:
     """Skip where the provider can make no directories of their own here."""
-    with holdfast.open(cli.root, home=cli.home) as workspace:
-        found = next(one.detect() for one in providers_of(workspace._context, "try") if one.name == provider)
+    with holdfast.open(cli.root, home=cli.home) as workspace, context_of(workspace) as context:
+        found = next(one.detect() for one in providers_of(context, "try") if one.name == provider)
     if not found.score or "worktree" not in found.modes:
         pytest.skip(f"{provider}: {'; '.join(found.notes)}")
 
@@ -249,7 +250,7 @@ def attempts(cli: Cli, root: Path, way: str, targets: list[Path]) -> str:
     return cli.process(*words, cwd=root).stdout.decode()
 
 
-def seen(root: Path) -> dict[bytes, Seen]:
+def seen(root: Path) -> dict[bytes, PathState]:
     """All but the undo log, which lies in an overlay, and the time of the directory that it lies in."""
     return {path: one for path, one in photograph(root).items() if path and path.split(b"/")[0] != b".holdfast"}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import UnsupportedError
-from holdfast.sandbox._resource_limits import enforced
+from holdfast.sandbox._resource_limits import enforce_quota
 from holdfast.sandbox.policy import Quota
 from holdfast.testing.tree_state import differences, photograph
 
@@ -265,7 +265,7 @@ def test_processes_are_limited_or_that_is_refused(place: Place) -> None:
 def is_delegated() -> bool:
     """Whether there is a control group that limits root."""
     try:
-        with enforced(Quota(processes=20)) as (group, _):
+        with enforce_quota(Quota(processes=20)) as (group, _):
             return bool(group)
     except UnsupportedError:
         return False

@@ -26,11 +26,11 @@ ROOT = Path(__file__).parents[2]
 _LAUNCH = """
 import os, sys
 from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
-from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.undo.safeguards.tickets import Thresholds
 root, log, deletes, timeout, *command = map(os.fsencode, sys.argv[1:])
 thresholds = Thresholds(deletes=int(deletes), timeout=float(timeout))
-sys.exit(supervise(SupervisedCommand(command, thresholds=thresholds), Settings(root=root, log=log)))
+sys.exit(supervise(SupervisedCommand(command, thresholds=thresholds), KeeperSettings(root=root, log=log)))
 """
 
 

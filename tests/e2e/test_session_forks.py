@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast.engine.forks.workspace_providers import providers_of
 from holdfast.engine.sessions.registry import Sessions
+from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 from holdfast.model.session_types import CommandResult
 
@@ -84,7 +85,7 @@ def test_a_fork_by_reflinks_carries_ignored_files(disk, tmp_path, beside):
         assert (tree / "sub/tracked").read_text() == "mine"
         for name in ("side", "early"):
             sessions.open(name).delete()
-            assert not session.workspace._context.catalog.find_workspace(made.root)
+            assert not session.context.catalog.find_workspace(made.root)
         assert left(home, tree) == []
         assert session.workspace.verify(read_data=True).ok
     sessions.close()
@@ -134,7 +135,7 @@ def test_every_provider_that_can_be_used_makes_forks_that_leave_nothing(tmp_path
         run(session, lambda: (tree / "sub/tracked").write_text("2"))
         session.branch("then")
         run(session, lambda: (tree / "sub/tracked").write_text("3"))
-        found = [one.detect() for one in providers_of(session.workspace._context, "try")]
+        found = [one.detect() for one in providers_of(session.context, "try")]
         usable = [one for one in found if one.score and "worktree" in one.modes]
         cases = [(one.provider, ignored) for one in usable for ignored in {False, one.carries_ignored}]
         for number, (name, ignored) in enumerate(cases):
@@ -161,9 +162,7 @@ def test_every_provider_that_can_be_used_makes_forks_that_leave_nothing(tmp_path
                 sessions.delete(fork.id)
                 assert not os.path.lexists(fork.root), name
             assert left(home, tree) == [], name
-            assert [one.id for one in session.workspace._context.catalog.workspaces() if one.live] == [
-                session.workspace.id
-            ]
+            assert [one.id for one in session.context.catalog.workspaces() if one.live] == [session.workspace.id]
             assert os.listdir(home / "workspaces") == [session.workspace.id]
             mounts = Path("/proc/self/mounts").read_text()
             assert str(tmp_path) not in mounts, name
@@ -262,7 +261,7 @@ def test_a_fork_of_a_linked_work_tree_leads_to_no_repository_of_the_users(tmp_pa
     before = {path: path.read_bytes() for path in (main / ".git").rglob("*") if path.is_file()}
     sessions = Sessions(home=home, agent="me")
     with sessions.start(tree, "one") as session:
-        usable = [one.detect() for one in providers_of(session.workspace._context, "try")]
+        usable = [one.detect() for one in providers_of(session.context, "try")]
         assert {one.provider for one in usable if one.score} == {"git", "holdfast"}
         for name in ("git", "holdfast"):
             root = session.fork(name, provider=name).root
@@ -306,7 +305,7 @@ def overlaid(tmp_path):
     holdfast.init(tree, home=home).close()
     with Sessions(home=home, agent="me") as sessions:
         with sessions.start(tree, "one") as session:
-            found = [one.detect() for one in providers_of(session.workspace._context, "try") if one.name == "overlay"]
+            found = [one.detect() for one in providers_of(session.context, "try") if one.name == "overlay"]
             if "worktree" not in found[0].modes:
                 pytest.skip(f"no overlay can be mounted at a path of its own: {found[0].notes}")
             root = Path(os.fsdecode(session.fork("side", provider="overlay", with_ignored=True).root))
@@ -328,7 +327,7 @@ def restart(root):
     assert os.listdir(root) == []
 
 
-def test_a_fork_by_an_overlay_goes_on_after_a_restart(overlaid):
+def test_a_fork_by_an_overlay_goes_on_after_a_restart(overlaid, tmp_path):
     sessions, root = overlaid
     for number in range(2):
         restart(root)
@@ -343,17 +342,17 @@ def test_a_fork_by_an_overlay_goes_on_after_a_restart(overlaid):
             assert [change.path for change in fork.workspace.diff(entry.before, entry.after).changes] == [b"more"]
             (root / "more").unlink()
             (root / "built.o").write_text("built again")
-    with holdfast.open(root, home=sessions._opener.home) as workspace:
+    with holdfast.open(root, home=tmp_path / "home") as workspace:
         assert workspace.verify(read_data=True).ok
 
 
-def test_nothing_is_taken_for_the_content_of_an_overlay_that_is_not_mounted(overlaid):
+def test_nothing_is_taken_for_the_content_of_an_overlay_that_is_not_mounted(overlaid, tmp_path):
     """I5: what is not seen is not deleted."""
     sessions, root = overlaid
     restart(root)
     for path in (root, root / "sub"):
         with pytest.raises(RefusedError) as caught:
-            holdfast.open(path, home=sessions._opener.home)
+            holdfast.open(path, home=tmp_path / "home")
         assert caught.value.code == "not_mounted"
     assert sessions.info("side").root == bytes(root)
     with sessions.open("one") as session:
@@ -383,9 +382,8 @@ def test_a_forks_overlay_is_mounted_to_see_whether_it_has_expired(overlaid, monk
     sessions, root = overlaid
     sessions.delete("one")
     restart(root)
-    clock = sessions._opener._clock
-    later = clock.now() + 8 * 86400 * 10**6
-    monkeypatch.setattr(type(clock), "now", lambda _: later)
+    later = SystemClock().now() + 8 * 86400 * 10**6
+    monkeypatch.setattr(SystemClock, "now", lambda _: later)
     assert sessions.sweep().removed == (), "somebody has something in it that was not saved"
     assert (root / "unsaved").read_text() == "mine"
 
@@ -445,7 +443,7 @@ def test_a_submodule_in_a_copy_of_everything_is_the_copys(tmp_path):
     holdfast.init(tree, home=home).close()
     sessions = Sessions(home=bytes(home), agent="me")
     with sessions.start(bytes(tree), "one") as session:
-        found = [one.detect() for one in providers_of(session.workspace._context, "try")]
+        found = [one.detect() for one in providers_of(session.context, "try")]
         names = [one.provider for one in found if one.score and one.carries_ignored and "worktree" in one.modes]
         assert "copy" in names
         before = content_of(tree)
@@ -470,7 +468,7 @@ def test_a_fork_without_ignored_files_leads_nowhere_whatever_leads_out_of_the_wo
     holdfast.init(tree, home=home).close()
     sessions = Sessions(home=bytes(home), agent="me")
     with sessions.start(bytes(tree), "one") as session:
-        found = [one.detect(with_git=False) for one in providers_of(session.workspace._context, "try")]
+        found = [one.detect(with_git=False) for one in providers_of(session.context, "try")]
         names = [one.provider for one in found if one.score and one.carries_ignored and "worktree" in one.modes]
         assert "copy" in names
         before = content_of(outer, tree)

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.testing.tree_state import differences, photograph
-from holdfast.undo.journal.heartbeat import Heartbeat, encode
+from holdfast.undo.journal.heartbeat import Heartbeat, encode_beat
 
 from ..waiting import wait_until
 from . import hostile
@@ -587,7 +587,7 @@ def test_an_undo_log_of_another_version(start: Start, tree: Path, tmp_path: Path
 
 def test_an_undo_log_of_another_version_with_a_half_done_step(start: Start, tmp_path: Path) -> None:
     version = recorded_by_another_version(start, tmp_path)
-    (version.parent / "beat").write_bytes(encode(Heartbeat(5, 1, 0, 9)))
+    (version.parent / "beat").write_bytes(encode_beat(Heartbeat(5, 1, 0, 9)))
     client = start()
     assert client.begin()["directories"][0]["state"] == "stopped"
     assert client.event("undo_version_mismatch")["directory"] == 0

@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[2]
 RUNNER = """
 import json, os, sys
 from holdfast.sandbox.namespace import Namespace
-from holdfast.sandbox.policy import Files, Policy, parse_network
-from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.sandbox.policy import FileAccess, SandboxPolicy, parse_network
+from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
 tree, log, network, *command = sys.argv[1:]
 tree, log = os.fsencode(tree), os.fsencode(log)
-box = Namespace(Policy(Files(tree, (log,)), parse_network(*json.loads(network))))
-settings = Settings(root=tree, log=log)
+box = Namespace(SandboxPolicy(FileAccess(tree, (log,)), parse_network(*json.loads(network))))
+settings = KeeperSettings(root=tree, log=log)
 sys.exit(supervise(SupervisedCommand([os.fsencode(word) for word in command], directory=tree), settings, box=box))
 """
 
@@ -79,9 +79,9 @@ class Place:
         return done.stdout
 
     def undo_all(self) -> int:
-        with afterwards.desk(self.log, self.tree) as desk:
-            steps = [step.id for step in desk.steps() if step.state == "done"]
-            assert desk.undo(steps).conflicts == ()
+        with afterwards.service(self.log, self.tree) as service:
+            steps = [step.id for step in service.steps() if step.state == "done"]
+            assert service.undo(steps).conflicts == ()
             return len(steps)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.testing.tree_state import differences, photograph
 
-from .afterwards import desk, undo_each
+from .afterwards import service, undo_each
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor is for Linux")
 
@@ -239,7 +239,7 @@ print(len(received), {os.waitpid(pid, 0)[1] for pid in waiting})
 def test_a_hundred_who_wait_for_a_reader_hold_up_nobody(base: Path) -> None:
     before = photograph(base / "tree")
     assert supervised(base, sys.executable, "-c", PIPE) == "99 {0}\n"
-    with desk(base / "log", base / "tree") as opened:  # (the time of the pipe is what all of them have changed)
+    with service(base / "log", base / "tree") as opened:  # (the time of the pipe is what all of them have changed)
         assert opened.undo([step.id for step in opened.steps()]).conflicts == ()
     assert differences(before, photograph(base / "tree")) == []
 

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.files.linux.private_socket import address, peer
+from holdfast.files.linux.private_socket import address, peer_of
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.process_tree.descendants import descendants, end_descendants
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.service import StepInfo
 
@@ -80,18 +80,18 @@ class Place(NamedTuple):
         assert remote is not None
         return remote
 
-    def desk(self) -> AbstractContextManager[LocalUndoService]:
-        return afterwards.desk(self.log, self.tree)
+    def service(self) -> AbstractContextManager[LocalUndoService]:
+        return afterwards.service(self.log, self.tree)
 
     def steps(self) -> list[StepInfo]:
-        with self.desk() as desk:
-            return list(desk.steps())
+        with self.service() as service:
+            return list(service.steps())
 
     def undo_all(self) -> None:
         """Undo every step: at once, as those that overlap cannot be undone alone."""
-        with self.desk() as desk:
-            if steps := [step.id for step in desk.steps() if step.state == "done"]:
-                assert desk.undo(steps).conflicts == ()
+        with self.service() as service:
+            if steps := [step.id for step in service.steps() if step.state == "done"]:
+                assert service.undo(steps).conflicts == ()
 
     def undo_each(self) -> None:
         afterwards.undo_each(self.log, self.tree)
@@ -114,7 +114,7 @@ def keeper_of(place: Place) -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         with address(os.fsencode(place.log), KEEPER_SOCKET) as path:
             connection.connect(path)
-        return peer(connection).pid
+        return peer_of(connection).pid
 
 
 @pytest.fixture(name="place")
@@ -132,7 +132,7 @@ def _place(tmp_path: Path) -> Generator[Place]:
 
 
 @contextmanager
-def taken_back(place: Place, *, each: bool = False) -> Generator[dict[bytes, Seen]]:
+def taken_back(place: Place, *, each: bool = False) -> Generator[dict[bytes, PathState]]:
     """What is done inside is undone afterwards, and the tree must be as it was."""
     before = photograph(place.tree)
     yield before
@@ -279,8 +279,8 @@ def test_many_processes_at_once(place: Place) -> None:
     steps = place.steps()
     assert len(steps) == 8
     assert os.listdir(place.tree) == []
-    with place.desk() as desk:
-        desk.undo([step.id for step in steps])  # they all changed the same directory
+    with place.service() as service:
+        service.undo([step.id for step in steps])  # they all changed the same directory
     assert differences(before, photograph(place.tree)) == []
 
 
@@ -326,7 +326,7 @@ def test_with_the_keeper_the_tree_ends_and_its_step_is_rolled_back(place: Place)
     assert run.returncode == 1
     assert "keeper" in err
     assert not any(is_alive(pid) for pid in tree)
-    with place.desk():
+    with place.service():
         assert differences(before, photograph(place.tree)) == []
 
 
@@ -635,9 +635,9 @@ def test_a_step_right_behind_a_large_one_is_not_taken_for_a_part_of_it(place: Pl
         f"subprocess.run([sys.executable, '-c', {_MANY!r}], check=True)\n"
         "subprocess.run(['sh', '-c', 'echo more >> many/19999; rm many/0'], check=True)\n",
     )
-    with place.desk() as desk:
-        large, small = desk.steps()
+    with place.service() as service:
+        large, small = service.steps()
         assert (large.paths, small.paths) == (20_001, 2)
-        assert desk.undo([small.id]).conflicts == ()
-        assert desk.undo([large.id]).conflicts == ()
+        assert service.undo([small.id]).conflicts == ()
+        assert service.undo([large.id]).conflicts == ()
     assert differences(before, photograph(place.tree)) == []

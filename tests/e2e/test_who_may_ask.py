@@ -31,7 +31,7 @@ SLIPS_AWAY = """
 import json, os, signal, sys
 from holdfast.model.errors import HoldfastError
 from holdfast.supervisor.control.remote_service import connect
-from holdfast.undo.service import Limits
+from holdfast.undo.service import LogLimits
 
 def tried(act):
     try:
@@ -65,7 +65,7 @@ for line in sys.stdin:
         "redo": lambda: again.redo([1]),
         "write": lambda: again.write(b"forged", content),
         "answer": lambda: again.answer(1, allow=True),
-        "configure": lambda: again.configure(limits=Limits(max_steps=1)),
+        "configure": lambda: again.configure(limits=LogLimits(max_steps=1)),
         "begin": lambda: again.begin("mine"),
         "commit": lambda: again.commit(2),
         "rollback": lambda: again.rollback(2),

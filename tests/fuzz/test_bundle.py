@@ -10,13 +10,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.upkeep._bundle_check import Checker, Spool
+from holdfast.engine.upkeep._bundle_check import BundleChecker, PageSpool
 from holdfast.engine.upkeep._bundle_format import (
+    BundleHead,
     BundleReader,
     BundleWriter,
-    Head,
-    Large,
-    Record,
+    CheckpointRecord,
+    LargeItem,
     decode_head,
     decode_member,
     encode_head,
@@ -37,20 +37,22 @@ def bundle(states: Mapping[str, dict[bytes, bytes]]) -> bytes:
     """A good bundle of a row of checkpoints."""
     pages: dict[Hash, bytes] = {}
     contents: dict[Hash, bytes] = {}
-    records: list[Record] = []
+    records: list[CheckpointRecord] = []
     for identity, state in states.items():
         contents |= {hash_bytes(data): data for data in state.values()}
         entries = ((path, file_entry(hash_bytes(data), len(data), 0o644)) for path, data in sorted(state.items()))
         built = manifest.build(entries)
         pages |= built.new_pages
         parent = records[-1].id if records else None
-        records.append(Record(identity, parent, built.root, "auto", "", 5, "me", "", "", [(b"sock", "socket")]))
+        records.append(
+            CheckpointRecord(identity, parent, built.root, "auto", "", 5, "me", "", "", [(b"sock", "socket")])
+        )
     small = {name: data for name, data in contents.items() if len(data) <= 1 << 20}
     ordered = sorted(pages.items(), key=lambda item: manifest.totals(Spooled(pages), item[0])[0])
     out = io.BytesIO()
     writer = BundleWriter(out)
     sizes = (len(pages), sum(map(len, pages.values())), len(contents), sum(map(len, contents.values())))
-    writer.head(Head(records, [records[-1].id], *sizes))
+    writer.head(BundleHead(records, [records[-1].id], *sizes))
     writer.packs("pages", ordered)
     writer.packs("blobs", small.items())
     for name, data in contents.items():
@@ -71,18 +73,18 @@ class Spooled:
 def read(data: bytes) -> int:
     """Read and check all of a bundle as an import does; the number of its items."""
     reader = BundleReader(io.BytesIO(data))
-    checker = Checker(reader.head(), Spool(io.BytesIO()))
+    checker = BundleChecker(reader.head(), PageSpool(io.BytesIO()))
     checked = False
     count = 0
     for item in reader.items():
         count += 1
-        if not isinstance(item, Large) and item.kind == "pages":
+        if not isinstance(item, LargeItem) and item.kind == "pages":
             checker.page(item.hash, item.data)
             continue
         if not checked:
             checker.manifests()
             checked = True
-        if isinstance(item, Large):
+        if isinstance(item, LargeItem):
             checker.content(item.hash, item.size)
             state = Hasher()
             for piece in item.pieces:

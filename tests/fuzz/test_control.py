@@ -70,7 +70,7 @@ def test_requests(line: bytes) -> None:
 def test_requests_in_pieces(lines: list[bytes], sizes: list[int]) -> None:
     """Each line is answered by itself, whatever came before it and in what pieces."""
     data = b"".join(line + b"\n" for line in lines)
-    requests = shim.Requests()
+    requests = shim.RequestParser()
     found: list[object] = []
     for size in sizes:
         found += requests.feed(data[:size])
@@ -87,7 +87,7 @@ def test_requests_in_pieces(lines: list[bytes], sizes: list[int]) -> None:
 @given(st.lists(st.binary(max_size=1 << 12), max_size=20))
 @settings(deadline=None)
 def test_neither_side_holds_more_than_a_line(pieces: list[bytes]) -> None:
-    lines, requests = Lines(1 << 10), shim.Requests()
+    lines, requests = Lines(1 << 10), shim.RequestParser()
     for piece in pieces:
         lines.feed(piece)
         for _ in requests.feed(piece):
@@ -103,7 +103,7 @@ def test_neither_side_holds_more_than_a_line(pieces: list[bytes]) -> None:
 
 
 def test_a_line_without_end_takes_no_memory() -> None:
-    requests = shim.Requests()
+    requests = shim.RequestParser()
     found: list[object] = []
     for _ in range(100):
         found += requests.feed(bytes(1 << 17))
@@ -114,11 +114,11 @@ def test_a_line_without_end_takes_no_memory() -> None:
 @given(st.text(max_size=20), st.integers(0, 80))
 def test_a_character_is_never_cut(text: str, at: int) -> None:
     data = text.encode()[:at]
-    back = shim.unfinished(data)
+    back = shim.incomplete_utf8(data)
     assert back < 4
     data[: len(data) - back].decode()
 
 
 @given(st.binary(max_size=20))
 def test_of_any_bytes_at_most_the_beginning_of_a_character_is_held_back(data: bytes) -> None:
-    assert 0 <= shim.unfinished(data) <= min(3, len(data))
+    assert 0 <= shim.incomplete_utf8(data) <= min(3, len(data))

@@ -20,8 +20,8 @@ from holdfast.api._request_arguments import path_in
 from holdfast.api.mcp import _resources as resources
 from holdfast.api.mcp import _tools as tools
 from holdfast.api.mcp import _transport as transport
-from holdfast.api.mcp._pagination import after, cursor, page
-from holdfast.api.mcp._text_content import Kept, whole_characters
+from holdfast.api.mcp._pagination import decode_cursor, encode_cursor, page
+from holdfast.api.mcp._text_content import OutputExcerpt, whole_characters
 from holdfast.api.mcp._transport import Connection
 from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
 from holdfast.model.paths import display
@@ -37,7 +37,7 @@ VALUES = st.recursive(
 @settings(max_examples=600, deadline=None)
 def test_cursors(text: str) -> None:
     try:
-        found = after("steps", text, int)
+        found = decode_cursor("steps", text, int)
     except UsageError as error:
         assert error.code == "bad_cursor"
     else:
@@ -55,14 +55,14 @@ def test_pages_are_the_list(items: list[int], limit: int) -> None:
             break
     assert out == items
     with pytest.raises(UsageError):
-        page(items, lambda item: item, "changes", cursor("steps", 1), int, limit)
+        page(items, lambda item: item, "changes", encode_cursor("steps", 1), int, limit)
 
 
 @given(st.text(max_size=60) | st.text(max_size=60).map(lambda text: resources.ROOT + text))
 @settings(max_examples=600, deadline=None)
 def test_addresses_of_resources(uri: str) -> None:
     try:
-        found = resources.parse(uri)
+        found = resources.parse_uri(uri)
     except NotFoundError:
         return
     assert found.checkpoint
@@ -107,7 +107,7 @@ def test_arguments_are_taken_as_their_schema_says(tool: tools.Tool, arguments: d
 
 @given(st.lists(st.binary(max_size=50), max_size=20), st.integers(8, 64))
 def test_what_is_kept_of_an_output_is_its_ends(pieces: list[bytes], most: int) -> None:
-    kept = Kept(most)
+    kept = OutputExcerpt(most)
     for piece in pieces:
         kept.add(piece)
     whole = b"".join(pieces)

@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import FormatError
 from holdfast.wire.session_requests import (
-    Branch,
-    Call,
-    Fork,
-    Ping,
-    RemoveBranch,
-    Save,
-    Share,
+    BranchRequest,
+    ForkRequest,
+    PingRequest,
+    RemoveBranchRequest,
+    SaveRequest,
+    SessionCall,
+    ShareRequest,
     decode_call,
     encode_call,
 )
 
 ASKS = [
-    Ping(),
-    Save(message="täglich", automatic=True, resting=True),
-    Branch(name="b", message="m"),
-    RemoveBranch(name="b"),
-    Fork(id="f", checkpoint="c", with_ignored=True, provider="p"),
-    Share(name="you", remove=True),
+    PingRequest(),
+    SaveRequest(message="täglich", automatic=True, resting=True),
+    BranchRequest(name="b", message="m"),
+    RemoveBranchRequest(name="b"),
+    ForkRequest(id="f", checkpoint="c", with_ignored=True, provider="p"),
+    ShareRequest(name="you", remove=True),
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -38,7 +38,7 @@ JSON = st.recursive(
 
 @pytest.mark.parametrize("ask", ASKS)
 def test_what_is_encoded_is_decoded(ask) -> None:
-    call = Call(ask=ask, agent="me", hook="word")
+    call = SessionCall(ask=ask, agent="me", hook="word")
     assert decode_call(encode_call(call)) == call
 
 
@@ -52,7 +52,7 @@ def test_i12_any_bytes(line: bytes) -> None:
 
 @given(st.sampled_from(ASKS), st.sampled_from(["v", "agent", "hook", "ask", "more"]), JSON)
 def test_i12_any_field(ask, name: str, value: object) -> None:
-    body = json.loads(encode_call(Call(ask=ask, agent="me")))
+    body = json.loads(encode_call(SessionCall(ask=ask, agent="me")))
     for changed in ({**body, name: value}, {**body, "ask": {**body["ask"], name: value}}):
         try:
             assert decode_call(json.dumps(changed).encode()).v == 1
@@ -63,10 +63,10 @@ def test_i12_any_field(ask, name: str, value: object) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        Call(ask=Save(message="\ud800"), agent="me"),
-        Call(ask=Save(message="x" * 70_000), agent="me"),
+        SessionCall(ask=SaveRequest(message="\ud800"), agent="me"),
+        SessionCall(ask=SaveRequest(message="x" * 70_000), agent="me"),
     ],
 )
-def test_what_no_line_can_say_is_not_sent(call: Call) -> None:
+def test_what_no_line_can_say_is_not_sent(call: SessionCall) -> None:
     with pytest.raises(FormatError):
         encode_call(call)

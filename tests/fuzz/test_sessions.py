@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from holdfast.model.errors import FormatError, IntegrityError, UsageError
 from holdfast.model.ids import CheckpointId, hash_bytes
 from holdfast.model.session_types import (
+    CheckoutEvent,
     CommandEntry,
+    CommandEvent,
     CommandResult,
-    Counted,
-    Found,
     JournalEntry,
-    Leaving,
-    Merging,
-    Ran,
+    MergeEvent,
+    MetricEvent,
     SessionCheckpoint,
     SessionConfig,
     SessionHash,
     SessionId,
     State,
+    TreeEvent,
 )
 from holdfast.store.codecs.session_format import (
     MAX_CONTENT_BYTES,
@@ -84,7 +84,7 @@ POINT = st.builds(
     metadata=st.dictionaries(TEXT, TEXT, max_size=2),
 )
 RAN = st.builds(
-    Ran,
+    CommandEvent,
     entry=ENTRY,
     ended=st.booleans(),
     cwd=SYSTEM_TEXT,
@@ -93,10 +93,10 @@ RAN = st.builds(
     unset=st.none() | st.lists(SYSTEM_TEXT, max_size=2).map(tuple),
 )
 OTHERS: list[JournalEntry] = [
-    Found(tree=CheckpointId("a" * 24), at=1),
-    Counted(what="forks", at=2),
-    Leaving(target=SessionHash("d" * 32), at=3, event=4),
-    Merging(target=CheckpointId("a" * 24), message="täglich", at=3, event=4, metadata={"merged": "side"}),
+    TreeEvent(tree=CheckpointId("a" * 24), at=1),
+    MetricEvent(what="forks", at=2),
+    CheckoutEvent(target=SessionHash("d" * 32), at=3, event=4),
+    MergeEvent(target=CheckpointId("a" * 24), message="täglich", at=3, event=4, metadata={"merged": "side"}),
 ]
 JOURNAL = st.lists(RAN | st.sampled_from(OTHERS), max_size=4)
 EXAMPLE = SessionCheckpoint(
@@ -201,7 +201,7 @@ def test_what_is_wrong_is_named(data, named):
 
 
 def test_an_escape_that_is_none_is_of_a_bad_format():
-    ran = Ran(
+    ran = CommandEvent(
         entry=CommandEntry(
             id="0" * 16, seq=1, input="a", command="QQ", generated=False, level="safe", reasons=(), started_at=1
         )

@@ -21,24 +21,24 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HoldfastError, IntegrityError
 from holdfast.model.ids import hash_bytes
 from holdfast.undo.journal.records import (
-    Anew,
     Begin,
-    Described,
-    How,
+    JournalRestart,
     Keeping,
+    KeepMethod,
     Made,
     Make,
     Move,
+    ObjectDescription,
     Remove,
     Replaced,
-    Reversed,
+    ReversalPosition,
     Signature,
     Touch,
     decode,
     encode,
 )
 from holdfast.undo.journal.segments import Journal, read_journal
-from holdfast.undo.journal.step_file import Head, Preimage, Sealed, read_head, read_step, write_step
+from holdfast.undo.journal.step_file import Preimage, SealedStep, StepHead, read_head, read_step, write_step
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.interrupted_reversals import sort_records
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -47,16 +47,16 @@ from ..sampling import examples
 
 ONE = Identity(b"h" + bytes(12))
 METADATA = Metadata(0o644, 0, 0, 5, (("user.a", b"1"),))
-SIGNATURE = Signature(7, 0o40755, 0, 0, 0, 1, 2, described=Described(0, 1000, b"h" * 16))
+SIGNATURE = Signature(7, 0o40755, 0, 0, 0, 1, 2, described=ObjectDescription(0, 1000, b"h" * 16))
 RECORDS = (
     Touch(2, 1, b"", ONE, 7),
     Make(3, 1, b"a", "f", 8),
     Made(4, 1, 3, ONE),
-    Remove(5, 1, b"b", "f", ONE, Keeping(How.MOVED, 5), METADATA),
-    Move(6, 1, b"c", b"d", "f", ONE, Replaced("f", ONE, Keeping(How.INLINE, 0, b"content"), METADATA)),
+    Remove(5, 1, b"b", "f", ONE, Keeping(KeepMethod.MOVED, 5), METADATA),
+    Move(6, 1, b"c", b"d", "f", ONE, Replaced("f", ONE, Keeping(KeepMethod.INLINE, 0, b"content"), METADATA)),
 )
-JOURNAL = (Begin(1, 1, "command", "", (b"work",), b"", 1), *RECORDS, Reversed(7, 6, 0, (SIGNATURE,)))
-HEAD = Head(
+JOURNAL = (Begin(1, 1, "command", "", (b"work",), b"", 1), *RECORDS, ReversalPosition(7, 6, 0, (SIGNATURE,)))
+HEAD = StepHead(
     id=1,
     kind="command",
     state="done",
@@ -129,7 +129,7 @@ def test_records_of_each_kind(kind: int, fields: list[object]) -> None:
         record = decode(msgspec.msgpack.encode([kind, *fields]))
     except FormatError:
         return
-    if isinstance(record, Anew):
+    if isinstance(record, JournalRestart):
         return  # (it is the journal's own, and tells nothing)
     try:
         sort_records([record])
@@ -155,7 +155,7 @@ SIGNATURES = st.builds(
     *[NUMBERS] * 7,
     check=st.binary(max_size=16),
     device=NUMBERS,
-    described=st.none() | st.builds(Described, NUMBERS, NUMBERS, st.binary(max_size=16)),
+    described=st.none() | st.builds(ObjectDescription, NUMBERS, NUMBERS, st.binary(max_size=16)),
 )
 
 
@@ -164,11 +164,11 @@ SIGNATURES = st.builds(
 def test_signatures_are_read_as_they_were_written_and_shorter_ones_of_earlier_versions(
     left: list[Signature], fields: int
 ) -> None:
-    record = Reversed(9, 8, 0, tuple(left))
+    record = ReversalPosition(9, 8, 0, tuple(left))
     assert decode(encode(record)) == record
     *head, signatures = msgspec.msgpack.decode(encode(record))
     shorter = decode(msgspec.msgpack.encode([*head, [one[:fields] for one in signatures]]))
-    assert isinstance(shorter, Reversed)
+    assert isinstance(shorter, ReversalPosition)
     whole, part = (list(map(msgspec.structs.astuple, one)) for one in (left, shorter.left))
     assert [one[:fields] for one in part] == [one[:fields] for one in whole]
     assert all(one.described is None for one in shorter.left if fields < 10)
@@ -177,14 +177,14 @@ def test_signatures_are_read_as_they_were_written_and_shorter_ones_of_earlier_ve
 @given(st.integers(0, 9), VALUES)
 @settings(max_examples=300, deadline=None)
 def test_a_signature_with_any_value_in_a_field(field: int, value: object) -> None:
-    *head, (signature,) = msgspec.msgpack.decode(encode(Reversed(9, 8, 0, (SIGNATURE,))))
+    *head, (signature,) = msgspec.msgpack.decode(encode(ReversalPosition(9, 8, 0, (SIGNATURE,))))
     signature[field] = value
     try:
         record = decode(msgspec.msgpack.encode([*head, [signature]]))
     except FormatError:
         return
-    assert isinstance(record, Reversed)
-    assert isinstance(record.left[0].described, Described | None)
+    assert isinstance(record, ReversalPosition)
+    assert isinstance(record.left[0].described, ObjectDescription | None)
 
 
 def test_a_journal_that_ends_anywhere_is_torn_there(place: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_journal_full_of_lengths_is_read_in_bounded_time(place: Path) -> None:
 
 
 def written_step(place: Path) -> Path:
-    write_step(os.fsencode(place), b"step", Sealed(HEAD, RECORDS))
+    write_step(os.fsencode(place), b"step", SealedStep(HEAD, RECORDS))
     return place / "step"
 
 

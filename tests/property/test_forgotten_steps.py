@@ -14,13 +14,13 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.tree_actor import Actor
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import InterceptedActor
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.safeguards.tickets import Safeguards
-from holdfast.undo.service import Limits
+from holdfast.undo.service import LogLimits
 
 NAMES = (b"a", b"b", b"c", b"d/e", b"d/f")
 KIB = 1024
@@ -31,8 +31,8 @@ class Did(NamedTuple):
 
     step: StepId
     run: str
-    before: dict[bytes, Seen]
-    after: dict[bytes, Seen]
+    before: dict[bytes, PathState]
+    after: dict[bytes, PathState]
 
 
 class History:
@@ -47,32 +47,32 @@ class History:
         self._root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
         safeguards = Safeguards(SystemClock())
         self.log = UndoLog(os.fsencode(base / "log"), self._root, SystemClock(), safeguards)
-        self.desk = LocalUndoService(self.log, safeguards, intercepts=True)
-        self.desk.configure(Limits(max_bytes=48 * KIB))
+        self.service = LocalUndoService(self.log, safeguards, intercepts=True)
+        self.service.configure(LogLimits(max_bytes=48 * KIB))
         self.done: list[Did] = []
         self.undone: list[Did] = []
         self.pending: list[Callable[[], object]] = []
         self.exact = self.refused = 0
 
     def close(self) -> None:
-        self.desk.discard()
+        self.service.discard()
         self.log.close()
         os.close(self._root)
 
     def act(self) -> None:
         """A step, which ends and is finished at once or later."""
         run, before = f"run{self.random.randrange(3)}", photograph(self.tree)
-        step = self.desk.open("command", run=run)
-        with Actor(self.log.recorder, os.fsencode(self.tree), step) as actor:
+        step = self.service.open("command", run=run)
+        with InterceptedActor(self.log.recorder, os.fsencode(self.tree), step) as actor:
             actor.write(b"always", self.random.randbytes(16))
             for _ in range(self.random.randrange(3)):
                 self._change(actor)
-        if (finish := self.desk.closing(step, 0)) is not None:
+        if (finish := self.service.begin_close(step, 0)) is not None:
             self.pending.append(finish)
         self.done.append(Did(step, run, before, photograph(self.tree)))
         self.undone.clear()
 
-    def _change(self, actor: Actor) -> None:
+    def _change(self, actor: InterceptedActor) -> None:
         one, other = self.random.sample(NAMES, 2)
         try:
             match self.random.randrange(4):
@@ -90,32 +90,32 @@ class History:
             self.pending.pop(0)()
 
     def limit(self) -> None:
-        self.desk.configure(Limits(max_bytes=self.random.choice([8, 48, 200]) * KIB, max_steps=2))
+        self.service.configure(LogLimits(max_bytes=self.random.choice([8, 48, 200]) * KIB, max_steps=2))
 
     def tick(self) -> None:
-        self.desk.tick()
+        self.service.tick()
 
     def undo(self) -> None:
         count = min(len(self.done), self.random.choice([1, 1, 1, 2, 5]))
         if count:
             chosen = self.done[-count:]
-            if self._is_exact(self.desk.undo, chosen, chosen[0].before):
+            if self._is_exact(self.service.undo, chosen, chosen[0].before):
                 del self.done[-count:]
                 self.undone += reversed(chosen)
 
     def redo(self) -> None:
-        if self.undone and self._is_exact(self.desk.redo, self.undone[-1:], self.undone[-1].after):
+        if self.undone and self._is_exact(self.service.redo, self.undone[-1:], self.undone[-1].after):
             self.done.append(self.undone.pop())
 
     def _is_exact(
-        self, reverse: Callable[[list[StepId]], object], chosen: list[Did], wanted: dict[bytes, Seen]
+        self, reverse: Callable[[list[StepId]], object], chosen: list[Did], wanted: dict[bytes, PathState]
     ) -> bool:
         before, steps = photograph(self.tree), [did.step for did in chosen]
         try:
             reverse(steps)
         except (NotFoundError, RefusedError) as refused:
             assert differences(before, photograph(self.tree)) == []
-            known = {info.id for info in self.desk.steps()}
+            known = {info.id for info in self.service.steps()}
             assert not known.issuperset(steps), f"{steps} are refused, and none is forgotten: {refused}"
             self.refused += 1
             return False
@@ -124,7 +124,7 @@ class History:
         return True
 
     def check(self) -> None:
-        known, said = {info.id for info in self.desk.steps()}, self.desk.forgotten()
+        known, said = {info.id for info in self.service.steps()}, self.service.forgotten()
         for did in (*self.done, *self.undone):
             assert did.step in known or did.run in said, f"step {did.step} is lost, and nothing says so"
 

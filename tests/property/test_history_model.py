@@ -26,7 +26,7 @@ from holdfast.testing.workspace_step import do_step
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.testing.tree_actor import Actor
+    from holdfast.testing.tree_actor import InterceptedActor
 
 State = dict[bytes, tuple[int, bytes]]
 """path -> (type and permissions, content or target), of every file and link."""
@@ -124,7 +124,7 @@ class Model(RuleBasedStateMachine):
         end_run(context, run, "do")
         self.saved = snapshot(self.root)
 
-    def _work(self, actor: Actor) -> None:
+    def _work(self, actor: InterceptedActor) -> None:
         chance = self.chance
         for _ in range(chance.randint(1, 4)):
             path, other = chance.choice(NAMES), chance.choice(NAMES)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.git.configuration import User
+from holdfast.files.git.configuration import GitUser
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, DirectoryRules, IgnoreSources, read_rule_file
 
 from ..sampling import some
@@ -281,7 +281,7 @@ def compare(rng: random.Random, base: Path) -> int:
         os.makedirs(repository + b"/.git/info", exist_ok=True)
         with open(repository + b"/.git/info/exclude", "wb") as file:
             file.write(make_rules(rng))
-    sources = IgnoreSources(repository, user=User(home=os.fsencode(home), system_config=None))
+    sources = IgnoreSources(repository, user=GitUser(home=os.fsencode(home), system_config=None))
     paths, ours = walk(repository, sources)
     theirs = ask_git(repository, paths, home)
     if ours != theirs:
@@ -318,7 +318,7 @@ def test_each_pattern_alone_on_every_name(tmp_path: Path) -> None:
         for name in (b"a/b/c", b"a/bc", b"a/x.py", b"foo/a", b"foo/b", *rng.sample(NAMES[3:], 12)):
             if not os.path.lexists(at + b"/" + name):
                 os.close(os.open(at + b"/" + name, os.O_CREAT | os.O_WRONLY))
-    paths, ours = walk(repository, IgnoreSources(repository, user=User(system_config=None)))
+    paths, ours = walk(repository, IgnoreSources(repository, user=GitUser(system_config=None)))
     theirs = ask_git(repository, paths, tmp_path)
     assert len(paths) > 5000
     for path in sorted(ours ^ theirs)[:1]:
@@ -338,7 +338,7 @@ def test_every_byte_in_every_class(tmp_path: Path) -> None:
         for byte in set(range(1, 256)) - {ord("/")}:
             for path in (b"x%c" % byte, b"w%cz" % byte):
                 os.close(os.open(repository + b"/" + name + b"/" + path, os.O_CREAT | os.O_WRONLY))
-    paths, ours = walk(repository, IgnoreSources(repository, user=User(system_config=None)))
+    paths, ours = walk(repository, IgnoreSources(repository, user=GitUser(system_config=None)))
     assert ours == ask_git(repository, paths, tmp_path)
 
 
@@ -359,7 +359,7 @@ def test_a_subdirectory_obeys_the_repository_around_it(seed: int, tmp_path: Path
     os.makedirs(repository + b"/.git/info", exist_ok=True)
     with open(repository + b"/.git/info/exclude", "wb") as file:
         file.write(b"foo/bar/y.*\n/foo/bar/ab\n")
-    paths, ours = walk(workspace, IgnoreSources(workspace, user=User(home=os.fsencode(home), system_config=None)))
+    paths, ours = walk(workspace, IgnoreSources(workspace, user=GitUser(home=os.fsencode(home), system_config=None)))
     assert ours == ask_git(workspace, paths, home)
 
 
@@ -368,7 +368,7 @@ def test_the_same_files_without_a_repository(tmp_path: Path) -> None:
     for seed in range(5):
         root = os.fsencode(tmp_path / f"tree{seed}")
         make_tree(random.Random(seed), root)
-        sources = IgnoreSources(root, user=User(system_config=None))
+        sources = IgnoreSources(root, user=GitUser(system_config=None))
         before = walk(root, sources)
         init(root)
         assert walk(root, sources) == before
@@ -381,7 +381,7 @@ def test_checkpointignore_only_adds(tmp_path: Path) -> None:
         rng = random.Random(seed)
         root = os.fsencode(tmp_path / f"tree{seed}")
         make_tree(rng, root)
-        outer = IgnoreSources(root, user=User(system_config=None)).outer()
+        outer = IgnoreSources(root, user=GitUser(system_config=None)).outer()
         fd = os.open(root, os.O_RDONLY)
         gitignore = read_rule_file(fd, GITIGNORE)
         os.close(fd)

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import holdfast
-from holdfast.engine.history.checkpoint import take_locked
-from holdfast.engine.opening.undo_log import limits, make_log
+from holdfast.engine.history.checkpoint import create_checkpoint_locked
+from holdfast.engine.opening.undo_log import log_limits, make_log
 from holdfast.engine.running.run import begin_run, end_run
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -63,27 +63,27 @@ class Model(RuleBasedStateMachine):
         context, chance = self.workspace._context, self.chance
         runs = [begin_run(context, "do") for _ in range(2)]
         root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
-        log = UndoLog(make_log(context), root, context.clock, limits=limits(context))
+        log = UndoLog(make_log(context), root, context.clock, limits=log_limits(context))
         recover(log)
-        desk = LocalUndoService(log)
-        open_: list[Actor] = []
+        service = LocalUndoService(log)
+        open_: list[InterceptedActor] = []
 
-        def close(actor: Actor) -> None:
+        def close(actor: InterceptedActor) -> None:
             with actor:
                 open_.remove(actor)
-            desk.close(actor.step, 0)
+            service.close(actor.step, 0)
 
         for _ in range(operations):
             way = chance.random()
             if not open_ or (len(open_) < 3 and way < 0.25):
-                step = desk.open("command", run=chance.choice(runs))
-                open_.append(Actor(log.recorder, os.fsencode(self.tree), step))
+                step = service.open("command", run=chance.choice(runs))
+                open_.append(InterceptedActor(log.recorder, os.fsencode(self.tree), step))
                 self.changes += 1
             elif way < 0.35:
                 close(chance.choice(open_))
             elif way < 0.4:
                 with context.lock():
-                    take_locked(context, Request(kind="auto"))
+                    create_checkpoint_locked(context, CheckpointRequest(kind="auto"))
                 self.changes += 1
             else:
                 self._act(chance.choice(open_))
@@ -95,7 +95,7 @@ class Model(RuleBasedStateMachine):
             end_run(context, run, "do")
         self.changes += 2
 
-    def _act(self, actor: Actor) -> None:
+    def _act(self, actor: InterceptedActor) -> None:
         chance = self.chance
         path, other = chance.choice(NAMES), chance.choice(NAMES)
         with suppress(OSError):

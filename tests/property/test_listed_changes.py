@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
     from holdfast import Workspace
     from holdfast.model.command_results import RestoreResult
-    from holdfast.testing.tree_actor import Actor
-    from holdfast.testing.tree_state import Seen
+    from holdfast.testing.tree_actor import InterceptedActor
+    from holdfast.testing.tree_state import PathState
 
 NAMES = (b"a", b"b", b"c", b"d/a", b"d/b")
 DIRECTORIES = (b"d", b"e", b"d/c")
 
 
-def look(tree: Path) -> dict[bytes, Seen]:
+def look(tree: Path) -> dict[bytes, PathState]:
     """All that is in the tree, without the times: those of directories change with their names."""
     return {path: one._replace(mtime=0) for path, one in photograph(tree).items()}
 
 
-def _itself(seen: Seen) -> Seen:
+def _itself(seen: PathState) -> PathState:
     """Without what else it is called: a name that comes or goes is none of the others'."""
     return seen._replace(names=())
 
 
 def assert_lists(
-    foreseen: RestoreResult, done: RestoreResult, before: dict[bytes, Seen], after: dict[bytes, Seen]
+    foreseen: RestoreResult, done: RestoreResult, before: dict[bytes, PathState], after: dict[bytes, PathState]
 ) -> None:
     assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted)
     gone = before.keys() - after.keys()
@@ -56,7 +56,7 @@ def assert_lists(
     assert all(any(under(path, top) for top in (*done.deleted, *done.written)) for path in gone)
 
 
-def at_random(actor: Actor, chance: random.Random) -> None:
+def at_random(actor: InterceptedActor, chance: random.Random) -> None:
     path, other = chance.sample(NAMES, 2)
     directory, moved = chance.sample(DIRECTORIES, 2)
     operations: tuple[Callable[[], object], ...] = (
@@ -88,7 +88,7 @@ def test_what_is_listed_is_what_becomes_of_the_tree(workspace: Workspace, tree: 
     run = begin_run(workspace._context, "do")
     before = look(tree)
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         for _ in range(chance.randrange(1, 5)):
             at_random(actor, chance)
 

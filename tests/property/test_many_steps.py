@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.files.linux.file_handle import Identity
-from holdfast.undo.completion.step_sealer import Together
+from holdfast.undo.completion.step_sealer import ConcurrentSteps
 from holdfast.undo.journal.records import Made, Mutation
 from holdfast.undo.journal.step_footprint import Footprint, FootprintIndex
 
@@ -26,7 +26,9 @@ def test_all_that_meet_one_are_found(one: Footprint, others: list[Footprint]) ->
     meetings = FootprintIndex[int]()
     for number, other in enumerate(others):
         meetings.add(number, other)
-    assert set(meetings.having(one)) == {number for number, other in enumerate(others) if one.meets(other) is not None}
+    assert set(meetings.find_meeting(one)) == {
+        number for number, other in enumerate(others) if one.meets(other) is not None
+    }
 
 
 @given(st.lists(st.integers(0, 6), max_size=24))
@@ -40,5 +42,5 @@ def test_those_that_overlap_are_found(owners: list[int]) -> None:
         for step, (first, last) in spans.items()
         if all(end < first or begin > last for other, (begin, end) in spans.items() if other != step)
     }
-    together = Together(records)
+    together = ConcurrentSteps(records)
     assert {step for step in records if together.is_alone(step)} == alone

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import holdfast
-from holdfast.engine.merging.fork_merge import Merged
+from holdfast.engine.merging.fork_merge import ForkMerge
 from holdfast.engine.merging.stacked_plan import Resolution
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.testing.crash_points import without_syncs
@@ -191,7 +191,7 @@ class Model(RuleBasedStateMachine):
                 ours.written, ours.deleted = known
                 assert held(ours.root) == before
 
-    def decide(self, found: Merged, here: Path, there: Path) -> tuple[set[str], dict[bytes, bytes]]:
+    def decide(self, found: ForkMerge, here: Path, there: Path) -> tuple[set[str], dict[bytes, bytes]]:
         """New content for each file that is open, and all lines of it that are gone by that."""
         gone: set[str] = set()
         content: dict[bytes, bytes] = {}

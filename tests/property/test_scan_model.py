@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.files.local_tree import LocalTree
 from holdfast.files.scan import parallel_scan
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.model.content import HashSink
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import Hash, hash_bytes
@@ -22,7 +22,7 @@ from holdfast.model.ids import Hash, hash_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.files.tree import Scan
+    from holdfast.files.tree import ScanResult
     from holdfast.model.entries import Entry
 
 NAMES = [b"a", b"b", b"c", b"sub", b"x.log", b"\xff\n"]
@@ -56,10 +56,10 @@ class Recorder:
         self.paths: set[bytes] = set()
         self._rng = rng
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         found = frozenset(self.paths)
         self.paths.clear()
-        return Dirty(self._rng.random() < 0.03, found)
+        return DirtyPaths(self._rng.random() < 0.03, found)
 
 
 class Model:
@@ -158,7 +158,7 @@ class Model:
                 self.manifests[self.label] = found
                 self.tree.settle(self.label)
 
-    def whole(self, scan: Scan) -> dict[bytes, Entry]:
+    def whole(self, scan: ScanResult) -> dict[bytes, Entry]:
         found = {} if scan.base is None else dict(self.manifests[scan.base])
         for path, entry in scan.changes.items():
             if entry is None:

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.testing.tree_state import differences, photograph
-from holdfast.undo.completion.late_writes import settle
+from holdfast.undo.completion.late_writes import settle_late_writes
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 
@@ -67,7 +67,7 @@ class History:
         self.root = os.open(self.tree, os.O_RDONLY)
         self.log = UndoLog(os.fsencode(base / "log"), self.root, SystemClock())
         self.log.writers = self.held
-        self.desk = LocalUndoService(self.log)
+        self.service = LocalUndoService(self.log)
         self.processes = [Process(Group())]
         self.unfinished: list[Callable[[], object]] = []
 
@@ -78,7 +78,7 @@ class History:
 
     def close_step(self, group: Group) -> None:
         if group.step:
-            finish = self.desk.closing(group.step, 0)
+            finish = self.service.begin_close(group.step, 0)
             group.step = 0
             self.unfinished += [] if finish is None else [finish]
 
@@ -105,10 +105,10 @@ class History:
         for _ in range(min(most, len(self.unfinished))):
             self.unfinished.pop(0)()
 
-    def actor(self, process: Process) -> Actor:
+    def actor(self, process: Process) -> InterceptedActor:
         group = process.group
-        group.step = group.step or self.desk.open("command", run="r")
-        return Actor(self.log.recorder, os.fsencode(self.tree), group.step)
+        group.step = group.step or self.service.open("command", run="r")
+        return InterceptedActor(self.log.recorder, os.fsencode(self.tree), group.step)
 
     def act(self) -> None:
         """One thing, by one of the processes, or by the keeper."""
@@ -141,9 +141,9 @@ class History:
         elif chance.random() < 0.3:
             self.close_step(process.group)
         elif chance.random() < 0.5:
-            settle(self.log, eagerly=chance.random() < 0.5)
+            settle_late_writes(self.log, eagerly=chance.random() < 0.5)
 
-    def act_by_name(self, kind: int, process: Process, actor: Actor, one: bytes, other: bytes) -> None:
+    def act_by_name(self, kind: int, process: Process, actor: InterceptedActor, one: bytes, other: bytes) -> None:
         chance = self.chance
         if kind < 4:
             flags = chance.choice((0, os.O_CREAT)) | chance.choice((0, 0, os.O_TRUNC))
@@ -172,7 +172,7 @@ class History:
             self.end(self.chance.choice(self.processes))
             self.finish(self.chance.choice((0, 0, 1)))
         self.finish(len(self.unfinished))
-        settle(self.log)
+        settle_late_writes(self.log)
 
     def steps(self) -> list[int]:
         return [head.id for head in self.log.heads.values() if head.state == "done" and head.paths]
@@ -200,14 +200,14 @@ def test_what_steps_that_share_files_did_is_taken_back_unless_another_process_ed
         after, steps = photograph(history.tree), history.steps()
         if steps:
             assert history.log.barriers.records == []
-            history.desk.undo(steps)
+            history.service.undo(steps)
             assert differences(before, photograph(history.tree)) == []
-            history.desk.redo(steps)
+            history.service.redo(steps)
             assert differences(after, photograph(history.tree)) == []
         if any(path.is_file() for path in history.tree.rglob("*")):
             path, content = history.edit()
             try:
-                history.desk.undo(steps)
+                history.service.undo(steps)
             except RefusedError:
                 assert path.read_bytes() == content
             else:

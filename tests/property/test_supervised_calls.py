@@ -18,10 +18,10 @@ import pytest
 from holdfast.model.clock import SystemClock
 from holdfast.supervisor.syscalls.pending_call import SlowError
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
-from holdfast.testing.scripted_process import Outcome, Puppet, World
-from holdfast.testing.tree_state import Seen, differences, photograph
-from holdfast.undo.completion.step_sealer import StepEnd, seal
-from holdfast.undo.local_service._undo_redo import undo
+from holdfast.testing.scripted_process import Outcome, ScriptedProcess, StepSupervision
+from holdfast.testing.tree_state import PathState, differences, photograph
+from holdfast.undo.completion.step_sealer import StepEnd, seal_step
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 
 pytestmark = pytest.mark.skipif(
@@ -90,13 +90,13 @@ def some_call(chance: random.Random) -> tuple[str, tuple[int | bytes, ...]]:
     return chance.choice(calls)
 
 
-def without_times(photo: dict[bytes, Seen]) -> dict[bytes, Seen]:
+def without_times(photo: dict[bytes, PathState]) -> dict[bytes, PathState]:
     """Two trees that are changed one after the other have other times."""
     return {path: seen._replace(mtime=0) for path, seen in photo.items()}
 
 
 @contextmanager
-def recording(base: Path) -> Generator[World]:
+def recording(base: Path) -> Generator[StepSupervision]:
     """A step of the workspace in ``base``, which is undone at the end; then everything must be as it was."""
     before = photograph(base / "tree" / "ws")
     root = os.open(base / "tree" / "ws", os.O_RDONLY | os.O_DIRECTORY)
@@ -105,11 +105,11 @@ def recording(base: Path) -> Generator[World]:
     try:
         step = log.new_id()
         log.recorder.begin(step, "api")
-        yield World(log.recorder, root, step, (home,))
+        yield StepSupervision(log.recorder, root, step, (home,))
         log.beat()
-        seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+        seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.journal.restart()
-        assert undo(log, [step]).conflicts == ()
+        assert LocalUndoService(log).undo([step]).conflicts == ()
         assert differences(before, photograph(base / "tree" / "ws")) == []
     finally:
         log.close()
@@ -117,7 +117,9 @@ def recording(base: Path) -> Generator[World]:
         os.close(home)
 
 
-def carried_out(puppet: Puppet, world: World, name: str, arguments: tuple[int | bytes, ...]) -> Outcome:
+def carried_out(
+    puppet: ScriptedProcess, world: StepSupervision, name: str, arguments: tuple[int | bytes, ...]
+) -> Outcome:
     try:
         outcome = puppet.supervised(world, name, *arguments)
     except SlowError:
@@ -133,8 +135,8 @@ def test_calls_come_out_as_the_kernels_own_and_are_taken_back(tmp_path: Path, se
         plant(tree)
     with (
         recording(tmp_path) as world,
-        Puppet(os.fsencode(trees[0] / "ws")) as supervised,
-        Puppet(os.fsencode(trees[1] / "ws")) as native,
+        ScriptedProcess(os.fsencode(trees[0] / "ws")) as supervised,
+        ScriptedProcess(os.fsencode(trees[1] / "ws")) as native,
     ):
         for _ in range(80):
             name, arguments = some_call(chance)

@@ -44,3 +44,46 @@ def test_an_edit_beside_callers_is_never_lost(tmp_path: Path, chunk: int) -> Non
 
     for seed in range(chunk * _TOGETHER, (chunk + 1) * _TOGETHER):
         _play(tmp_path, seed, edit)
+
+
+_ONCE_REFUSED: dict[str, list[Move]] = {
+    "another step replaced what a denied one had made": [
+        ("start", 0, 0, 0), ("start", 0, 0, 0), ("start", 0, 0, 0), ("rename", 1, 2, 0), ("save", 2, 2, 0),
+        ("save", 1, 2, 0), ("exit", 1, 0, 0), ("deny", 1, 5, 0),
+    ],
+    "another step removed what a denied one had made": [
+        ("start", 0, 0, 0), ("start", 0, 0, 0), ("start", 0, 0, 0), ("rename", 0, 1, 3), ("write", 1, 1, 0),
+        ("unlink", 0, 1, 0), ("exit", 0, 0, 0), ("deny", 0, 3, 0),
+    ],
+    "another step wrote to what a denied one still has open": [
+        ("start", 0, 0, 0), ("start", 0, 0, 0), ("start", 0, 0, 0), ("truncate", 0, 1, 3), ("write", 1, 1, 4),
+        ("exit", 1, 0, 1), ("finish", 0, 0, 2), ("open", 0, 1, 2), ("deny", 0, 1, 0),
+    ],
+    "a directory that was exchanged meanwhile is exchanged back": [
+        ("start", 0, 0, 0), ("unlink", 0, 3, 0), ("begin", 0, 0, 0), ("exchange_directories", 0, 0, 1),
+        ("exit", 0, 0, 0), ("commit", 0, 0, 0),
+    ],
+    "what is still open lies in a directory that was moved": [
+        ("start", 0, 0, 0), ("open", 0, 7, 1), ("start", 0, 0, 1), ("save", 1, 3, 0), ("pause", 0, 0, 0),
+        ("rename_directory", 1, 1, 3), ("pause", 1, 0, 0), ("undo", 0, 0, 1),
+    ],
+    "what is still open has another name": [
+        ("start", 0, 0, 0), ("open", 0, 5, 0), ("unlink", 0, 5, 0), ("start", 0, 0, 1), ("exit", 0, 0, 2),
+        ("write_late", 0, 0, 1), ("undo", 0, 1, 1),
+    ],
+    "what is still open lies in a directory that is moved again": [
+        ("start", 0, 0, 0), ("exchange_directories", 0, 0, 1), ("exit", 0, 0, 0), ("undo", 0, 0, 0), ("start", 0, 0, 0),
+        ("open", 0, 3, 1), ("deny", 0, 4, 0), ("redo", 0, 0, 1), ("redo", 0, 0, 0),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _ONCE_REFUSED)
+def test_nothing_is_taken_for_an_outsiders_where(tmp_path: Path, name: str) -> None:
+    callers = Callers(tmp_path)
+    try:
+        for move in _ONCE_REFUSED[name]:
+            callers.make(move)
+        callers.finish(0)
+    finally:
+        callers.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.testing.tree_actor import Acting
+from holdfast.testing.tree_actor import TreeOperations
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
@@ -37,7 +37,7 @@ def keeper(base: Path) -> Generator[tuple[UndoLog, LocalUndoService]]:
         os.close(root)
 
 
-def act(actor: Acting, chance: random.Random) -> None:
+def act(actor: TreeOperations, chance: random.Random) -> None:
     path, other = chance.choice(NAMES), chance.choice(NAMES)
     operations: tuple[Callable[[], None], ...] = (
         lambda: actor.mkdir(path),
@@ -62,18 +62,18 @@ def test_undone_together_and_redone_exactly(tmp_path: Path, seed: int, feeder: F
     (tree / "d/a").write_bytes(b"the same")
     steps: list[int] = []
     photos = [photograph(tree)]
-    with keeper(tmp_path) as (log, desk):
+    with keeper(tmp_path) as (log, service):
         wanted = chance.randrange(2, 7)
         while len(steps) < wanted:
-            step = desk.open("command", run="run")
+            step = service.open("command", run="run")
             with feeder(log, os.fsencode(tree), step, b"") as actor:
                 for _ in range(chance.randrange(2, 6)):
                     act(actor, chance)
-            if desk.close(step, 0) is not None:
+            if service.close(step, 0) is not None:
                 steps.append(step)
     photos.append(photograph(tree))
     for at in (0, 1, 0, 1):
-        with keeper(tmp_path) as (_, desk):
-            report = desk.redo(steps) if at else desk.undo(steps)
+        with keeper(tmp_path) as (_, service):
+            report = service.redo(steps) if at else service.undo(steps)
         assert report.conflicts == ()
         assert differences(photos[at], photograph(tree)) == []

@@ -18,8 +18,8 @@ import pytest
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
-from holdfast.testing.tree_actor import Acting
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import TreeOperations
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -57,7 +57,7 @@ def prepare(base: Path) -> Path:
     return tree
 
 
-def act(actor: Acting, chance: random.Random) -> None:
+def act(actor: TreeOperations, chance: random.Random) -> None:
     path, other = chance.choice(FILES), chance.choice(FILES)
     one, two = chance.choice(DIRECTORIES), chance.choice(DIRECTORIES)
     operations: tuple[Callable[[], None], ...] = (
@@ -80,17 +80,22 @@ def act(actor: Acting, chance: random.Random) -> None:
 
 
 def steps_of(
-    feeder: Feeder, log: UndoLog, desk: LocalUndoService, tree: Path, chance: random.Random, edit: Callable[[], object]
+    feeder: Feeder,
+    log: UndoLog,
+    service: LocalUndoService,
+    tree: Path,
+    chance: random.Random,
+    edit: Callable[[], object],
 ) -> list[int]:
     """A few steps, one after the other, with ``edit`` called in the midst of them and between."""
     steps: list[int] = []
     for _ in range(chance.randrange(2, 5)):
-        step = desk.open("command", run="run")
+        step = service.open("command", run="run")
         with feeder(log, os.fsencode(tree), step, b"") as actor:
             for _ in range(chance.randrange(1, 6)):
                 act(actor, chance)
                 edit()
-        if desk.close(step, 0) is not None:
+        if service.close(step, 0) is not None:
             steps.append(step)
         edit()
     return steps
@@ -102,27 +107,27 @@ def test_what_steps_do_alone_is_nobody_elses(tmp_path: Path, seed: int, feeder: 
     chance = random.Random(seed)
     tree = prepare(tmp_path)
     before = photograph(tree)
-    with keeper(tmp_path) as (log, desk):
-        steps = steps_of(feeder, log, desk, tree, chance, lambda: None)
-        assert [barrier.paths for barrier in desk.barriers()] == []
+    with keeper(tmp_path) as (log, service):
+        steps = steps_of(feeder, log, service, tree, chance, lambda: None)
+        assert [barrier.paths for barrier in service.barriers()] == []
     after = photograph(tree)
     orders: Sequence[Sequence[Sequence[int]]] = ([steps], [[step] for step in reversed(steps)])
     for order in orders if steps else ():
         for chosen in order:
-            with keeper(tmp_path) as (_, desk):
-                assert desk.undo(chosen).conflicts == ()
+            with keeper(tmp_path) as (_, service):
+                assert service.undo(chosen).conflicts == ()
         assert differences(before, photograph(tree)) == []
         for chosen in reversed(order):
-            with keeper(tmp_path) as (_, desk):
-                assert desk.redo(chosen).conflicts == ()
+            with keeper(tmp_path) as (_, service):
+                assert service.redo(chosen).conflicts == ()
         assert differences(after, photograph(tree)) == []
 
 
 class Hand:
     """Somebody who edits by hand now and then, and is seen."""
 
-    def __init__(self, desk: LocalUndoService, tree: Path, chance: random.Random) -> None:
-        self._desk, self._tree, self._chance = desk, tree, chance
+    def __init__(self, service: LocalUndoService, tree: Path, chance: random.Random) -> None:
+        self._desk, self._tree, self._chance = service, tree, chance
         self._count = 0
 
     def edit(self) -> None:
@@ -140,7 +145,7 @@ class Hand:
             self._count += 1
             os.write(fd, b"<%d>" % self._count)
             os.close(fd)
-            self._desk.outside([path], "vim (12)", objects=[whose(self._tree, path)])
+            self._desk.record_foreign_edit([path], "vim (12)", objects=[whose(self._tree, path)])
 
     def _move(self) -> None:
         path, other = self._chance.choice(DIRECTORIES), self._chance.choice((*DIRECTORIES, b"away"))
@@ -148,7 +153,7 @@ class Hand:
             return
         with suppress(OSError):
             os.rename(self._tree / os.fsdecode(path), self._tree / os.fsdecode(other))
-            self._desk.outside([path, other], "mv (13)")
+            self._desk.record_foreign_edit([path, other], "mv (13)")
 
 
 def whose(tree: Path, path: bytes) -> Identity:
@@ -168,8 +173,8 @@ def marks(tree: Path) -> set[bytes]:
 def test_an_edit_by_hand_is_never_lost(tmp_path: Path, seed: int, feeder: Feeder) -> None:
     chance = random.Random(seed)
     tree = prepare(tmp_path)
-    with keeper(tmp_path) as (log, desk):
-        steps = steps_of(feeder, log, desk, tree, chance, Hand(desk, tree, chance).edit)
+    with keeper(tmp_path) as (log, service):
+        steps = steps_of(feeder, log, service, tree, chance, Hand(service, tree, chance).edit)
     tries = [steps, steps[-1:], steps[:1], steps[1:], *([step] for step in reversed(steps))]
     for chosen in tries if steps else ():
         try_to_undo(tmp_path, tree, chosen)
@@ -177,19 +182,19 @@ def test_an_edit_by_hand_is_never_lost(tmp_path: Path, seed: int, feeder: Feeder
 
 def try_to_undo(base: Path, tree: Path, chosen: Sequence[int]) -> None:
     there, edited = photograph(tree), marks(tree)
-    with keeper(base) as (_, desk):
-        if not chosen or any(step.state != "done" for step in desk.steps() if step.id in chosen):
+    with keeper(base) as (_, service):
+        if not chosen or any(step.state != "done" for step in service.steps() if step.id in chosen):
             return
         try:
-            report = desk.undo(chosen)
+            report = service.undo(chosen)
         except RefusedError:
             assert differences(there, photograph(tree)) == []
             return
         assert report.conflicts == ()
         assert edited <= marks(tree)
-        desk.redo(chosen)
+        service.redo(chosen)
         assert_alike(there, photograph(tree))
 
 
-def assert_alike(there: dict[bytes, Seen], now: dict[bytes, Seen]) -> None:
+def assert_alike(there: dict[bytes, PathState], now: dict[bytes, PathState]) -> None:
     assert differences(there, now) == []

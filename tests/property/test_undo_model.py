@@ -19,10 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import act_at_random
-from holdfast.testing.tree_state import Seen, differences, photograph
-from holdfast.undo.completion.step_sealer import StepEnd, seal
+from holdfast.testing.tree_state import PathState, differences, photograph
+from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.journal.records import StepId
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -32,7 +31,7 @@ from ..fuse import ONLY_WITH_FUSE
 from ..sampling import examples, some
 from ..waiting import wait_until_settled
 
-Photo: TypeAlias = dict[bytes, Seen]
+Photo: TypeAlias = dict[bytes, PathState]
 
 
 @pytest.fixture(params=BOTH)
@@ -57,7 +56,7 @@ def keeper(base: Path) -> Generator[UndoLog]:
 
 def finish(log: UndoLog, step: StepId) -> None:
     log.beat()
-    seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+    seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
     log.journal.restart()
 
 
@@ -91,12 +90,12 @@ def test_steps_are_undone_and_brought_forward_exactly(base: Path, feeder: Feeder
     for at in range(3):
         steps.append(do(base, seed * 10 + at, 30, feeder))
         photos.append(photograph(base / "tree"))
-    for direction, order in ((undo, (2, 1, 0)), (redo, (0, 1, 2)), (undo, (2, 1, 0))):
+    for direction, order in (("undo", (2, 1, 0)), ("redo", (0, 1, 2)), ("undo", (2, 1, 0))):
         for at in order:
             with keeper(base) as log:
-                done = direction(log, [steps[at]])
+                done = getattr(LocalUndoService(log), direction)([steps[at]])
             assert done.conflicts == ()
-            expected = photos[at if direction is undo else at + 1]
+            expected = photos[at if direction == "undo" else at + 1]
             assert differences(expected, photograph(base / "tree")) == []
 
 
@@ -106,9 +105,9 @@ def test_several_steps_are_undone_together(base: Path, feeder: Feeder, seed: int
     steps = [do(base, seed * 10 + at, 20, feeder) for at in range(3)]
     after = photograph(base / "tree")
     with keeper(base) as log:
-        assert undo(log, steps).conflicts == ()
+        assert LocalUndoService(log).undo(steps).conflicts == ()
         assert differences(before, photograph(base / "tree")) == []
-        assert redo(log, steps).conflicts == ()
+        assert LocalUndoService(log).redo(steps).conflicts == ()
         assert differences(after, photograph(base / "tree")) == []
 
 
@@ -124,11 +123,11 @@ def test_an_earlier_step_is_refused_while_a_later_one_stands_on_it(base: Path, f
             finish(log, step)
     with keeper(base) as log:
         with pytest.raises(RefusedError, match=f"step {steps[1]} has to do with file too"):
-            undo(log, steps[:1])
+            LocalUndoService(log).undo(steps[:1])
         assert path.read_bytes() == b"two"
-        undo(log, steps[1:])
+        LocalUndoService(log).undo(steps[1:])
         assert path.read_bytes() == b"one"
-        undo(log, steps[:1])
+        LocalUndoService(log).undo(steps[:1])
         assert not path.exists()
 
 
@@ -144,12 +143,12 @@ def test_an_edit_by_somebody_else_is_not_overwritten(base: Path, feeder: Feeder)
         finish(log, step)
         wait_until_settled(log)
         path.write_bytes(b"somebody else's")
-        with pytest.raises(RefusedError, match="somebody else has changed"):
-            undo(log, [step])
+        with pytest.raises(RefusedError, match="another process has changed"):
+            LocalUndoService(log).undo([step])
         assert path.read_bytes() == b"somebody else's"
-        undo(log, [step], force=True)
+        LocalUndoService(log).undo([step], force=True)
         assert path.read_bytes() == b"before"
-        redo(log, [step], force=True)
+        LocalUndoService(log).redo([step], force=True)
         assert path.read_bytes() == b"somebody else's"
 
 
@@ -177,7 +176,7 @@ class Undoing(RuleBasedStateMachine):
         recovered = recover(self.log)
         for one in (*recovered.finished, *([recovered.rolled_back] if recovered.rolled_back else [])):
             assert one.conflicts == ()
-        self.desk = LocalUndoService(self.log, intercepts=True)
+        self.service = LocalUndoService(self.log, intercepts=True)
 
     def teardown(self) -> None:
         self.log.close()
@@ -196,9 +195,9 @@ class Undoing(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 1 << 30))
     def step(self, seed: int) -> None:
         before = self.look()
-        step = self.desk.open("command")
+        step = self.service.open("command")
         self.act(step, seed)
-        if self.desk.close(step, 0) is None:
+        if self.service.close(step, 0) is None:
             assert differences(before, self.look()) == []
         else:
             self.done.append((step, before))
@@ -209,7 +208,7 @@ class Undoing(RuleBasedStateMachine):
     def undo_the_newest(self) -> None:
         step, before = self.done.pop()
         self.undone.append((step, self.look()))
-        assert self.desk.undo([step]).conflicts == ()
+        assert self.service.undo([step]).conflicts == ()
         assert differences(before, self.look()) == []
 
     @precondition(lambda self: self.undone)
@@ -217,7 +216,7 @@ class Undoing(RuleBasedStateMachine):
     def redo_the_oldest(self) -> None:
         step, after = self.undone.pop()
         self.done.append((step, self.look()))
-        assert self.desk.redo([step]).conflicts == ()
+        assert self.service.redo([step]).conflicts == ()
         assert differences(after, self.look()) == []
 
     @precondition(lambda self: len(self.done) > 1)
@@ -225,17 +224,17 @@ class Undoing(RuleBasedStateMachine):
     def undo_all_together_and_redo_them(self) -> None:
         after = self.look()
         steps = [step for step, _ in self.done]
-        self.desk.undo(steps)
+        self.service.undo(steps)
         assert differences(self.done[0][1], self.look()) == []
-        self.desk.redo(steps)
+        self.service.redo(steps)
         assert differences(after, self.look()) == []
 
     @rule(seed=st.integers(0, 1 << 30))
     def roll_back_an_explicit_step(self, seed: int) -> None:
         before = self.look()
-        step = self.desk.begin("")
+        step = self.service.begin("")
         self.act(step, seed)
-        self.desk.rollback(step)
+        self.service.rollback(step)
         assert differences(before, self.look()) == []
         self.undone.clear()
 
@@ -243,7 +242,7 @@ class Undoing(RuleBasedStateMachine):
     def kill_the_keeper(self, seed: int, is_in_a_step: bool) -> None:
         before = self.look()
         if is_in_a_step:
-            self.act(self.desk.open("command"), seed)
+            self.act(self.service.open("command"), seed)
             self.log.beat()
             self.undone.clear()
         self.log.close()
@@ -257,7 +256,7 @@ class Undoing(RuleBasedStateMachine):
         step, before = self.done[-1]
         paths = [
             change.path
-            for change in self.desk.changes(step)
+            for change in self.service.changes(step)
             if (found := self.look().get(change.path)) is not None and stat.S_ISREG(found.mode)
         ]
         if not paths:
@@ -268,10 +267,10 @@ class Undoing(RuleBasedStateMachine):
             file.write(b"somebody else's")
         edited = self.look()
         with pytest.raises(RefusedError):
-            self.desk.undo([step])
+            self.service.undo([step])
         assert differences(edited, self.look()) == []
-        self.desk.undo([step], force=True)
-        self.desk.redo([step], force=True)
+        self.service.undo([step], force=True)
+        self.service.redo([step], force=True)
         assert differences(edited, self.look()) == []
         del saved, before
         # Nobody can say any more what the steps before it should lead to.
@@ -299,8 +298,8 @@ def test_two_runs_undo_only_their_own(base: Path, feeder: Feeder, seed: int) -> 
     tree = os.fsencode(base / "tree")
     before = photograph(base / "tree")
     with keeper(base) as log:
-        desk = LocalUndoService(log)
-        steps = [desk.open("command", run=run) for run in ("one", "two")]
+        service = LocalUndoService(log)
+        steps = [service.open("command", run=run) for run in ("one", "two")]
         chance = random.Random(seed)
         actors = [feeder(log, tree, step, name) for step, name in zip(steps, (b"one", b"two"), strict=True)]
         for _ in range(60):
@@ -308,9 +307,9 @@ def test_two_runs_undo_only_their_own(base: Path, feeder: Feeder, seed: int) -> 
         for actor in actors:
             actor.__exit__(None, None, None)
         for step in reversed(steps):
-            desk.close(step, 0)
+            service.close(step, 0)
         after = photograph(base / "tree")
-        desk.undo(steps[:1])
+        service.undo(steps[:1])
         now = photograph(base / "tree")
         for path in now.keys() | before.keys() | after.keys():
             expected = before if path == b"one" or path.startswith(b"one/") else after

@@ -56,6 +56,16 @@ def test_there_is_nothing_else() -> None:
         getattr(holdfast, "nothing_like_it")  # noqa: B009 - the type checker knows that it is not there
 
 
+def test_a_module_that_is_started_by_its_name_is_public() -> None:
+    package = Path(holdfast.__file__).parent
+    programs = [
+        path for path in package.rglob("*.py") if re.search(r'"__main__"|import main; main\(', path.read_text())
+    ]
+    assert len(programs) > 10
+    private = [path for path in programs if any(part.startswith("_") for part in path.relative_to(package).parts)]
+    assert private == [package / "__main__.py"]
+
+
 def test_importing_it_loads_nothing_yet() -> None:
     code = "import sys, holdfast; print([name for name in sys.modules if name.startswith('holdfast.')])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

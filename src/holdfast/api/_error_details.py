@@ -19,7 +19,7 @@ _SHOWN_BARRIERS = 20
 
 
 @contextmanager
-def telling(hosted: HostedDirectory) -> Generator[None]:
+def with_details(hosted: HostedDirectory) -> Generator[None]:
     """In this block errors get what there is to say of them: one by edits of others, the latest of those."""
     try:
         yield

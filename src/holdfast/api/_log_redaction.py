@@ -56,7 +56,7 @@ _FAILURES: Final = frozenset({"error", "holdfast/error"})
 """What an error says of itself is shown; a message elsewhere may be a line of a command's output, say."""
 _OF_FAILURES: Final = frozenset({"message", "hint"})
 _QUOTING: Final = frozenset({"bad_request", "unknown_operation", "bad_arguments", "bad_cursor", "no_tool"})
-"""Errors that repeat what was said, of which nobody knows what it is."""
+"""Errors that repeat what was said, of which it is not known what it is."""
 _FIELD = re.compile(r"[^.\[\]]+")
 
 

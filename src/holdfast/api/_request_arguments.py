@@ -44,7 +44,7 @@ def path_in(root: bytes, given: str) -> bytes:
 # How both faces let steps be named: one, or several that go together.
 
 
-def named(step: int | None, steps: Sequence[int] | None) -> Sequence[int] | None:
+def named_steps(step: int | None, steps: Sequence[int] | None) -> Sequence[int] | None:
     """All the steps that a request names; None if it names none."""
     found = [*(() if step is None else (step,)), *(steps or ())]
     return found or None

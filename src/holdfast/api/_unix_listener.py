@@ -1,4 +1,4 @@
-"""Unix sockets that servers listen at: mode 0600, in a directory that nobody else can enter."""
+"""Unix sockets that servers listen at: mode 0600, in a directory that no other user can enter."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def listening(
+def listen(
     path: bytes, backlog: int, before: Callable[[ExitStack], object] = lambda _: None
 ) -> Generator[socket.socket]:
     """A socket that listens at ``path`` for the length of the block; then its name is gone.
 
-    ``before`` is called when it has its name and nobody can come in yet; what it puts on the stack is undone first.
+    ``before`` is called when it has its name and no client can come in yet; what it puts on the stack is undone first.
     The directory is made if it is missing. Raises `RefusedError` for one that others can enter, or where something else
     has the name, `LockedError` if another process listens there, `StorageError`.
     """
@@ -38,7 +38,7 @@ def listening(
             os.fchmod(listener.fileno(), 0o600)  # before it has a name: it never exists with another mode
             with address(folder, name) as where:
                 listener.bind(where)
-            context.callback(take_away, path, os.lstat(path))
+            context.callback(remove_socket, path, os.lstat(path))
             before(context)
             listener.listen(backlog)
         yield listener
@@ -57,8 +57,8 @@ def _alone_in(folder: bytes) -> Generator[None]:
         os.close(fd)
 
 
-def take_away(path: bytes, own: os.stat_result) -> None:
-    """Remove the name of what is our own, unless somebody else has it by now."""
+def remove_socket(path: bytes, own: os.stat_result) -> None:
+    """Remove the name of what is our own, unless another server has it by now."""
     with suppress(FileNotFoundError), _alone_in(os.path.dirname(path)):
         if os.path.samestat(os.lstat(path), own):
             os.unlink(path)
@@ -74,7 +74,7 @@ def _said(path: bytes) -> Generator[None]:
 
 
 def _prepare(folder: bytes) -> None:
-    """Make the directory of a socket, mode 0700, or see that nobody else can enter it; raises `RefusedError`."""
+    """Make the directory of a socket, mode 0700, or see that no other user can enter it; raises `RefusedError`."""
     try:
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)

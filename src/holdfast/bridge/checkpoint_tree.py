@@ -18,7 +18,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.negotiation import Wishes
 from holdfast.wire.fuse.protocol_constants import FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, ROOT, Init, Opcode
-from holdfast.wire.fuse.replies import FOREVER, Attributes, Entry, Listing, Opened
+from holdfast.wire.fuse.replies import FOREVER, Attributes, DirectoryListing, NodeEntry, OpenedFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,7 +97,7 @@ class Stretch(Protocol):
         ...
 
 
-class Content(Protocol):
+class CheckpointContent(Protocol):
     """What a checkpoint holds: a list of entries, sorted by path, and their content. For any number of threads.
 
     Raises `IntegrityError` for what is damaged or missing.
@@ -143,7 +143,7 @@ def number_of_file(position: int) -> int:
 class CheckpointTree:
     """`FileSystem` of one checkpoint."""
 
-    def __init__(self, content: Content, looks: CheckpointAppearance) -> None:
+    def __init__(self, content: CheckpointContent, looks: CheckpointAppearance) -> None:
         self._content = content
         self._looks = looks
         seconds, rest = divmod(looks.changed_at, _SECOND)
@@ -224,15 +224,15 @@ class CheckpointTree:
     def _attributes(self, node: int, entry: entries.Entry | None) -> Attributes:
         looks = self._looks
         if entry is None:
-            # One link: whoever counts directories by it is told that it cannot be done, as by Btrfs.
+            # One link: a program that counts directories by it is told that it cannot be done, as by Btrfs.
             permissions = looks.root_permissions if node == ROOT else looks.permissions
             size, mode = 0, stat.S_IFDIR | permissions
         else:
             size, mode = entry.size, stat.S_IFMT(entry.mode) | entry.permissions
         return Attributes(node, size, -(-size // _BLOCK), *self._times, mode, 1, looks.uid, looks.gid, 0, _PAGE, 0)
 
-    def _entry(self, node: int, entry: entries.Entry | None) -> Entry:
-        return Entry(node, self._attributes(node, entry), FOREVER, FOREVER, 0)
+    def _entry(self, node: int, entry: entries.Entry | None) -> NodeEntry:
+        return NodeEntry(node, self._attributes(node, entry), FOREVER, FOREVER, 0)
 
     # -- operations -----------------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class CheckpointTree:
     def _open(self, header: Header, body: request_bodies.Open) -> Reply:
         if body.flags & os.O_ACCMODE != os.O_RDONLY:
             return _refuse(header, body)
-        return replies.opened(header.unique, Opened(0, FOPEN_KEEP_CACHE))
+        return replies.opened(header.unique, OpenedFile(0, FOPEN_KEEP_CACHE))
 
     def _read(self, header: Header, body: request_bodies.Read) -> Reply:
         path, entry = self._found(header.node)
@@ -273,7 +273,7 @@ class CheckpointTree:
 
     def _list(self, header: Header, body: request_bodies.Read, *, plus: bool) -> Reply:
         path = self._directory(header.node)
-        listing = Listing(body.size)
+        listing = DirectoryListing(body.size)
         first = _FIRST + max((header.node >> _DEPTH_BITS) - 1, 0)
         if body.offset < _FIRST:
             dots = ((b".", header.node, 1), (b"..", self._above(path), first))
@@ -289,7 +289,7 @@ class CheckpointTree:
         found = self._node(os.path.dirname(path)) if b"/" in path else None
         return ROOT if found is None else found[0]
 
-    def _add(self, listing: Listing, path: bytes, position: int, *, plus: bool) -> None:
+    def _add(self, listing: DirectoryListing, path: bytes, position: int, *, plus: bool) -> None:
         """Add what the directory ``path`` holds from the entry at ``position`` on, as far as there is room."""
         content = self._content
         below = path + b"/" if path else b""
@@ -326,11 +326,11 @@ class CheckpointTree:
 
 
 def _opendir(header: Header, _: request_bodies.Open) -> Reply:
-    return replies.opened(header.unique, Opened(0, FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR))
+    return replies.opened(header.unique, OpenedFile(0, FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR))
 
 
 def _no_attributes(header: Header, body: request_bodies.GetXattr) -> Reply:
-    # (To GETXATTR nobody answers, so that the kernel asks once for all: it would for each file that `ls -l` lists.)
+    # (GETXATTR is not answered, so that the kernel asks once for all: it would for each file that `ls -l` lists.)
     return replies.data(header.unique) if body.size else replies.size(header.unique, 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import UsageError
-from holdfast.cli.global_options import add_global_options, take_apart
+from holdfast.cli.global_options import add_global_options, split_options
 from holdfast.cli.plain_parser import Reader
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -77,7 +77,7 @@ def read_plain(command: Command, words: list[str]) -> argparse.Namespace | None:
 def _parse_verb(
     name: str, family: Command, verbs: Mapping[str, tuple[str, str]], words: list[str]
 ) -> argparse.Namespace | None:
-    line = take_apart(words)
+    line = split_options(words)
     if line.command == "--help":
         from holdfast.cli.argparse_parser import build_parser
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.terminal import Palette, is_terminal, show_path, wants_colour
 from holdfast.model.fast_typing import TYPE_CHECKING, TypeVar
-from holdfast.model.log import Log, arrange
+from holdfast.model.log import Log, set_sender
 from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Console:
         save by its rules. ``freeing``: one that can do on a full disk. ``scan``: one that will look at the whole tree,
         which starts to scan at once (`close` ends that).
         """
-        where = self.directory or here()
+        where = self.directory or current_directory()
         if scan:
             from holdfast.cli import early_scan
 
@@ -169,11 +169,11 @@ class Console:
         as_json = self.json or (wanted and not is_terminal(sys.stderr))
 
         def begin() -> None:
-            from holdfast.model.log_format import Lines, send
+            from holdfast.model.log_format import LineHandler, send
 
-            send(level, Lines(as_json=as_json))
+            send(level, LineHandler(as_json=as_json))
 
-        arrange(level, begin)
+        set_sender(level, begin)
 
     def paths(self, workspace: Workspace, given: Iterable[str | bytes]) -> list[bytes]:
         """The paths in the workspace that PATH arguments mean: relative to the current directory, if that is inside it.
@@ -184,8 +184,8 @@ class Console:
         wanted = [os.fsencode(path) for path in given]
         if not wanted:
             return []
-        current = os.path.realpath(os.fsencode(here()))
-        return [inside(workspace.path, path, current) for path in wanted]
+        current = os.path.realpath(os.fsencode(current_directory()))
+        return [relative_to_root(workspace.path, path, current) for path in wanted]
 
     def with_paths(self, workspace: Workspace, given: Sequence[str], work: Callable[[list[bytes]], T]) -> T:
         r"""Do ``work`` with the `paths` that are given; if there are no such paths, with those that are printed so.
@@ -207,7 +207,7 @@ _DELETED = " (deleted)"
 """What Linux adds to such a path."""
 
 
-def here() -> str:
+def current_directory() -> str:
     """The current directory; if it was deleted while the shell was in it, where it was."""
     try:
         return os.getcwd()
@@ -217,7 +217,7 @@ def here() -> str:
         return known if os.path.isabs(known) else os.readlink("/proc/self/cwd").removesuffix(_DELETED)
 
 
-def inside(root: bytes, path: bytes, current: bytes) -> bytes:
+def relative_to_root(root: bytes, path: bytes, current: bytes) -> bytes:
     """``path`` relative to ``root``; ``current`` is what it is relative to, or the root if that lies elsewhere."""
     prefix = b"" if root == b"/" else root
     start = current if current == root or current.startswith(prefix + b"/") else root

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
-from holdfast.cli.console import here
+from holdfast.cli.console import current_directory
 from holdfast.model.message_text import visible
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def _doctor(console: Console, _arguments: argparse.Namespace) -> int:
     from holdfast import diagnose
     from holdfast.engine.encoding import workspace_json
 
-    found = diagnose(console.directory or here(), home=console.home)
+    found = diagnose(console.directory or current_directory(), home=console.home)
     if console.json:
         console.give(workspace_json.doctor(found))
     else:

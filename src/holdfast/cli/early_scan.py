@@ -1,7 +1,7 @@
 """Starts to scan a tree before the catalog is open: see `holdfast.files.scan.parallel_scan`.
 
 The catalog knows which workspace a directory is, but to open it takes most of the time that an early scan can use. So
-it goes by a link of the home's (`holdfast.engine.opening.home.folder_noted`), which may be wrong: the command that
+it goes by a link of the home's (`holdfast.engine.opening.home.remembered_folder`), which may be wrong: the command that
 adopts the early scan has asked the catalog by then.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from holdfast.engine.opening.current_run import RUN_VARIABLE
-from holdfast.engine.opening.home import FORK_NOTE, INDEX, WATCH_SOCKET, default_home, folder_noted
+from holdfast.engine.opening.home import FORK_NOTE, INDEX, WATCH_SOCKET, default_home, remembered_folder
 from holdfast.files.scan import parallel_scan
 from holdfast.model.errors import HoldfastError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ def start(directory: str, home: str | None, environ: Mapping[str, str]) -> None:
         root: bytes = os.path.realpath(os.fsencode(directory))
     except (HoldfastError, OSError, ValueError):  # the command reports it when it opens the workspace
         return
-    while (folder := folder_noted(where, root)) is None:
+    while (folder := remembered_folder(where, root)) is None:
         if root == b"/":
             return
         root = os.path.dirname(root)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast import HoldfastError, UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.phrases import files, left_alone, reasons, short
-from holdfast.cli.session.selection import add_options, opened
+from holdfast.cli.session.selection import add_options, open_session
 from holdfast.cli.terminal import is_terminal, show_path
 from holdfast.model.message_text import plural, visible
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.console import Console
     from holdfast.engine.experiments.attempts import Comparison, Measure, Order, Outcome, Tell
-    from holdfast.engine.experiments.experiment import Adopted, Experiment
+    from holdfast.engine.experiments.experiment import Adoption, Experiment
     from holdfast.engine.sessions.session import Session
 
 _MOST_NAMED = 10
@@ -109,7 +109,7 @@ def _experiment(console: Console, arguments: argparse.Namespace) -> int:
                 shown.close()
                 return _answer(console, arguments, session, found)
 
-    with opened(console, arguments.session, arguments.agent) as (make, session):
+    with open_session(console, arguments.session, arguments.agent) as (make, session):
         return cancellable(console, attempt)
 
 
@@ -127,9 +127,9 @@ def _answer(console: Console, arguments: argparse.Namespace, session: Session, f
     from holdfast.engine.experiments import experiment_json
 
     winner = found.comparison.winner
-    adopted: Adopted | None = None
+    adopted: Adoption | None = None
     failed: HoldfastError | OSError | None = None
-    # (First: what is printed may reach nobody.)
+    # (First: what is printed may not be read.)
     if arguments.adopt and winner is not None:
         try:
             adopted = found.adopt()
@@ -152,7 +152,7 @@ def _answer(console: Console, arguments: argparse.Namespace, session: Session, f
     return 0 if winner is not None else 1
 
 
-def _closing(session: Session, found: Experiment, adopted: Adopted | None, adopts: bool) -> Iterator[str]:
+def _closing(session: Session, found: Experiment, adopted: Adoption | None, adopts: bool) -> Iterator[str]:
     comparison = found.comparison
     if comparison.winner is None:
         yield "None of them is any good: nothing has succeeded, or been given a score."

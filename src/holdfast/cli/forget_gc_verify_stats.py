@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import IntegrityError, UsageError
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.phrases import named, short
+from holdfast.cli.phrases import checkpoint_title, short
 from holdfast.cli.terminal import show_path, when
 from holdfast.model.message_text import plural, size, visible
 
@@ -85,7 +85,7 @@ def _forget(console: Console, arguments: argparse.Namespace) -> int:
         with console.open(freeing=True) as workspace:
             result = workspace.forget(arguments.names, policy=policy, dry_run=arguments.dry_run)
     if console.json:
-        console.give(workspace_json.forgotten(result))
+        console.give(workspace_json.forget_result(result))
     else:
         console.say(*_forgotten_lines(result, verbose=console.verbose))
     return 0
@@ -114,10 +114,10 @@ def _forgotten_lines(result: Forgotten, *, verbose: bool) -> Iterator[str]:
     for item in result.removed:
         heirs = ", ".join(short(heir) for heir in result.composed_into.get(item.id, ()))
         part = f"; its changes {'would be' if result.dry_run else 'are now'} part of {heirs}" if heirs else ""
-        yield f"  - {named(item)}  {when(item.created_at)}  {item.kind}{part}"
+        yield f"  - {checkpoint_title(item)}  {when(item.created_at)}  {item.kind}{part}"
     if result.dry_run or verbose:
         for item, why in result.kept:
-            yield f"  = {named(item)}  {when(item.created_at)}  {item.kind}: {visible(', '.join(why))}"
+            yield f"  = {checkpoint_title(item)}  {when(item.created_at)}  {item.kind}: {visible(', '.join(why))}"
     if result.removed and not result.dry_run:
         yield "`holdfast gc` frees what nothing needs any more, after the grace time."
 
@@ -138,7 +138,7 @@ def _gc(console: Console, arguments: argparse.Namespace) -> int:
     with console.open_either(freeing=True) as opened, console.progress() as progress:
         result = opened.gc(grace=arguments.grace, dry_run=arguments.dry_run, progress=progress)
     if console.json:
-        console.give(workspace_json.collected(result))
+        console.give(workspace_json.gc_result(result))
     else:
         delete, free, rewrite = (
             ("Would delete", "free", "rewrite") if result.dry_run else ("Deleted", "freed", "rewrote")
@@ -161,7 +161,7 @@ def _verify(console: Console, arguments: argparse.Namespace) -> int:
         result = opened.verify(read_data=arguments.read_data, progress=progress)
     looked_at = f"{plural(result.checkpoints, 'checkpoint')}, {plural(result.blobs, 'blob')}"
     if console.json:
-        console.give(workspace_json.verified(result))
+        console.give(workspace_json.verify_result(result))
     elif result.ok:
         console.say(f"No problem found: {looked_at}.")
     else:

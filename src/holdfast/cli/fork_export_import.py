@@ -47,7 +47,7 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.encoding import workspace_json
 
     if console.json:
-        console.give(workspace_json.forked(result))
+        console.give(workspace_json.fork_result(result))
     elif result.mounted:
         console.say(
             f"Forked {short(result.source)}, mounted on {show_path(result.path)}.",

@@ -16,7 +16,7 @@ _BEGIN_WITH_VALUE = ("--home=", "--workspace=", "-w", "--log-level=")
 _QUIET_OR_VERBOSE = frozenset("-qv")
 
 
-class Line(NamedTuple):
+class CommandLine(NamedTuple):
     """A command line, taken apart as far as that goes without knowing the command."""
 
     command: str | None
@@ -25,16 +25,16 @@ class Line(NamedTuple):
     """What is left for the command's own parser: global options in front of its name, and all that is behind it."""
 
 
-def take_apart(argv: list[str]) -> Line:
+def split_options(argv: list[str]) -> CommandLine:
     """Find the command among ``argv``; raises `UsageError` on an option in front of it that is no global one."""
     leading: list[str] = []
     at = 0
     while at < len(argv):
         word = argv[at]
         if word in ("-h", "--help", "--version"):
-            return Line("--help" if word == "-h" else word, leading)
+            return CommandLine("--help" if word == "-h" else word, leading)
         if not word.startswith("-"):
-            return Line(word, leading + argv[at + 1 :])
+            return CommandLine(word, leading + argv[at + 1 :])
         if word in _WITH_VALUE:
             if at + 1 == len(argv):
                 raise UsageError(f"{word} needs {_WITH_VALUE[word]}")
@@ -45,7 +45,7 @@ def take_apart(argv: list[str]) -> Line:
             at += 1
         else:
             raise UsageError(f"unknown option {word!r}", hint="`holdfast --help` lists the options and commands")
-    return Line(None, leading)
+    return CommandLine(None, leading)
 
 
 def add_global_options(parser: argparse.ArgumentParser) -> None:

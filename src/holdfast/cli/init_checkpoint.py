@@ -6,7 +6,7 @@ import os
 
 from holdfast import RefusedError
 from holdfast.cli.command import Command, text
-from holdfast.cli.phrases import counted, files, named, short
+from holdfast.cli.phrases import checkpoint_title, counts_text, files, short
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.message_text import plural, size, visible
@@ -103,16 +103,16 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
     made = result.checkpoint
     if result.created:
         console.say(
-            f"Saved {console.paint(named(made), 'bold')}: {counted(made.changes)}.",
+            f"Saved {console.paint(checkpoint_title(made), 'bold')}: {counts_text(made.changes)}.",
             f"  {files(made.total_files)}, {size(made.stored_bytes)} stored, {result.elapsed_ms:.0f} ms",
         )
     elif not arguments.label:
-        console.say(f"Nothing has changed since {named(made)}.")
+        console.say(f"Nothing has changed since {checkpoint_title(made)}.")
     elif result.labelled:
         console.say(f'Nothing has changed since {short(made.id)}, which now has the label "{visible(made.label)}".')
     else:
         console.say(
-            f"Nothing has changed since {named(made)}.",
+            f"Nothing has changed since {checkpoint_title(made)}.",
             f'  The label "{visible(arguments.label)}" was NOT given: this state belongs to that checkpoint, '
             "which keeps the label it has.",
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.cli.command import Command
-from holdfast.cli.console import here
+from holdfast.cli.console import current_directory
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.log import Log
 from holdfast.model.message_text import visible
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.engine.integrations.client import Place
-    from holdfast.engine.integrations.config_plan import Change, Plan
+    from holdfast.engine.integrations.client import ClientTarget
+    from holdfast.engine.integrations.config_plan import ConfigPlan, FileChange
 
 _LOG = Log(__name__)
 
@@ -69,14 +69,14 @@ def _integrate(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _place(console: Console, scope: Any) -> Place:
-    from holdfast.engine.integrations.client import Place
+def _place(console: Console, scope: Any) -> ClientTarget:
+    from holdfast.engine.integrations.client import ClientTarget
 
     root = _project(console) if scope == "project" else os.environ.get("HOME", "")
     if not os.path.isabs(root):
         raise NotFoundError("no home directory is known", hint="set HOME")
     home = () if console.home is None else ("--home", os.path.abspath(console.home))
-    return Place(scope, root, os.environ, (*_program(), *home))
+    return ClientTarget(scope, root, os.environ, (*_program(), *home))
 
 
 def _project(console: Console) -> str:
@@ -85,7 +85,7 @@ def _project(console: Console) -> str:
         with console.open(offer=False) as workspace:
             return os.fsdecode(workspace.path)
     except NotFoundError as error:
-        directory = os.path.abspath(console.directory or here())
+        directory = os.path.abspath(console.directory or current_directory())
         if error.code not in ("no_workspace", "no_home") or not os.path.isdir(directory):
             raise
         console.warn(f"{directory} is not remembered yet: nothing is saved there before `holdfast init`")
@@ -100,7 +100,7 @@ def _program() -> Sequence[str]:
     return (os.path.abspath(called),) if called else (sys.executable, "-P", "-m", "holdfast")
 
 
-def _shown(console: Console, plan: Plan) -> Iterator[str]:
+def _shown(console: Console, plan: ConfigPlan) -> Iterator[str]:
     from holdfast.cli.colored_patch import for_terminal
     from holdfast.engine.diffs.git_patch import hunks
 
@@ -109,7 +109,7 @@ def _shown(console: Console, plan: Plan) -> Iterator[str]:
         yield from for_terminal(console.paint, hunks(change.found.content or b"", change.after or b""))
 
 
-def _fate(change: Change) -> str:
+def _fate(change: FileChange) -> str:
     return "new" if change.found.content is None else "deleted" if change.after is None else "changed"
 
 
@@ -124,7 +124,7 @@ def _make_sure(console: Console, yes: bool) -> None:
         raise RefusedError("nothing was written", code="declined")
 
 
-def _told(plan: Plan, *, dry_run: bool) -> Iterator[str]:
+def _told(plan: ConfigPlan, *, dry_run: bool) -> Iterator[str]:
     client = plan.client
     if not plan.changes:
         yield (
@@ -142,13 +142,13 @@ def _told(plan: Plan, *, dry_run: bool) -> Iterator[str]:
         yield client.note
 
 
-def _kept(plan: Plan) -> Iterator[str]:
+def _kept(plan: ConfigPlan) -> Iterator[str]:
     for change in plan.changes:
         if change.keeps and change.found.content is not None:
             yield f"  What {show_path(change.found.path)} was is kept as {show_path(change.kept)}."
 
 
-def _as_json(plan: Plan, *, done: bool) -> dict[str, Any]:
+def _as_json(plan: ConfigPlan, *, done: bool) -> dict[str, Any]:
     from holdfast.model.paths import display
 
     return {
@@ -193,22 +193,22 @@ def _hook(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _performed(console: Console, name: str, event: str) -> str:
-    from holdfast.engine.integrations.hook_call import client, concerns, read
+    from holdfast.engine.integrations.hook_call import find_client, is_relevant, read_input
 
-    about = client(name)
+    about = find_client(name)
     if about.quiet_answer:
         sys.stdout.write(f"{about.quiet_answer}\n")
         sys.stdout.flush()
-    data = read(0)
+    data = read_input(0)
     action = about.events.get(event)
     if action is None:
         raise UsageError(f"{event!r} is no event of {about.title}", hint=f"one of {', '.join(about.events)}")
-    if not concerns(action, os.environ):
+    if not is_relevant(action, os.environ):
         return ""
     from holdfast.engine.integrations.hook_handler import perform
     from holdfast.engine.integrations.hook_input import decode
 
-    found = decode(data, os.fsencode(here()))
+    found = decode(data, os.fsencode(current_directory()))
     home = None if console.home is None else os.fsencode(console.home)
     return perform(name, action, found, home=home, environ=os.environ)
 
@@ -218,7 +218,7 @@ def _say_to_client(text: str) -> None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
     except OSError:
-        return  # nobody listens
+        return  # no process listens
 
 
 COMMANDS = {

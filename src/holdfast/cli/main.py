@@ -9,7 +9,7 @@ import sys
 from io import TextIOWrapper
 
 from holdfast import HoldfastError, UsageError
-from holdfast.cli.global_options import Line, take_apart
+from holdfast.cli.global_options import CommandLine, split_options
 from holdfast.model.errors import unexpected
 from holdfast.model.fast_typing import TYPE_CHECKING
 
@@ -57,14 +57,14 @@ def run() -> NoReturn:
         code = INTERRUPTED
     try:
         sys.stderr.flush()
-    except OSError:  # nobody listens
+    except OSError:  # no process listens
         pass
     os._exit(code)
 
 
 def _guarded(arguments: list[str], as_json: bool, verbose: bool) -> int:
     try:
-        code = _run(take_apart(arguments), as_json)
+        code = _run(split_options(arguments), as_json)
         sys.stdout.flush()
         return code
     except HoldfastError as failure:
@@ -78,7 +78,7 @@ def _guarded(arguments: list[str], as_json: bool, verbose: bool) -> int:
         return _report_unexpected(error, as_json, verbose)
 
 
-def _run(line: Line, as_json: bool) -> int:
+def _run(line: CommandLine, as_json: bool) -> int:
     if line.command == "--version":
         from holdfast import __version__
 
@@ -167,7 +167,7 @@ def _write_error(text: str) -> None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
     except OSError:
-        # Nobody listens; the exit code still tells.
+        # No process listens; the exit code still tells.
         return
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command
-from holdfast.cli.console import here
+from holdfast.cli.console import current_directory
 from holdfast.cli.terminal import is_terminal
 from holdfast.model.config.keys import KEYS
 from holdfast.model.message_text import visible
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.console import Console
     from holdfast.engine.hosting.host import Host
-    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.monitor import HostEvent
     from holdfast.engine.hosting.working_directory import HostedDirectory
 
 
@@ -54,7 +54,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
         )
     # What is loaded here stays until the end: to look through it for garbage meanwhile takes a fifth of the start.
     gc.disable()
-    from holdfast.api.mcp.server import Serving, serve
+    from holdfast.api.mcp.server import ServeOptions, serve
 
     gc.freeze()
     gc.enable()
@@ -69,7 +69,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
         sys.stderr.flush()
 
     serve(
-        Serving(
+        ServeOptions(
             open_host=_opener(console, arguments),
             forks=None if arguments.forks is None else os.path.abspath(os.fsencode(arguments.forks)),
             socket=None if arguments.socket is None else os.fsencode(arguments.socket),
@@ -81,16 +81,16 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 
 def _opener(
     console: Console, arguments: argparse.Namespace
-) -> Callable[[Callable[[HostedDirectory, Event], object]], Host]:
+) -> Callable[[Callable[[HostedDirectory, HostEvent], object]], Host]:
     from holdfast.engine.hosting.host import Host
-    from holdfast.engine.hosting.working_directory import WorkingDirectory
+    from holdfast.engine.hosting.working_directory import DirectorySpec
 
-    first = console.directory or here()
-    given = [WorkingDirectory(os.fsencode(path)) for path in (first, *arguments.add)]
-    given += [WorkingDirectory(os.fsencode(path), access="read_only") for path in arguments.add_read_only]
+    first = console.directory or current_directory()
+    given = [DirectorySpec(os.fsencode(path)) for path in (first, *arguments.add)]
+    given += [DirectorySpec(os.fsencode(path), access="read_only") for path in arguments.add_read_only]
     flags = {} if arguments.isolation is None else {"isolation.level": arguments.isolation}
 
-    def open_host(notify: Callable[[HostedDirectory, Event], object]) -> Host:
+    def open_host(notify: Callable[[HostedDirectory, HostEvent], object]) -> Host:
         home = None if console.home is None else os.fsencode(console.home)
         return Host(given, home=home, flags=flags, guard=arguments.guard, notify=notify)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast import Workspace
     from holdfast.cli.console import Console
-    from holdfast.engine.merging.fork_merge import Merged
+    from holdfast.engine.merging.fork_merge import ForkMerge
     from holdfast.engine.merging.stacked_plan import MergePlan, Resolution
 
 
@@ -57,7 +57,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         from holdfast.engine.encoding import workspace_json
 
-        console.give(workspace_json.merged(found))
+        console.give(workspace_json.merge_result(found))
     else:
         _say(console, found)
     return _ended(found)
@@ -95,7 +95,7 @@ def _resolutions(
     return found
 
 
-def _say(console: Console, found: Merged) -> None:
+def _say(console: Console, found: ForkMerge) -> None:
     plan = found.plan
     if found.restored is not None:
         restored = found.restored
@@ -117,10 +117,10 @@ def _say(console: Console, found: Merged) -> None:
     console.say(*only_there(found.not_captured, "the fork"))
     if plan.overlapping:
         console.say(f"{files(len(plan.overlapping))} changed on both sides:")
-        from holdfast.engine.merging.stacked_plan import detail
+        from holdfast.engine.merging.stacked_plan import describe
 
         for one in plan.overlapping:
-            console.say(f"  {show_path(one.path)}: {detail(one)}")
+            console.say(f"  {show_path(one.path)}: {describe(one)}")
             console.say(*(f"    {line}" for line in (*_declined(found, one.path), *_foreseen(found, one.path))))
             differences = found.prepared.differences.get(one.path, ("", ""))
             for what, hunks in zip(("here", "in the fork"), differences, strict=True):
@@ -128,7 +128,7 @@ def _say(console: Console, found: Merged) -> None:
                     console.say(f"    {what}:", *(f"      {visible(line)}" for line in hunks.splitlines()))
 
 
-def _declined(found: Merged, path: bytes) -> list[str]:
+def _declined(found: ForkMerge, path: bytes) -> list[str]:
     """Why no rung has applied it."""
     return [
         f"{tried.rung}: {visible(tried.said)}"
@@ -139,7 +139,7 @@ def _declined(found: Merged, path: bytes) -> list[str]:
     ]
 
 
-def _foreseen(found: Merged, path: bytes) -> list[str]:
+def _foreseen(found: ForkMerge, path: bytes) -> list[str]:
     """What each rung would do about it."""
     expected = found.prepared.foreseen.get(path)
     return [] if expected is None else foreseen(expected.to_json())
@@ -155,7 +155,7 @@ def _would(plan: MergePlan) -> str:
     )
 
 
-def _reapplied(found: Merged) -> list[str]:
+def _reapplied(found: ForkMerge) -> list[str]:
     lines: list[str] = []
     for one in found.prepared.records:
         by = dict.fromkeys(tried.rung for tried in one.tried if tried.result == "answered")
@@ -164,7 +164,7 @@ def _reapplied(found: Merged) -> list[str]:
     return lines
 
 
-def _ended(found: Merged) -> int:
+def _ended(found: ForkMerge) -> int:
     if found.plan.overlapping and not found.dry_run:
         waiting = [one for one in found.prepared.records if one.outcome == "pending"]
         raise RefusedError(

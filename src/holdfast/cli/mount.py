@@ -1,4 +1,4 @@
-"""``mount``: a checkpoint as a directory, until somebody unmounts it or a command has ended."""
+"""``mount``: a checkpoint as a directory, until it is unmounted or a command has ended."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def _stay(console: Console, mounted: Mounted, signals: _Signals) -> None:
 def _run(console: Console, mounted: Mounted, words: list[str], signals: _Signals) -> int:
     """Run a command; its exit code."""
     try:
-        # The shell replaces itself by the command: this process, which has to answer whoever looks at the mount, would
-        # stand still until a program that lies in there has been started.
+        # The shell replaces itself by the command: this process, which has to answer those that look at the mount,
+        # would stand still until a program that lies in there has been started.
         process = subprocess.Popen(["/bin/sh", "-c", 'exec "$@"', "sh", *words])
     except OSError as error:
         raise StorageError(f"cannot run a command: {error.strerror}") from error

@@ -26,13 +26,13 @@ def short(checkpoint_id: str) -> str:
     return checkpoint_id[:SHORT]
 
 
-def named(checkpoint: Checkpoint) -> str:
+def checkpoint_title(checkpoint: Checkpoint) -> str:
     """``3f2a9c1b04de "before the refactoring"``."""
     label = f' "{visible(checkpoint.label)}"' if checkpoint.label else ""
     return f"{short(checkpoint.id)}{label}"
 
 
-def counted(counts: Counts) -> str:
+def counts_text(counts: Counts) -> str:
     """``12 added, 3 modified, 1 deleted``, without what is 0; ``no changes`` if all are."""
     parts = ((counts.added, "added"), (counts.modified, "modified"), (counts.deleted, "deleted"))
     return ", ".join(f"{number:,} {what}" for number, what in parts if number) or "no changes"

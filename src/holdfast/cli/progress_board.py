@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.live import Live
 
-    from holdfast.engine.experiments.attempts import Attempt, Moved, Phase
+    from holdfast.engine.experiments.attempts import Attempt, AttemptProgress, Phase
 
 _COLOURS: dict[Phase, str] = {
     "waiting": "dim",
@@ -64,7 +64,7 @@ class Board:
             self._live.stop()
             self._live = None
 
-    def __call__(self, moved: Moved) -> None:
+    def __call__(self, moved: AttemptProgress) -> None:
         """See `holdfast.engine.experiments.attempts.Tell`."""
         from holdfast.engine.experiments.attempts import ENDS
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.cli.console import Console
     from holdfast.engine.encoding.workspace_json import Json
     from holdfast.engine.promotion.manager import Promotion, Promotions
-    from holdfast.engine.promotion.spec import Answer
+    from holdfast.engine.promotion.spec import PromotionAnswer
 
 EXITS = {"promoted": 0, "unchanged": 0, "clean": 0, "needs_reapply": 4}
 """By result; all others are failures."""
@@ -73,7 +73,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.promotion import promotion_json
-    from holdfast.engine.promotion.manager import Named, Promotions
+    from holdfast.engine.promotion.manager import ProductionRef, Promotions
 
     _check(arguments)
     promotions = Promotions(home=console.home, tell=lambda step: _tell(console, step, steps=arguments.steps))
@@ -94,7 +94,9 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
         else:
             done = promotions.promote(
                 arguments.fork,
-                to=Named.parse(arguments.production) if arguments.production else arguments.to or console.directory,
+                to=ProductionRef.parse(arguments.production)
+                if arguments.production
+                else arguments.to or console.directory,
                 author=arguments.author,
                 message=arguments.message,
                 command=f"holdfast promote {shlex.quote(display(os.fsencode(arguments.fork)))}",
@@ -158,14 +160,14 @@ def _interrupted_by_signals() -> Generator[None]:
 
 def _tell(console: Console, step: str, *, steps: bool) -> None:
     if steps and console.json:
-        with suppress(OSError):  # nobody listens; it goes on
+        with suppress(OSError):  # no process listens; it goes on
             console.give({"step": step})
             sys.stdout.flush()
     if is_terminal(sys.stderr) and not console.quiet and not console.json:
         sys.stderr.write(f"{_STEPS.get(step, step)} …\n")
 
 
-def _plan(answer: Answer, files: Sequence[Json] = ()) -> list[str]:
+def _plan(answer: PromotionAnswer, files: Sequence[Json] = ()) -> list[str]:
     if answer.result == "unchanged":
         return ["Nothing to promote: production has all of it."]
     counts = answer.changes

@@ -160,14 +160,13 @@ def _go(console: Console, work: Work, verb: str, *, asks: bool) -> int:
 
 def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) -> int:
     """Do ``work``, say what came of it, and refuse to call it done if anything had to be left alone."""
-    from holdfast.engine.encoding import workspace_json
-
     with console.progress() as progress:
         result = work(workspace, progress)
     if console.json:
-        from holdfast.engine.history.undo_guards import told_processes
+        from holdfast.engine.encoding import workspace_json
+        from holdfast.model.message_text import process_details
 
-        console.give({**workspace_json.restored(result), "stopped": told_processes(result.stopped)})
+        console.give({**workspace_json.restore_result(result), "stopped": process_details(result.stopped)})
     else:
         console.say(*_lines(result, verb))
     if result.skipped:
@@ -188,7 +187,7 @@ def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
         yield from (f"  would delete  {show_path(path)}" for path in result.deleted)
         return
     if result.stopped:
-        from holdfast.engine.history.undo_guards import named_processes
+        from holdfast.model.message_text import named_processes
 
         yield visible(f"Ended {named_processes(result.stopped)}.")
     if result.written or result.deleted or result.skipped:

@@ -99,9 +99,9 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         import json
 
-        from holdfast.engine.encoding import step_json as encoding_undo
+        from holdfast.engine.encoding import step_json
 
-        sys.stderr.write(json.dumps(encoding_undo.ran(result)) + "\n")
+        sys.stderr.write(json.dumps(step_json.run_result(result)) + "\n")
     elif not console.quiet:
         sys.stderr.writelines(f"holdfast: {line}\n" for line in _summary(result))
     sys.stderr.flush()
@@ -128,9 +128,9 @@ def _isolation(configured: Isolation, arguments: argparse.Namespace) -> Isolatio
     for name in ("hidden", "visible", "writable"):
         if name in given:
             given[name] = [os.path.abspath(os.path.expanduser(path)) for path in given[name]]
-    from holdfast.engine.running.isolation import adjusted
+    from holdfast.engine.running.isolation import adjust
 
-    return adjusted(configured, given)
+    return adjust(configured, given)
 
 
 def _limit(name: str, value: str) -> int:
@@ -189,7 +189,7 @@ def _were(steps: Sequence[int]) -> str:
 
 
 def _ask(ticket: TicketInfo) -> bool | None:
-    """Ask a person at the terminal; None if that is not for us: nobody answers, or a program has the keyboard.
+    """Ask a person at the terminal; None if that is not for us: no person answers, or a program has the keyboard.
 
     What allows it is a number that only the question shows: what was typed before it, and what a program has the
     terminal say by itself (reports of its colours, its title, its cursor), is no answer.

@@ -74,7 +74,7 @@ def _refuse(arguments: argparse.Namespace, *names: str) -> None:
 def _serve(console: Console, arguments: argparse.Namespace) -> int:
     console.prepare_log(news=True, for_programs=True)
     _require("uvicorn", "starlette")
-    from holdfast.api.rest.server import Serving, serve
+    from holdfast.api.rest.server import ServeOptions, serve
 
     def ready(address: str) -> None:
         if console.json:
@@ -83,7 +83,7 @@ def _serve(console: Console, arguments: argparse.Namespace) -> int:
             console.say(f"Listening at {visible(address)}; Ctrl-C ends it.")
 
     unsaved = serve(
-        Serving(
+        ServeOptions(
             home=None if console.home is None else os.fsencode(console.home),
             listen=arguments.listen,
             socket=None if arguments.socket is None else os.fsencode(arguments.socket),
@@ -143,7 +143,7 @@ def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> 
         else:
             console.answer(map(_line, rows))
         return 0
-    secret, row = tokens.create(
+    secret, row = tokens.create_token(
         catalog,
         opener.clock,
         os.urandom,

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
-from holdfast.cli.phrases import changed, compact, counted, files, named, reasons, short
+from holdfast.cli.phrases import changed, checkpoint_title, compact, counts_text, files, reasons, short
 from holdfast.cli.terminal import show_path, when
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.message_text import named_steps, plural, size, visible
@@ -27,9 +27,9 @@ def _status(console: Console, arguments: argparse.Namespace) -> int:
         result = workspace.status()
         ignored = workspace.ignored() if arguments.ignored else None
         if not (console.json or arguments.ignored) and result.not_captured:
-            from holdfast.engine.history.status import without_told
+            from holdfast.engine.history.status import without_reported
 
-            result = result._replace(not_captured=without_told(workspace.folder, result.not_captured))
+            result = result._replace(not_captured=without_reported(workspace.folder, result.not_captured))
     if console.json:
         console.give(
             workspace_json.status(result) if ignored is None else workspace_json.status_and_ignored(result, ignored)
@@ -52,9 +52,9 @@ def _status_lines(console: Console, result: Status) -> Iterator[str]:
     if last is None:
         yield f"No checkpoint yet; {files(len(result.changes))} to save with `holdfast checkpoint`."
     elif result.clean:
-        yield f"Nothing has changed since {named(last)} of {when(last.created_at)}."
+        yield f"Nothing has changed since {checkpoint_title(last)} of {when(last.created_at)}."
     else:
-        yield f"{plural(len(result.changes), 'change')} since {named(last)} of {when(last.created_at)}:"
+        yield f"{plural(len(result.changes), 'change')} since {checkpoint_title(last)} of {when(last.created_at)}:"
         yield from changed(console.paint, result.changes)
     if result.watch_failure is not None:
         yield console.paint(f"The watcher fails, and goes on trying: {visible(result.watch_failure)}", "red")
@@ -164,7 +164,7 @@ def _details_lines(console: Console, result: Details) -> Iterator[str]:
         ("command", visible(about.command)),
         ("holds", f"{files(item.total_files)}, {size(item.total_bytes)}"),
         ("stored", f"{plural(item.new_blobs, 'new blob')}, {size(item.stored_bytes)}"),
-        ("changes", counted(item.changes)),
+        ("changes", counts_text(item.changes)),
     )
     for name, value in facts:
         if value:

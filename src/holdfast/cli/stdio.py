@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
-from holdfast.cli.console import here
+from holdfast.cli.console import current_directory
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ def _stdio(console: Console, _arguments: argparse.Namespace) -> int:
     from holdfast.api.stdio.server import serve
 
     console.prepare_log(for_programs=True)
-    directory = os.path.abspath(os.fsencode(console.directory or here()))
+    directory = os.path.abspath(os.fsencode(console.directory or current_directory()))
     serve(directory=directory, home=None if console.home is None else os.fsencode(console.home))
     return 0
 

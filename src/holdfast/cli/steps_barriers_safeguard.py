@@ -56,7 +56,7 @@ def _configure_steps(parser: argparse.ArgumentParser) -> None:
 
 
 def _steps(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import step_json as encoding_undo
+    from holdfast.engine.encoding import step_json
 
     if (arguments.verb is None) != (arguments.id is None) or (arguments.discard and arguments.verb is not None):
         raise UsageError("`steps`, `steps show ID` or `steps --discard`")
@@ -70,14 +70,14 @@ def _steps(console: Console, arguments: argparse.Namespace) -> int:
         elif arguments.verb is None:
             found = workspace.steps()
             if console.json:
-                console.give(encoding_undo.steps(found))
+                console.give(step_json.steps(found))
             else:
                 console.answer(_step_line(console, step) for step in reversed(found))
         else:
             step, changes = workspace.step(arguments.id)
             left = workspace.conflicts(step.id) if step.state == "partly" else ()
             if console.json:
-                console.give(encoding_undo.step_with_changes(step, changes, left))
+                console.give(step_json.step_with_changes(step, changes, left))
             else:
                 console.answer(_about(step, changes, left))
     return 0
@@ -135,7 +135,7 @@ def _configure_step(parser: argparse.ArgumentParser) -> None:
 
 
 def _step(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import step_json as encoding_undo
+    from holdfast.engine.encoding import step_json
 
     if arguments.label and arguments.verb != "begin":
         raise UsageError(f"step {arguments.verb} takes no label")
@@ -146,17 +146,17 @@ def _step(console: Console, arguments: argparse.Namespace) -> int:
             answer, line = {"id": number}, f"Step {number} is open: all that follows belongs to it."
         elif arguments.verb == "commit":
             step = workspace.commit_step()
-            answer, line = encoding_undo.step(step), f"Closed step {step.id}: {plural(step.paths, 'path')} changed."
+            answer, line = step_json.step(step), f"Closed step {step.id}: {plural(step.paths, 'path')} changed."
         else:
             report = workspace.rollback_step()
             left = report.conflicts
-            answer = encoding_undo.rolled_back(report)
-            line = f"Took {named_steps(report.steps)} back{_but_for(left)}"
+            answer = step_json.rollback_result(report)
+            line = f"Took {named_steps(report.steps)} back{_left_note(left)}"
     _say(console, answer, line, left)
     return 0
 
 
-def _but_for(left: Sequence[ConflictInfo]) -> str:
+def _left_note(left: Sequence[ConflictInfo]) -> str:
     return ", but for what is left alone:" if left else "."
 
 
@@ -178,12 +178,12 @@ def _configure_barriers(_parser: argparse.ArgumentParser) -> None:
 
 
 def _barriers(console: Console, _arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import step_json as encoding_undo
+    from holdfast.engine.encoding import step_json
 
     with console.open() as workspace:
         found = workspace.barriers()
     if console.json:
-        console.give(encoding_undo.barriers(found))
+        console.give(step_json.barriers(found))
     else:
         console.answer(map(_barrier_line, found))
     return 0
@@ -206,7 +206,7 @@ def _configure_safeguard(parser: argparse.ArgumentParser) -> None:
 
 
 def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import step_json as encoding_undo
+    from holdfast.engine.encoding import step_json
 
     if (arguments.verb == "list") != (arguments.id is None):
         raise UsageError("`safeguard list`, `safeguard allow ID` or `safeguard deny ID`")
@@ -214,7 +214,7 @@ def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
         if arguments.verb == "list":
             held = workspace.held()
             if console.json:
-                console.give(encoding_undo.tickets(held))
+                console.give(step_json.tickets(held))
             else:
                 console.answer(map(_ticket_line, held))
             return 0
@@ -223,8 +223,8 @@ def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.verb == "allow":
         line = f"Allowed; step {ticket.step} goes on."
     else:
-        line = f"Denied; step {ticket.step} was taken back{_but_for(left)}"
-    _say(console, {**encoding_undo.ticket(ticket), "conflicts": encoding_undo.conflicts(left)}, line, left)
+        line = f"Denied; step {ticket.step} was taken back{_left_note(left)}"
+    _say(console, {**step_json.ticket(ticket), "conflicts": step_json.conflicts(left)}, line, left)
     return 0
 
 

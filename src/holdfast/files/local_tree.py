@@ -6,16 +6,16 @@ import os
 import stat
 import time
 
-from holdfast.files.ignore.reserved_paths import Reserved, find_reserved
+from holdfast.files.ignore.reserved_paths import ReservedPaths, find_reserved
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, IgnoreSources
 from holdfast.files.index.stat_index import StatIndex, load
-from holdfast.files.scan.baseline import Findings, Trust
+from holdfast.files.scan.baseline import ScanFindings, TrustedContent
 from holdfast.files.scan.file_capture import failure, is_racy, peek
-from holdfast.files.scan.file_content import KEPT, Reader
+from holdfast.files.scan.file_content import KEPT, FileReader
 from holdfast.files.scan.parallel_scan import end_early
 from holdfast.files.scan.scanner import REPLACED, Scanner
 from holdfast.files.scan.tree_descent import open_directory, rules_above
-from holdfast.files.tree import ROOT_GONE, Scan
+from holdfast.files.tree import ROOT_GONE, ScanResult
 from holdfast.files.write.rooted_access import Root, open_root
 from holdfast.model.config.settings import Capture, Files
 from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES, HashSink
@@ -28,12 +28,12 @@ from holdfast.model.paths import display, under
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-    from holdfast.files.git.configuration import User
+    from holdfast.files.git.configuration import GitUser
     from holdfast.files.ignore.excluded_paths import ExcludedDirectories
-    from holdfast.files.index.stat_index import Known, Signature
-    from holdfast.files.scan.capture_estimate import Estimate
-    from holdfast.files.scan.overlay_layer import Layer
-    from holdfast.files.tree import Applied, Cleaned, DirtySource, Lookup, Notes, Saved
+    from holdfast.files.index.stat_index import KnownFile, Signature
+    from holdfast.files.scan.capture_estimate import CaptureEstimate
+    from holdfast.files.scan.overlay_layer import UpperLayer
+    from holdfast.files.tree import ApplyNotes, ApplyResult, CleanResult, DirtySource, EntryLookup, SavedManifest
     from holdfast.files.write.directory_modes import DirectoryModes
     from holdfast.model.content import BlobSink, Content, Progress, Supply
     from holdfast.model.entries import Change
@@ -60,8 +60,8 @@ class LocalTree:
         never: Iterable[bytes] = (),
         capture: Capture = _CAPTURE,
         files: Files = _FILES,
-        user: User | None = None,
-        layer: Layer | None = None,
+        user: GitUser | None = None,
+        layer: UpperLayer | None = None,
     ) -> None:
         """``root`` is absolute. ``index`` is the index's file (None: it is kept in memory only), ``modes`` that of
         `DirectoryModes`. ``never`` are absolute paths of directories that are ours (I14). ``capture`` says what a scan
@@ -78,13 +78,13 @@ class LocalTree:
         self._sources = IgnoreSources(root, user=user, exclude=capture.exclude)
         self._owner = tuple(None if number < 0 else number for number in files)
         self._layer = layer
-        self._findings = Findings()
+        self._findings = ScanFindings()
         self._pending: set[bytes] = set()
         """What may have changed since the last scan that came to its end."""
         self._everything = True
         self._outer: bytes = b""
         self._identity: tuple[int, int] | None = None
-        self._reserved: Reserved = Reserved(frozenset(), frozenset())
+        self._reserved: ReservedPaths = ReservedPaths(frozenset(), frozenset())
         """What the last scan left alone."""
         self._excluded: ExcludedDirectories | None = None
 
@@ -94,7 +94,7 @@ class LocalTree:
         return self._layer is not None
 
     @property
-    def linked(self) -> bool:
+    def has_hard_links(self) -> bool:
         """Whether any file that is not ignored had several names when all of the tree was looked at last."""
         return self._findings.linked
 
@@ -126,13 +126,13 @@ class LocalTree:
         sink: BlobSink,
         *,
         base: Hash | None = None,
-        lookup: Lookup | None = None,
-        saved: Saved | None = None,
+        lookup: EntryLookup | None = None,
+        saved: SavedManifest | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], None] | None = None,
         also: Container[bytes] = (),
-    ) -> Scan:
+    ) -> ScanResult:
         """See `Tree.scan`. A remembered hash is used only for content that the index's label or ``lookup`` shows to be
         stored; with a `HashSink`, which stores nothing, for all. Raises `StorageError` if the root cannot be read.
         """
@@ -150,7 +150,7 @@ class LocalTree:
                     "the workspace's directory cannot be read: %s; it is taken to be as it was saved last",
                     error.strerror,
                 )
-                return Scan(base, {}, [NotCaptured(b"", failure(error) + KEPT)], 0)
+                return ScanResult(base, {}, [NotCaptured(b"", failure(error) + KEPT)], 0)
             raise _no_root(self.root, error) from error
         try:
             outer = self._sources.outer()
@@ -160,13 +160,13 @@ class LocalTree:
                 if filled and self.dirty is None:
                     self.save_index()
             hashes_only = isinstance(sink, HashSink)
-            trust = Trust(
+            trust = TrustedContent(
                 index,
                 hashes_only=hashes_only,
                 base=base,
                 lookup=lookup,
                 full_hash=full_hash,
-                beneath=None if self._layer is None else self._layer.beneath,
+                beneath=None if self._layer is None else self._layer.lower_entry,
             )
             about = os.fstat(fd)
             identity = (about.st_dev, about.st_ino)
@@ -182,10 +182,10 @@ class LocalTree:
             # Until the scan has come to its end, what is remembered of the tree is of two times.
             self._everything = True
             if whole:
-                self._findings = Findings()
+                self._findings = ScanFindings()
                 if self._excluded is not None:
                     self._excluded.refresh()
-            reader = Reader(index, self._findings, sink, self._capture, lookup=lookup, saved=saved, also=also)
+            reader = FileReader(index, self._findings, sink, self._capture, lookup=lookup, saved=saved, also=also)
             scanner = Scanner(index, self._findings, trust, reader, reserved=reserved, saved=saved, progress=progress)
             if whole:
                 index.close()
@@ -213,10 +213,10 @@ class LocalTree:
         not_captured = [NotCaptured(path, reason) for path, reason in sorted(self._findings.not_captured.items())]
         if base is not None and index.root == base:
             changes: dict[bytes, Entry | None] = {path: after for path, (_, after) in index.delta.items()}
-            return Scan(base, changes, not_captured, reader.files_read)
-        return Scan(None, dict(index.entries()), not_captured, reader.files_read)
+            return ScanResult(base, changes, not_captured, reader.files_read)
+        return ScanResult(None, dict(index.entries()), not_captured, reader.files_read)
 
-    def _scan_some(self, scanner: Scanner, fd: int, trust: Trust) -> None:
+    def _scan_some(self, scanner: Scanner, fd: int, trust: TrustedContent) -> None:
         """Look at what may have changed: known files, directories with others in them, dirty directories whole."""
         index = self.index
         index.close()
@@ -224,7 +224,7 @@ class LocalTree:
         levels: set[bytes] = {_nearest(path, known) for path in trust.suspects}
         whole: set[bytes] = set()
         touched: dict[bytes, list[bytes]] = {}
-        for path in self._pending | self._findings.again:
+        for path in self._pending | self._findings.rescan:
             parent, _, name = path.rpartition(b"/")
             if name in _RULE_FILES and parent in known:
                 whole.add(parent)
@@ -241,7 +241,7 @@ class LocalTree:
             if path in scanner.visited or path not in known or (done and under(path, done[-1])):
                 continue
             recursive = path in whole
-            if not recursive and path not in levels and scanner.touch(fd, path, touched[path]):
+            if not recursive and path not in levels and scanner.scan_names(fd, path, touched[path]):
                 continue
             try:
                 directory = open_directory(fd, path)
@@ -254,7 +254,7 @@ class LocalTree:
                 if error.errno in REPLACED:
                     scanner.forget(path)
                 else:
-                    scanner.lose(path, error)
+                    scanner.record_unreadable(path, error)
                     done.append(path)
                 continue
             if recursive:
@@ -290,7 +290,7 @@ class LocalTree:
         if self._layer is not None:
             self._layer.save(self._index_path)
 
-    def _rooted(self, reserved: Reserved | None = None, modes: DirectoryModes | None = None) -> Root:
+    def _rooted(self, reserved: ReservedPaths | None = None, modes: DirectoryModes | None = None) -> Root:
         """Access to the root as it is now."""
         try:
             return Root(open_root(self.root), reserved=reserved, modes=modes)
@@ -359,8 +359,8 @@ class LocalTree:
         *,
         nonce: str,
         progress: Progress | None = None,
-        notes: Notes | None = None,
-    ) -> Applied:
+        notes: ApplyNotes | None = None,
+    ) -> ApplyResult:
         """See `Tree.apply`."""
         from holdfast.files.write.applier import Applier
         from holdfast.files.write.directory_modes import DirectoryModes
@@ -377,7 +377,7 @@ class LocalTree:
             finally:
                 modes.save()
 
-    def clean(self, nonce: str) -> Cleaned:
+    def clean(self, nonce: str) -> CleanResult:
         """See `Tree.clean`."""
         from holdfast.files.write.applier import Applier
 
@@ -391,7 +391,7 @@ class LocalTree:
         reserved = find_reserved(self.root, self._never)
         return excluded_paths(self.root, self._sources.outer(), reserved=reserved.paths)
 
-    def estimate(self, *, max_files: int, max_bytes: int) -> Estimate:
+    def estimate(self, *, max_files: int, max_bytes: int) -> CaptureEstimate:
         """How much a first checkpoint would capture: see `holdfast.files.scan.capture_estimate.estimate`."""
         from holdfast.files.scan.capture_estimate import estimate
 
@@ -402,12 +402,12 @@ class LocalTree:
 class _Observed:
     """The index as an `Applier` uses it: what it writes is racy at first, and is looked at again by the next scan."""
 
-    def __init__(self, index: StatIndex, findings: Findings, pending: set[bytes]) -> None:
+    def __init__(self, index: StatIndex, findings: ScanFindings, pending: set[bytes]) -> None:
         self._index = index
         self._findings = findings
         self._pending = pending
 
-    def get(self, path: bytes) -> Known | None:
+    def get(self, path: bytes) -> KnownFile | None:
         return self._index.get(path)
 
     def put(self, path: bytes, entry: Entry, signature: Signature, *, racy: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Small files that say what is under way, or has happened, so that whoever comes after a kill knows (I3).
+"""Small files that say what is under way, or has happened, so that the next process after a kill knows (I3).
 
 Each is a line of a magic with a version and of a checksum (the first 128 bits of BLAKE3 over the body), and a body.
 """
@@ -53,13 +53,13 @@ class NoteFile(NamedTuple):
             raise StorageError(f"cannot read {display(path)}: {error.strerror}") from error
         if data is None:
             if os.path.lexists(path):
-                raise self.bad(folder, f"is not {self.what}, but no file at all")
+                raise self.damaged_error(folder, f"is not {self.what}, but no file at all")
             return None
         head, _, body = data.partition(b"\n")
         if not head.startswith(self.magic) or len(data) > self.max_bytes:
-            raise self.bad(folder, f"is not {self.what} of this version")
+            raise self.damaged_error(folder, f"is not {self.what} of this version")
         if head != self._head(body):
-            raise self.bad(folder, "is damaged: its checksum does not match")
+            raise self.damaged_error(folder, "is damaged: its checksum does not match")
         return body
 
     def remove(self, folder: bytes) -> None:
@@ -73,7 +73,7 @@ class NoteFile(NamedTuple):
         except OSError as error:
             raise StorageError(f"cannot remove {display(path)}: {error.strerror}") from error
 
-    def bad(self, folder: bytes, why: str) -> FormatError:
+    def damaged_error(self, folder: bytes, why: str) -> FormatError:
         """The error for a note that ``why`` says something about, and that nothing can be made of."""
         path = display(self._path(folder))
         return FormatError(f"{path} {why}", hint=f"{self.advice}, and remove {path}")

@@ -16,8 +16,8 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST_LEVELS = 10_000
 
 
-class Own(NamedTuple):
-    """Directories that nobody but Holdfast itself looks into or changes, as they are now."""
+class ProtectedDirectories(NamedTuple):
+    """Directories that only Holdfast itself looks into or changes, as they are now."""
 
     places: frozenset[tuple[int, int]]
     """Device and inode."""
@@ -54,7 +54,7 @@ class Own(NamedTuple):
             raise EscapeError(f"refused path {display(path) or '.'!r}: Holdfast keeps its own things there")
 
 
-def find_own(directories: Iterable[bytes]) -> Own:
+def find_protected(directories: Iterable[bytes]) -> ProtectedDirectories:
     """What the directories, absolute paths, are now; those that are not there are left out."""
     places: set[tuple[int, int]] = set()
     for path in directories:
@@ -63,4 +63,4 @@ def find_own(directories: Iterable[bytes]) -> Own:
         except OSError:
             continue
         places.add((about.st_dev, about.st_ino))
-    return Own(frozenset(places))
+    return ProtectedDirectories(frozenset(places))

@@ -21,7 +21,7 @@ ROOT_GONE = "workspace_gone"
 """The code of the `NotFoundError` for a tree whose root is gone."""
 
 
-class Scan(NamedTuple):
+class ScanResult(NamedTuple):
     """What a tree held at the time of a scan.
 
     Either the whole tree (``base`` is None and ``changes`` maps every path to its entry) or how it differs from the
@@ -36,7 +36,7 @@ class Scan(NamedTuple):
     """How many files were read and hashed."""
 
 
-class Applied(NamedTuple):
+class ApplyResult(NamedTuple):
     """What `Tree.apply` did; the three lists together name every change that was asked for."""
 
     written: list[bytes]
@@ -45,7 +45,7 @@ class Applied(NamedTuple):
     """Paths that were left alone, or whose last writes had to be kept under another name; each with the reason."""
 
 
-class Cleaned(NamedTuple):
+class CleanResult(NamedTuple):
     """What `Tree.clean` did."""
 
     removed: int
@@ -54,7 +54,7 @@ class Cleaned(NamedTuple):
     """What was not ours to remove, under its new name, each with the reason."""
 
 
-class Notes(Protocol):
+class ApplyNotes(Protocol):
     """What `Tree.apply` says before it does something that a kill may leave half done. When a call returns, it is noted
     durably.
     """
@@ -88,13 +88,13 @@ class Tree(Protocol):
         sink: BlobSink,
         *,
         base: Hash | None = None,
-        lookup: Lookup | None = None,
-        saved: Saved | None = None,
+        lookup: EntryLookup | None = None,
+        saved: SavedManifest | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], None] | None = None,
         also: Container[bytes] = (),
-    ) -> Scan:
+    ) -> ScanResult:
         """Find out what the tree holds; content that is not known to be unchanged goes to ``sink``.
 
         ``base`` is the manifest that the caller would like to hear the differences from. The tree may answer in full
@@ -154,8 +154,8 @@ class Tree(Protocol):
         *,
         nonce: str,
         progress: Progress | None = None,
-        notes: Notes | None = None,
-    ) -> Applied:
+        notes: ApplyNotes | None = None,
+    ) -> ApplyResult:
         """Make the tree go from each change's ``before`` to its ``after``, touching nothing else.
 
         ``deletes`` come first, deepest directories last emptied; directories that become empty are removed.
@@ -172,16 +172,16 @@ class Tree(Protocol):
         """
         ...
 
-    def clean(self, nonce: str) -> Cleaned:
+    def clean(self, nonce: str) -> CleanResult:
         """Remove what a killed `apply` with this nonce left lying. Idempotent.
 
-        What somebody else wrote where the call was at work is never removed: it gets a name ending in ``.kept-1`` or
+        What another process wrote where the call was at work is never removed: it gets a name ending in ``.kept-1`` or
         so, and is reported.
         """
         ...
 
 
-class Lookup(Protocol):
+class EntryLookup(Protocol):
     """Gives the entry of a path in some manifest, or None."""
 
     def __call__(self, path: bytes) -> Entry | None:
@@ -189,7 +189,7 @@ class Lookup(Protocol):
         ...
 
 
-class Saved(Protocol):
+class SavedManifest(Protocol):
     """Gives what the manifest that was saved last holds."""
 
     def entries(self, path: bytes) -> Iterable[tuple[bytes, Entry]]:
@@ -204,7 +204,7 @@ class Saved(Protocol):
 # The port through which a tree is told what may have changed since it was last asked.
 
 
-class Dirty(NamedTuple):
+class DirtyPaths(NamedTuple):
     """What may have changed: everything, or just some paths.
 
     Each of ``paths`` is relative to the root and names a file, or a directory that stands for all below it; what was
@@ -221,7 +221,7 @@ class Dirty(NamedTuple):
 class DirtySource(Protocol):
     """Knows what has changed, usually by watching. Each change is told at least once, never before it has happened."""
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         """What may have changed since the last call; all that had happened when this call began is in the answer.
 
         The caller now owns the answer: what it does not make use of (a scan that fails) it must remember itself.

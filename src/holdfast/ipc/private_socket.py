@@ -17,7 +17,7 @@ _CREDENTIALS = struct.Struct("3i")
 _SO_PEERPIDFD = 77
 
 
-class Peer(NamedTuple):
+class SocketPeer(NamedTuple):
     """Who connected, at the moment of connecting."""
 
     pid: int
@@ -30,18 +30,18 @@ class Peer(NamedTuple):
         return self.uid in (os.geteuid(), 0)
 
 
-def peer(connection: socket.socket) -> Peer:
+def peer_of(connection: socket.socket) -> SocketPeer:
     """Who is at the other end of a connection of ``AF_UNIX``."""
     import socket  # who has a connection has paid for it already
 
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return Peer(pid, uid)
+    return SocketPeer(pid, uid)
 
 
 def peer_process(connection: socket.socket) -> int | None:
     """A pidfd of the process that connected, for the caller to close; None if that has ended.
 
-    Before Linux 6.5 it is that of whoever has its number by now.
+    Before Linux 6.5 it is that of the process that has its number by now.
     """
     import socket
 
@@ -51,16 +51,16 @@ def peer_process(connection: socket.socket) -> int | None:
         if error.errno != errno.ENOPROTOOPT:
             return None
     try:
-        return os.pidfd_open(peer(connection).pid)
+        return os.pidfd_open(peer_of(connection).pid)
     except OSError:
         return None
 
 
 def connect(folder: bytes, name: bytes, seconds: float) -> socket.socket | None:
-    """A connection to who answers at the socket in ``folder``, for the caller to close; None where nobody does.
+    """A connection to who answers at the socket in ``folder``, for the caller to close; None where no process does.
 
-    That is where there is nothing, what a dead process has left, or one that takes nobody in for ``seconds``, which is
-    the connection's time limit afterwards. To find nothing costs one look.
+    That is where there is nothing, what a dead process has left, or one that accepts no connection for ``seconds``,
+    which is the connection's time limit afterwards. To find nothing costs one look.
     """
     if not os.path.lexists(folder + b"/" + name):
         return None

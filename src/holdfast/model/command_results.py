@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 
 
-class Request(NamedTuple):
+class CheckpointRequest(NamedTuple):
     """What is asked of a checkpoint."""
 
     kind: Kind = "manual"

@@ -125,7 +125,7 @@ class StorageError(HoldfastError):
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-def lacks_room(error: HoldfastError) -> int:
+def out_of_space_errno(error: HoldfastError) -> int:
     """The errno, if it was raised because a disk is full or a quota is reached; else 0."""
     cause = error.__cause__
     return cause.errno if isinstance(cause, OSError) and cause.errno in _NO_ROOM else 0

@@ -30,7 +30,7 @@ _steps: list[Callable[[], object]] = []
 _turn = allocate_lock()
 
 
-def arrange(level: Level, send: Callable[[], object]) -> None:
+def set_sender(level: Level, send: Callable[[], object]) -> None:
     """Have ``send``, which sends the records from ``level`` on somewhere, called before the first of them.
 
     That is at once if more than warnings are wanted. Takes the place of what was arranged before.
@@ -40,13 +40,13 @@ def arrange(level: Level, send: Callable[[], object]) -> None:
         _send()
 
 
-def sent_already() -> None:
-    """Have what was arranged done now: for whoever sends records of its own the same way."""
+def install_sender() -> None:
+    """Have what was arranged done now: for a module that sends records of its own the same way."""
     if _steps:
         _send()
 
 
-def inherited() -> Level:
+def child_level() -> Level:
     """From which level on processes that work for this one are to log: as this one does, but warnings at least."""
     if "logging" not in sys.modules:
         return "warn"

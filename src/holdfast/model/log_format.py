@@ -44,7 +44,7 @@ _MOST_ITEMS = 100
 logging.addLevelName(LEVELS["trace"], "TRACE")
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object: ``timestamp``, ``level``, ``component``, ``message``, and the record's fields: see
     docs/reference/logs.md.
     """
@@ -65,7 +65,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)  # (in which all is escaped but what is printable ASCII)
 
 
-class Readable(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """``holdfast: warning: …``, with nothing in it that could drive a terminal.
 
     Fields are shown of what is no warning: of what is one, the message says all to people.
@@ -80,26 +80,26 @@ class Readable(logging.Formatter):
         return f"holdfast: {severity}{visible(text)}"
 
 
-class Lines(logging.StreamHandler[TextIO]):
+class LineHandler(logging.StreamHandler[TextIO]):
     """Writes records to a stream, standard error by default, a line each."""
 
     def __init__(self, *, as_json: bool, stream: TextIO | None = None) -> None:
         super().__init__(stream)
-        self.setFormatter(JsonLines() if as_json else Readable())
+        self.setFormatter(JsonFormatter() if as_json else TextFormatter())
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """See `logging.Handler.handleError`: nothing, if nobody listens any more."""
+        """See `logging.Handler.handleError`: nothing, if the stream is closed."""
         import sys
 
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
 
-def send(level: Level, to: Lines) -> None:
+def send(level: Level, to: LineHandler) -> None:
     """Send the library's records from ``level`` on to ``to``, and no more to where an earlier call has sent them."""
     logger = logging.getLogger("holdfast")
     for handler in logger.handlers[:]:
-        if isinstance(handler, Lines):
+        if isinstance(handler, LineHandler):
             logger.removeHandler(handler)
     logger.addHandler(to)
     logger.setLevel(LEVELS[level])

@@ -1,13 +1,31 @@
-"""The text of messages for people: counts, sizes, steps, and what others have written made safe to print."""
+"""The text of messages for people: counts, sizes, steps, processes, and what others have written made safe to print."""
 
 from __future__ import annotations
 
-from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.fast_typing import TYPE_CHECKING, Protocol
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _FEW = 10
+_MAX_PROCESSES_NAMED = 3
+_MAX_PROCESSES = 20
+_COMMAND_CHARS = 80
+
+
+class Process(Protocol):
+    """A process of a run."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def command(self) -> tuple[bytes, ...]:
+        """Its argument list."""
+        ...
 
 
 def listed(things: Iterable[object]) -> str:
@@ -49,6 +67,22 @@ def _ranges(numbers: Sequence[int], between: str = " to ") -> Iterator[str]:
         if following != number + 1:
             yield str(first) if first == number else f"{first}{between}{number}"
             first = following or 0
+
+
+def named_processes(processes: Sequence[Process]) -> str:
+    """Processes by number and command, for people."""
+    shown = ", ".join(f"process {one.pid} ({_command(one)})" for one in processes[:_MAX_PROCESSES_NAMED])
+    more = len(processes) - _MAX_PROCESSES_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def process_details(processes: Sequence[Process]) -> list[dict[str, object]]:
+    """The same, for programs."""
+    return [{"pid": one.pid, "command": [display(word) for word in one.command]} for one in processes[:_MAX_PROCESSES]]
+
+
+def _command(process: Process) -> str:
+    return display(b" ".join(process.command))[:_COMMAND_CHARS] or "?"
 
 
 def size(number: int) -> str:

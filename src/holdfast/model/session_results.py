@@ -97,11 +97,11 @@ class Deleted(NamedTuple):
     directory: bytes | None
     """That of a fork, with all that is in it; None: it works in place, or its directory was not found."""
     not_found: bytes | None = None
-    """Where the directory of a fork was not, as somebody has moved or removed it."""
+    """Where the directory of a fork was not, as it was moved or removed."""
     now_at: bytes | None = None
     """Where that is now, and stays, if it is known."""
     not_captured: Sequence[NotCaptured] = ()
-    """What is in the directory that goes alone, and in no checkpoint; empty where nobody has looked."""
+    """What is in the directory that goes alone, and in no checkpoint; empty where that was not looked for."""
 
 
 class Swept(NamedTuple):

@@ -30,7 +30,7 @@ What is not known ranks above what changes files, and below what is known to be 
 """
 
 SessionKind = Literal["auto", "manual", "fork", "branch"]
-"""Why a session checkpoint was taken: by a trigger, by somebody, as where a fork began, for a branch."""
+"""Why a session checkpoint was taken: by a trigger, on request, as where a fork began, for a branch."""
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 """In their order."""
@@ -50,7 +50,7 @@ class Triggers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     idle_seconds: float = 30.0
     """When nothing was done for so long."""
     min_seconds: float = 5.0
-    """But not so soon after the last time, unless somebody asks for it."""
+    """But not so soon after the last time, unless it is asked for."""
     max_journal: int = 1000
     """At so many entries in the journal, whatever else holds: it never has more to replay."""
 
@@ -113,7 +113,7 @@ class CommandEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Microseconds since 1970-01-01 UTC."""
     duration_ms: int = 0
     result: CommandResult | None = None
-    """None: it was in flight when the session was killed, and nobody knows how it ended."""
+    """None: it was in flight when the session was killed, and it is not known how it ended."""
     before: CheckpointId | None = None
     after: CheckpointId | None = None
     """The workspace's checkpoints that hold the tree before and after it; the same one if it changed nothing. Retention
@@ -159,7 +159,7 @@ class SessionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     history: tuple[CommandEntry, ...]
     """The commands since the parent, oldest first."""
     metadata: Mapping[str, str] = {}
-    """What whoever took it says of it."""
+    """What its author says of it."""
 
 
 class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -177,12 +177,12 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 # --- the journal: what has happened since the session checkpoint that HEAD names ---
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="command"):
+class CommandEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="command"):
     """A command began, and ended if ``ended``."""
 
     entry: CommandEntry
     ended: bool = False
-    """False while it runs; true also once it is known that nobody will ever know how it ended."""
+    """False while it runs; true also once it is known that its end will never be known."""
     cwd: str = ""
     """The directory that it left the shell in; empty: the one that it began in."""
     exported: Mapping[str, str] = {}
@@ -193,7 +193,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """`State.unset` since, if it is another."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="found"):
+class TreeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="found"):
     """The directory held another tree than the last one that was recorded; it was saved."""
 
     tree: CheckpointId
@@ -201,14 +201,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Microseconds since 1970-01-01 UTC."""
 
 
-class Counted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="counted"):
+class MetricEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="counted"):
     """Something that `Metrics` counts has happened, and nothing else has changed."""
 
     what: Literal["forks", "recoveries"]
     at: int
 
 
-class Leaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="leaving"):
+class CheckoutEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="leaving"):
     """The tree is being brought to that of another session checkpoint: nothing comes behind it."""
 
     target: SessionHash
@@ -217,7 +217,7 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The newest event in the workspace's history when it began."""
 
 
-class Merging(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="merging"):
+class MergeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="merging"):
     """The tree is being brought to ``target``, in which something was brought together with it: by a merge, a pick, or
     an adoption. Nothing comes behind it.
     """
@@ -232,4 +232,4 @@ class Merging(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     metadata: Mapping[str, str] = {}
 
 
-JournalEntry = Ran | Found | Counted | Leaving | Merging
+JournalEntry = CommandEvent | TreeEvent | MetricEvent | CheckoutEvent | MergeEvent

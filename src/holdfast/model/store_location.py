@@ -1,4 +1,4 @@
-"""Where objects can be kept: what names a directory of this machine, or a bucket."""
+"""Where a store can be: what names a directory of this machine or a bucket, and a catalog on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -56,3 +56,30 @@ def fault_of(location: str | bytes) -> str | None:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+
+
+CATALOG_SCHEMES = ("postgresql://", "postgres://")
+CATALOG_SECRETS = ("password", "sslpassword", "oauth_client_secret")
+"""What the URL of a catalog may say that is for its owner alone, as libpq calls it."""
+
+
+def is_catalog_url(catalog: str) -> bool:
+    """True if ``store.catalog`` names a database on PostgreSQL."""
+    return catalog.startswith(CATALOG_SCHEMES)
+
+
+def without_secrets(catalog: str) -> str:
+    """The URL without its passwords, for a user who has them elsewhere (as in ``~/.pgpass``); read as libpq reads it,
+    but without loading that. What is no URL of a catalog comes to nothing.
+    """
+    if not is_catalog_url(catalog):
+        return ""
+    from urllib.parse import unquote
+
+    scheme, _, rest = catalog.partition("://")
+    user, at, _ = rest.partition("@")
+    if at and "/" not in user:
+        rest = user.partition(":")[0] + rest[len(user) :]
+    place, question, query = rest.partition("?")
+    kept = [word for word in query.split("&") if unquote(word.partition("=")[0]) not in CATALOG_SECRETS]
+    return f"{scheme}://{place}{question if kept else ''}{'&'.join(kept)}"

@@ -3,7 +3,8 @@
 Where that is sound it is a copy of this process, which is there in a millisecond; else a new interpreter, which takes a
 hundred. A copy is sound of a process with a single thread (the locks that others hold would be held for ever), and
 which has not even loaded SQLite: what that knows of its open files is wrong in a copy, so that a database which both
-use would be damaged. That is so at the beginning of a command: whoever wants a copy starts it before anything else.
+use would be damaged. That is so at the beginning of a command: a command that wants a copy starts it before anything
+else.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _MOST_BYTES: Final = 1 << 20
 _IN, _OUT, _ERR = 0, 1, 2
 _KILL, _TERMINATE = 9, 15
 
-_going_on: set[int] = set()
+_detached: set[int] = set()
 """Those that were let go, until they are known to have ended."""
 
 
-class Worker:
+class DetachedWorker:
     """Such a process, which waits for its order on its standard input."""
 
     def __init__(self, module: str) -> None:
@@ -32,16 +33,16 @@ class Worker:
         It is in a session of its own and in the root directory; nothing is open in it but its standard streams, of
         which the third is ours.
         """
-        _wait_for_ended()
+        _reap_detached()
         order_read, order = os.pipe2(os.O_CLOEXEC)
         said, said_write = os.pipe2(os.O_CLOEXEC)
         try:
             if _may_be_copied():
                 self.pid = _copy(module, order_read, said_write)
             else:
-                from holdfast.processes.module_process import start
+                from holdfast.processes.module_process import start_module
 
-                process = start(module, stdin=order_read, stdout=said_write)
+                process = start_module(module, stdin=order_read, stdout=said_write)
                 self.pid = process.pid
                 process.returncode = 0  # it is waited for by its number, if at all
         except BaseException:
@@ -75,13 +76,13 @@ class Worker:
             said += piece
         return bytes(said)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """It goes on whatever becomes of us."""
         self._goes_on = True
-        _going_on.add(self.pid)
+        _detached.add(self.pid)
 
     def close(self) -> None:
-        """If it was not `let_go`, wait until it has ended; without an order it is ended now. To be called once."""
+        """Wait until it has ended, unless it was detached; without an order it is ended now. To be called once."""
         os.close(self._said)
         if self._order >= 0:
             os.close(self._order)
@@ -110,7 +111,7 @@ def read_order() -> bytes:
     return bytes(data)
 
 
-def say(what: bytes) -> None:
+def report(what: bytes) -> None:
     """In such a process, once: how it went. What is printed from now on goes to standard error."""
     with suppress(OSError):  # the process that started it is gone, and asks no more
         while what:
@@ -118,15 +119,15 @@ def say(what: bytes) -> None:
     os.dup2(_ERR, _OUT)
 
 
-def _wait_for_ended() -> None:
+def _reap_detached() -> None:
     """Have nothing left of those that went on and have ended: a process that lives long may start many."""
-    for pid in list(_going_on):
+    for pid in list(_detached):
         try:
             ended, _ = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:  # a copy of ours does not have our children
             ended = pid
         if ended:
-            _going_on.discard(pid)
+            _detached.discard(pid)
 
 
 def _may_be_copied() -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Outcome(NamedTuple):
+class ProcessOutcome(NamedTuple):
     """How it fared."""
 
     exit_code: int = 0
@@ -35,21 +35,21 @@ class Outcome(NamedTuple):
         return json.dumps(self._asdict()).encode()
 
 
-def decode_outcome(said: bytes) -> Outcome:
+def decode_outcome(said: bytes) -> ProcessOutcome:
     """What was said. Raises `FormatError` if the process was ended before it said anything."""
     try:
         fields: dict[str, Any] = json.loads(said)
-        return Outcome(**fields)
+        return ProcessOutcome(**fields)
     except (ValueError, TypeError) as error:
         raise FormatError("a process of ours has said something else than how it fared") from error
 
 
-def failure(error: HoldfastError) -> Outcome:
+def failed_outcome(error: HoldfastError) -> ProcessOutcome:
     """That it has failed."""
-    return Outcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)
+    return ProcessOutcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)
 
 
-def start(
+def start_module(
     module: str, *arguments: str, stdin: int, stdout: int, pass_fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
     """Run a module. Raises `OSError`.

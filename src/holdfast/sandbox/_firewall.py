@@ -1,9 +1,9 @@
 """The rules of a network namespace that lets only some connections out, in the words of nft(8). Pure.
 
 No interface leads out of that namespace. Every address is local to it, and what is allowed is redirected to sockets
-there that belong to a process outside (`holdfast.sandbox.connection_relay`), which makes the connection in its place
+there that belong to a process outside (`holdfast.sandbox._connection_relay`), which makes the connection in its place
 and checks the address again. All else is refused at once, so that programs need not wait. The namespace belongs to a
-user namespace above the command's, so that nobody inside may change the rules.
+user namespace above the command's, so that no process inside may change the rules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.sandbox.policy import Address, Allow, Range
+    from holdfast.sandbox.policy import Address, AllowedConnections, Range
 
 DNS_PORT = 53
 
@@ -25,7 +25,7 @@ ROUTES = (
 """Arguments of ip(8) by which every address is local. The second fails where there is no IPv6, which is as good."""
 
 
-def rules(allow: Allow, tcp_port: int, dns_ports: Mapping[Address, int]) -> str:
+def nft_rules(allow: AllowedConnections, tcp_port: int, dns_ports: Mapping[Address, int]) -> str:
     """What to load with ``nft -f``: the relay listens on ``tcp_port`` for TCP, and for questions to each server on a
     port of its own.
     """
@@ -59,7 +59,7 @@ def rules(allow: Allow, tcp_port: int, dns_ports: Mapping[Address, int]) -> str:
     )
 
 
-def admits(allow: Allow, address: str, port: int) -> bool:
+def admits(allow: AllowedConnections, address: str, port: int) -> bool:
     """Whether the relay may connect to there: what the rules say, asked again outside."""
     to = ip_address(address)
     if port == DNS_PORT and to in allow.dns:
@@ -69,7 +69,7 @@ def admits(allow: Allow, address: str, port: int) -> bool:
     return any(target.covers(to, port) for target in allow.targets)
 
 
-def resolver_file(allow: Allow) -> bytes:
+def resolver_file(allow: AllowedConnections) -> bytes:
     """What ``/etc/resolv.conf`` says inside."""
     return "".join(f"nameserver {server}\n" for server in allow.dns).encode()
 

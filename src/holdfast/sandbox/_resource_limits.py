@@ -27,7 +27,7 @@ _GROUP: Final = "/proc/self/cgroup"
 
 
 @contextmanager
-def enforced(quota: Quota) -> Generator[tuple[str, list[tuple[int, int]]]]:
+def enforce_quota(quota: Quota) -> Generator[tuple[str, list[tuple[int, int]]]]:
     """The control group that a box is to join (empty: none), and the limits of each process, as numbers of
     `resource.setrlimit` with their values; the group is gone afterwards. Raises `UnsupportedError` for what cannot be
     enforced.
@@ -48,7 +48,7 @@ def enforced(quota: Quota) -> Generator[tuple[str, list[tuple[int, int]]]]:
         yield group, limits
 
 
-def check(quota: Quota, tmp: str) -> None:
+def check_quota(quota: Quota, tmp: str) -> None:
     """Raise `UsageError` where a limit could be got round."""
     if quota.disk and tmp != "own":
         raise UsageError(

@@ -16,7 +16,7 @@ _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER_AT, _AUDIT_AT, _ARGUMENTS_AT = 0, 4, 16
 
 _TIOCSTI = 0x5412
-"""Types into the terminal that the box shares with whoever started it."""
+"""Types into the terminal that the box shares with the process that started it."""
 _TIOCLINUX = 0x541C
 """Pastes into a virtual console."""
 _AF_VSOCK = 40
@@ -27,7 +27,7 @@ _NUMBERS: Final = {
     "aarch64": {"ioctl": 29, "socket": 198, "add_key": 217, "request_key": 218, "keyctl": 219},
 }
 _KEYRINGS: Final = ("add_key", "request_key", "keyctl")
-"""The session's keyring would be that of whoever started the box."""
+"""The session's keyring would be that of the process that started the box."""
 
 
 def program(machine: str) -> bytes:

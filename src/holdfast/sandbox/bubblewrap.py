@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.model.errors import UsageError
 from holdfast.model.paths import display
-from holdfast.sandbox.policy import Disabled
+from holdfast.sandbox.policy import NoNetwork
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from holdfast.sandbox.policy import Files, Policy
+    from holdfast.sandbox.policy import FileAccess, SandboxPolicy
 
 TMP = (b"/tmp", b"/var/tmp")
 SOCKETS = (b"/run", b"/var/run", b"/var/lib/lxd", b"/var/snap/lxd")
@@ -34,7 +34,7 @@ _PSEUDO = (b"/proc", b"/sys")
 _Kind = Literal["readable", "shared", "writable", "empty", "scratch", "blank", "given"]
 
 
-class Host(NamedTuple):
+class HostFiles(NamedTuple):
     """What is to be known of the host's files, so that this is pure."""
 
     directories: Collection[bytes]
@@ -43,7 +43,7 @@ class Host(NamedTuple):
     """Which are something else."""
 
 
-class Mount(NamedTuple):
+class SandboxMount(NamedTuple):
     """What is at a path."""
 
     path: bytes
@@ -54,7 +54,7 @@ class Mount(NamedTuple):
     """With ``writable``: what is seen there, if it is not what is there outside."""
 
 
-def questions(files: Files, needed: Iterable[bytes]) -> tuple[bytes, ...]:
+def paths_to_examine(files: FileAccess, needed: Iterable[bytes]) -> tuple[bytes, ...]:
     """The paths that `mounts` wants to know of."""
     return (
         *TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *files.readable, *files.lent, *needed,
@@ -62,7 +62,9 @@ def questions(files: Files, needed: Iterable[bytes]) -> tuple[bytes, ...]:
     )  # fmt: skip
 
 
-def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | None = None) -> list[Mount]:
+def mounts(
+    files: FileAccess, needed: Sequence[bytes], host: HostFiles, resolver: SandboxMount | None = None
+) -> list[SandboxMount]:
     """What the box consists of, besides ``/``, ``/dev`` and ``/proc``, those further up first.
 
     ``needed`` are directories that must be there for the box to work at all: where something hides them, they can be
@@ -70,13 +72,13 @@ def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | 
     asked for contradicts itself.
     """
     _check(files, host)
-    found: dict[bytes, Mount] = {}
+    found: dict[bytes, SandboxMount] = {}
 
     def add(path: bytes, kind: _Kind) -> None:
         if path in host.directories:
-            found[path] = Mount(path, kind)
+            found[path] = SandboxMount(path, kind)
         elif path in host.others:
-            found[path] = Mount(path, "blank" if kind == "empty" else kind)
+            found[path] = SandboxMount(path, "blank" if kind == "empty" else kind)
 
     for path in SOCKETS:
         add(path, "empty")
@@ -100,8 +102,8 @@ def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | 
     for path in _between((files.workspace, *readable), TMP if files.tmp == "own" else ()):
         # A directory that something is mounted on cannot be renamed, and what is known by its path with it.
         if _covered(path, found.values()):
-            found.setdefault(path, Mount(path, "empty"))
-    found[files.workspace] = Mount(files.workspace, "writable", origin=files.origin)
+            found.setdefault(path, SandboxMount(path, "empty"))
+    found[files.workspace] = SandboxMount(files.workspace, "writable", origin=files.origin)
     for path in files.secret:
         add(path, "empty")
     for path in files.lent:
@@ -113,9 +115,9 @@ def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | 
 
 def arguments(
     bwrap: bytes,
-    made: Sequence[Mount],
+    made: Sequence[SandboxMount],
     directory: bytes,
-    policy: Policy,
+    policy: SandboxPolicy,
     *,
     uid: int,
     gid: int,
@@ -134,7 +136,7 @@ def arguments(
     ]  # fmt: skip
     for path in _KERNEL:
         found += [b"--ro-bind-try", path, path]
-    if isinstance(policy.network, Disabled):
+    if isinstance(policy.network, NoNetwork):
         found.append(b"--unshare-net")
     closed: list[bytes] = []
     if disk:
@@ -177,7 +179,7 @@ def _above(path: bytes) -> Iterator[bytes]:
         yield path
 
 
-def _covered(path: bytes, made: Iterable[Mount]) -> bool:
+def _covered(path: bytes, made: Iterable[SandboxMount]) -> bool:
     """Whether nothing of the host's is seen at a path, by the mount that it lies in."""
     around = max(
         (mount for mount in made if is_beneath(path, mount.path)), key=lambda mount: len(mount.path), default=None
@@ -185,8 +187,8 @@ def _covered(path: bytes, made: Iterable[Mount]) -> bool:
     return around is not None and around.kind in ("empty", "scratch")
 
 
-def _can_be_hidden(path: bytes, files: Files, made: Iterable[Mount]) -> bool:
-    """Whether a path of `Files.credentials` has to be hidden, and can be."""
+def _can_be_hidden(path: bytes, files: FileAccess, made: Iterable[SandboxMount]) -> bool:
+    """Whether a path of `FileAccess.credentials` has to be hidden, and can be."""
     if path == b"/" or _is_in(path, (files.workspace, *files.visible, *files.hidden, *files.secret, b"/dev", *_PSEUDO)):
         return False
     return not _covered(path, made) or _is_in(path, (*files.writable, *files.readable))
@@ -196,7 +198,7 @@ def _is_in(path: bytes, directories: Iterable[bytes]) -> bool:
     return any(is_beneath(path, each) for each in directories)
 
 
-def _check(files: Files, host: Host) -> None:
+def _check(files: FileAccess, host: HostFiles) -> None:
     for path in (files.workspace, *files.secret, *files.hidden, *files.writable):
         if not path.startswith(b"/") or path == b"/":
             raise UsageError(f"{display(path)} is no path of something that can be hidden or written to in a box")

@@ -305,7 +305,7 @@ class _Patience:
             self._end_by = self._clock() + seconds
 
     def extend(self, seconds: float) -> None:
-        """So long nobody listened, which is not the shim's fault."""
+        """So long the caller did not listen, which is not the shim's fault."""
         if self._end_by is not None:
             self._end_by += seconds
 

@@ -1,5 +1,5 @@
 """Becomes a command with the signals as any program finds them: in a box, some are ignored on the way in
-(`holdfast.sandbox.namespace_entry`), and whoever inherits that could not be asked to end.
+(`holdfast.sandbox.namespace_entry`), and a program that inherits that could not be asked to end.
 
 A program of its own, of the standard library alone.
 """

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import UnsupportedError
 from holdfast.sandbox.namespace import Namespace
-from holdfast.sandbox.policy import Allow, Disabled, Files, Open, Policy, Quota, Target
+from holdfast.sandbox.policy import (
+    AllowedConnections,
+    ConnectionTarget,
+    FileAccess,
+    NoNetwork,
+    OpenNetwork,
+    Quota,
+    SandboxPolicy,
+)
 from holdfast.supervisor.confinement import landlock
 
 if TYPE_CHECKING:
@@ -36,7 +44,7 @@ _SWITCHES = (
 """Files that say that users may have no namespaces of their own, what they say then, and what changes that."""
 
 
-class Finding(NamedTuple):
+class IsolationFinding(NamedTuple):
     """One thing that isolation can offer."""
 
     name: str
@@ -47,17 +55,17 @@ class Finding(NamedTuple):
     """If it does not work: what would change that."""
 
 
-def findings() -> Sequence[Finding]:
+def probe() -> Sequence[IsolationFinding]:
     """What works here. Starts a command in a box several times, which takes some tenths of a second."""
     return (
-        _try("namespace, network open", Open()),
-        _try("namespace, network disabled", Disabled()),
-        _try("namespace, network allow", Allow((Target(_NOWHERE),))),
+        _try("namespace, network open", OpenNetwork()),
+        _try("namespace, network disabled", NoNetwork()),
+        _try("namespace, network allow", AllowedConnections((ConnectionTarget(_NOWHERE),))),
         _abstract_sockets(),
     )
 
 
-def require(policy: Policy) -> None:
+def require_isolation(policy: SandboxPolicy) -> None:
     """Raise `UnsupportedError`, with the reason and what would help, if a box with such a network, and such limits,
     cannot be had.
     """
@@ -66,8 +74,8 @@ def require(policy: Policy) -> None:
         raise UnsupportedError(f"isolation by namespaces cannot be had here: {found.reason}", hint=found.help or None)
 
 
-def _try(name: str, network: Network, quota: Quota = _NO_LIMITS) -> Finding:
-    box = Namespace(Policy(Files(_ANY), network, quota=quota))
+def _try(name: str, network: Network, quota: Quota = _NO_LIMITS) -> IsolationFinding:
+    box = Namespace(SandboxPolicy(FileAccess(_ANY), network, quota=quota))
     try:
         with box.prepare([b"true"], directory=b"/", environment=os.environb) as prepared:
             found = subprocess.run(
@@ -80,13 +88,13 @@ def _try(name: str, network: Network, quota: Quota = _NO_LIMITS) -> Finding:
                 check=False,
             )
     except UnsupportedError as error:
-        return Finding(name, works=False, reason=error.message, help=error.hint or "")
+        return IsolationFinding(name, works=False, reason=error.message, help=error.hint or "")
     except subprocess.TimeoutExpired:
-        return Finding(name, works=False, reason=f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds")
+        return IsolationFinding(name, works=False, reason=f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds")
     if not found.returncode:
-        return Finding(name, works=True)
+        return IsolationFinding(name, works=True)
     reason = found.stderr.decode("utf-8", "replace").strip() or f"it ended with {found.returncode}"
-    return Finding(name, works=False, reason=reason, help=_help())
+    return IsolationFinding(name, works=False, reason=reason, help=_help())
 
 
 def _help() -> str:
@@ -100,8 +108,8 @@ def _help() -> str:
     return "bubblewrap 0.8 or later, and a kernel with user namespaces"
 
 
-def _abstract_sockets() -> Finding:
+def _abstract_sockets() -> IsolationFinding:
     name = "abstract Unix sockets kept apart in the open network"
     if landlock.version() >= landlock.SCOPES_SINCE:
-        return Finding(name, works=True)
-    return Finding(name, works=False, reason="the kernel's Landlock has no scopes", help="Linux 6.12 or later")
+        return IsolationFinding(name, works=True)
+    return IsolationFinding(name, works=False, reason="the kernel's Landlock has no scopes", help="Linux 6.12 or later")

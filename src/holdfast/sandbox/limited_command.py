@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping, Sequence
 
-    from holdfast.supervisor.launch.sandbox_port import Box
+    from holdfast.supervisor.launch.sandbox_port import Sandbox
 
 Why = Literal["", "time", "memory", "start", "stopped"]
 """Why a command was ended, or could not begin; empty: it ended by itself."""
@@ -31,7 +31,7 @@ _REAPER_GRACE = 10.0
 """Seconds in which what watches over a command has ended all of it, once it was asked to."""
 
 
-class Limits(NamedTuple):
+class CommandLimits(NamedTuple):
     """What a command may take."""
 
     seconds: float
@@ -43,7 +43,7 @@ class Limits(NamedTuple):
     """Seconds from SIGTERM to SIGKILL."""
 
 
-class Contained(NamedTuple):
+class CommandEnd(NamedTuple):
     """How a command ended."""
 
     exit_code: int
@@ -54,55 +54,55 @@ class Contained(NamedTuple):
 def run_contained(
     command: Sequence[bytes],
     *,
-    box: Box | None,
+    box: Sandbox | None,
     directory: bytes,
     environment: Mapping[bytes, bytes],
-    limits: Limits,
+    limits: CommandLimits,
     output: bytes,
     stop: threading.Event | None = None,
     keep: Sequence[int] = (),
-) -> Contained:
+) -> CommandEnd:
     """Run ``command`` in ``directory``, in the ``box`` (None: as any program of the user's), until it has ended.
 
     What it prints goes to the new file ``output`` (mode 0600), the beginning and the end of it, never more than
-    `Limits.output`. ``keep`` are descriptors that it gets besides the standard ones; there is nothing to read for it.
-    Setting ``stop`` ends it. When this returns, and when this process is killed, nothing that it has started runs any
-    more: without a box only as long as it does not kill what watches over it. To be called on a thread that lives as
-    long as the process. Raises `StorageError`, and `UnsupportedError` as `Box.prepare`.
+    `CommandLimits.output`. ``keep`` are descriptors that it gets besides the standard ones; there is nothing to read
+    for it. Setting ``stop`` ends it. When this returns, and when this process is killed, nothing that it has started
+    runs any more: without a box only as long as it does not kill what watches over it. To be called on a thread that
+    lives as long as the process. Raises `StorageError`, and `UnsupportedError` as `Sandbox.prepare`.
     """
     if box is None:
-        return _watched(command, environment, (), directory, limits, output, stop, keep)
+        return _run_watched(command, environment, (), directory, limits, output, stop, keep)
     with box.prepare(command, directory=directory, environment=environment, keep=keep) as prepared:
         descriptors = (*prepared.descriptors, *keep)
-        return _watched(prepared.arguments, prepared.environment, descriptors, b"/", limits, output, stop, ())
+        return _run_watched(prepared.arguments, prepared.environment, descriptors, b"/", limits, output, stop, ())
 
 
-def watching(said: int, limits: Limits) -> list[str | bytes]:
+def watch_command(said: int, limits: CommandLimits) -> list[str | bytes]:
     """What to put before a command so that nothing of it lives on, neither after its end nor after that of this
-    process; how it ended is written to the descriptor ``said``, which is to be passed on, and read by `answered`.
+    process; how it ended is written to the descriptor ``said``, which is to be passed on, and read by `read_end`.
 
-    Ends all of it on SIGTERM. Of ``limits``, the output is up to whoever reads that.
+    Ends all of it on SIGTERM. Of ``limits``, the output is up to the caller, who reads it.
     """
     order = {"seconds": limits.seconds, "memory": limits.memory, "grace": limits.grace, "parent": os.getpid()}
     reaper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reaper.py")
     return [sys.executable, "-I", "-S", "-B", reaper, str(said), json.dumps(order)]
 
 
-def _watched(
+def _run_watched(
     arguments: Sequence[bytes],
     environment: Mapping[bytes, bytes],
     descriptors: Sequence[int],
     directory: bytes,
-    limits: Limits,
+    limits: CommandLimits,
     output: bytes,
     stop: threading.Event | None,
     keep: Sequence[int],
-) -> Contained:
+) -> CommandEnd:
     said = os.memfd_create("holdfast")
     try:
         try:
             process = subprocess.Popen(
-                [*watching(said, limits), *arguments],
+                [*watch_command(said, limits), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -121,22 +121,24 @@ def _watched(
         try:
             _follow(process, output, limits, stop)
         finally:
-            end(process)
-        return answered(said)
+            end_watched(process)
+        return read_end(said)
     finally:
         os.close(said)
 
 
-def answered(said: int) -> Contained:
+def read_end(said: int) -> CommandEnd:
     """How a command ended, as was written to ``said``."""
     try:
         found = json.loads(os.pread(said, 4096, 0) or b"{}")
-        return Contained(int(found["exit_code"]), cast("Why", found["ended"]))
+        return CommandEnd(int(found["exit_code"]), cast("Why", found["ended"]))
     except (ValueError, KeyError, TypeError):
-        return Contained(137, "stopped")  # what watched over it was killed
+        return CommandEnd(137, "stopped")  # what watched over it was killed
 
 
-def _follow(process: subprocess.Popen[bytes], output: bytes, limits: Limits, stop: threading.Event | None) -> None:
+def _follow(
+    process: subprocess.Popen[bytes], output: bytes, limits: CommandLimits, stop: threading.Event | None
+) -> None:
     """Keep what it prints, until all is ended that could print."""
     assert process.stdout is not None
     fd = process.stdout.fileno()
@@ -160,7 +162,7 @@ def _follow(process: subprocess.Popen[bytes], output: bytes, limits: Limits, sto
             kept.add(piece)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end_watched(process: subprocess.Popen[bytes]) -> None:
     """Wait until what watches over a command has ended all of it; ask for that if it takes long."""
     if process.poll() is None:
         try:

@@ -14,27 +14,25 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UnsupportedError
-from holdfast.sandbox import _firewall as firewall
-from holdfast.sandbox import _resource_limits as quota
-from holdfast.sandbox import _seccomp_filter as seccomp_filter
-from holdfast.sandbox import bubblewrap, namespace_entry
-from holdfast.sandbox.bubblewrap import Host, Mount
-from holdfast.sandbox.policy import Allow, Disabled, Files
-from holdfast.supervisor.launch.sandbox_port import Prepared
+from holdfast.sandbox import _firewall, _seccomp_filter, bubblewrap, namespace_entry
+from holdfast.sandbox._resource_limits import check_quota, enforce_quota
+from holdfast.sandbox.bubblewrap import HostFiles, SandboxMount
+from holdfast.sandbox.policy import AllowedConnections, FileAccess, NoNetwork
+from holdfast.supervisor.launch.sandbox_port import PreparedCommand
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
-    from holdfast.sandbox.policy import Policy
+    from holdfast.sandbox.policy import SandboxPolicy
 
 _RESOLVER = b"/etc/resolv.conf"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 class Namespace:
-    """Implements `Box`: what the policy says holds for the command and everything that it starts, and ends with it."""
+    """Implements `Sandbox`: what the policy says holds for the command and all that it starts, and ends with it."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: SandboxPolicy) -> None:
         """Nothing happens yet."""
         self._policy = policy
 
@@ -46,11 +44,11 @@ class Namespace:
         directory: bytes,
         environment: Mapping[bytes, bytes],
         keep: Sequence[int] = (),
-    ) -> Generator[Prepared]:
-        """See `Box.prepare`. Raises `UsageError` for a policy that contradicts itself."""
+    ) -> Generator[PreparedCommand]:
+        """See `Sandbox.prepare`. Raises `UsageError` for a policy that contradicts itself."""
         policy = self._policy
         network = policy.network
-        quota.check(policy.quota, policy.files.tmp)
+        check_quota(policy.quota, policy.files.tmp)
         files = _without_links(policy.files)
         with ExitStack() as context:
 
@@ -61,16 +59,16 @@ class Namespace:
                 os.lseek(fd, 0, os.SEEK_SET)
                 return fd
 
-            filter_fd = holding(seccomp_filter.program(os.uname().machine))
+            filter_fd = holding(_seccomp_filter.program(os.uname().machine))
             fds = [filter_fd]
             resolver = None
-            if isinstance(network, Allow) and os.path.exists(_RESOLVER):
-                resolver = Mount(os.path.realpath(_RESOLVER), "given", holding(firewall.resolver_file(network)))
+            if isinstance(network, AllowedConnections) and os.path.exists(_RESOLVER):
+                resolver = SandboxMount(os.path.realpath(_RESOLVER), "given", holding(_firewall.resolver_file(network)))
                 fds.append(resolver.fd)
             needed = needed_places()
-            if resolver is None and not isinstance(network, Disabled):
+            if resolver is None and not isinstance(network, NoNetwork):
                 needed.append(os.path.realpath(_RESOLVER))
-            questions = bubblewrap.questions(files, needed)
+            questions = bubblewrap.paths_to_examine(files, needed)
             arguments = bubblewrap.arguments(
                 os.fsencode(find_program("bwrap", "bubblewrap")),
                 bubblewrap.mounts(files, needed, _look(questions), resolver),
@@ -80,9 +78,11 @@ class Namespace:
                 gid=os.getegid(),
                 filter_fd=filter_fd,
             )
-            group, limits = context.enter_context(quota.enforced(policy.quota))
-            way = _way(policy, [*keep, *fds])._replace(group=group, limits=limits)
-            yield Prepared(namespace_entry.arguments(way, [*arguments, *command]), policy.let_through(environment), fds)
+            group, limits = context.enter_context(enforce_quota(policy.quota))
+            way = _entry_plan(policy, [*keep, *fds])._replace(group=group, limits=limits)
+            yield PreparedCommand(
+                namespace_entry.arguments(way, [*arguments, *command]), policy.let_through(environment), fds
+            )
 
 
 def find_program(name: str, package: str) -> str:
@@ -95,10 +95,10 @@ def find_program(name: str, package: str) -> str:
     return os.path.realpath(found)
 
 
-def _way(policy: Policy, keep: Sequence[int]) -> namespace_entry.Way:
+def _entry_plan(policy: SandboxPolicy, keep: Sequence[int]) -> namespace_entry.EntryPlan:
     network = policy.network
-    if isinstance(network, Allow):
-        return namespace_entry.Way(
+    if isinstance(network, AllowedConnections):
+        return namespace_entry.EntryPlan(
             "allow",
             tuple(map(str, network.targets)),
             tuple(map(str, network.dns)),
@@ -106,7 +106,7 @@ def _way(policy: Policy, keep: Sequence[int]) -> namespace_entry.Way:
             find_program("nft", "nftables"),
             keep,
         )
-    return namespace_entry.Way("disabled" if isinstance(network, Disabled) else "open", keep=keep)
+    return namespace_entry.EntryPlan("disabled" if isinstance(network, NoNetwork) else "open", keep=keep)
 
 
 def needed_places() -> list[bytes]:
@@ -116,7 +116,7 @@ def needed_places() -> list[bytes]:
     return sorted(os.fsencode(os.path.realpath(place)) for place in places)
 
 
-def _without_links(files: Files) -> Files:
+def _without_links(files: FileAccess) -> FileAccess:
     """The same of what the paths lead to: hiding a link would hide nothing."""
 
     def real(paths: tuple[bytes, ...]) -> tuple[bytes, ...]:
@@ -135,7 +135,7 @@ def _without_links(files: Files) -> Files:
     )
 
 
-def _look(paths: Iterable[bytes]) -> Host:
+def _look(paths: Iterable[bytes]) -> HostFiles:
     """What is at the paths; a link (``/var/run``) is none of both, as what it leads to has a path of its own."""
     directories: set[bytes] = set()
     others: set[bytes] = set()
@@ -148,4 +148,4 @@ def _look(paths: Iterable[bytes]) -> Host:
             directories.add(path)
         elif not stat.S_ISLNK(mode):
             others.add(path)
-    return Host(directories, others)
+    return HostFiles(directories, others)

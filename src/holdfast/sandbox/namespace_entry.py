@@ -2,7 +2,7 @@
 
 It makes a user namespace in which it may do what a box needs and the command will not be, as bubblewrap makes another
 one below it. There the mounts are cut off from the host's, so that nothing that is mounted later turns up inside; and
-there is the network namespace of a policy that lets some connections out, whose rules nobody inside may change.
+there is the network namespace of a policy that lets some connections out, whose rules no process inside may change.
 All of it has no name anywhere: the kernel takes it back when the last process in it has ended, however that happens.
 
 Only the standard library is needed here, and of it little: this is on the way of every command.
@@ -21,8 +21,8 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from holdfast.sandbox import _firewall as firewall
-from holdfast.sandbox.policy import Allow, parse_network
+from holdfast.sandbox import _firewall
+from holdfast.sandbox.policy import AllowedConnections, parse_network
 from holdfast.supervisor.confinement import landlock, seccomp_notify
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from holdfast.sandbox
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Way(NamedTuple):
+class EntryPlan(NamedTuple):
     """What `enter` is told, besides the arguments of bubblewrap."""
 
     mode: str
@@ -63,7 +63,7 @@ class Way(NamedTuple):
     """Of each process: what is limited, as `resource.setrlimit` has it, and to how much."""
 
 
-def arguments(way: Way, bwrap: Sequence[bytes]) -> list[bytes]:
+def arguments(way: EntryPlan, bwrap: Sequence[bytes]) -> list[bytes]:
     """What to execute to enter a box. Neither the environment nor the working directory has a say in what code that
     is.
     """
@@ -73,13 +73,13 @@ def arguments(way: Way, bwrap: Sequence[bytes]) -> list[bytes]:
 def enter(way_text: str, *bwrap: str) -> NoReturn:
     """See `arguments`."""
     try:
-        _enter(Way(*json.loads(way_text)), [os.fsencode(word) for word in bwrap])
+        _enter(EntryPlan(*json.loads(way_text)), [os.fsencode(word) for word in bwrap])
     except OSError as error:
         sys.stderr.write(f"holdfast: the box could not be made: {error}\n")
     os._exit(FAILED)
 
 
-def _enter(way: Way, bwrap: list[bytes]) -> None:
+def _enter(way: EntryPlan, bwrap: list[bytes]) -> None:
     _close_all_but(way.keep)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -88,7 +88,7 @@ def _enter(way: Way, bwrap: list[bytes]) -> None:
             file.write("0")
     seccomp_notify.give_up_privileges()
     network = parse_network(way.mode, way.allow, way.dns)
-    if isinstance(network, Allow):
+    if isinstance(network, AllowedConnections):
         with _start_relay(way) as relay:
             _separate(_CLONE_NEWNET)
             _set_up(way, network, relay)
@@ -126,7 +126,7 @@ def _separate(more: int) -> None:
 # The network ----------------------------------------------------------------------------------------------------------
 
 
-def _start_relay(way: Way) -> socket.socket:
+def _start_relay(way: EntryPlan) -> socket.socket:
     """Start the process that stays in the host's network; returns where it waits for its sockets."""
     ours, its = socket.socketpair()
     os.set_inheritable(its.fileno(), True)
@@ -138,34 +138,34 @@ def _start_relay(way: Way) -> socket.socket:
 
 def relay(channel: str, way_text: str, starter: str) -> None:
     """What that process does."""
-    from holdfast.sandbox.connection_relay import main
+    from holdfast.sandbox._connection_relay import main
 
-    way = Way(*json.loads(way_text))
+    way = EntryPlan(*json.loads(way_text))
     network = parse_network(way.mode, way.allow, way.dns)
-    assert isinstance(network, Allow)
+    assert isinstance(network, AllowedConnections)
     os.closerange(int(channel) + 1, 0x7FFFFFFF)
     os.closerange(3, int(channel))
     main(int(channel), network, int(starter))
 
 
-def _set_up(way: Way, network: Allow, channel: socket.socket) -> None:
+def _set_up(way: EntryPlan, network: AllowedConnections, channel: socket.socket) -> None:
     """Fill the new network namespace: routes, the sockets of the relay, the rules. None of it can be undone inside."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("=16sh14x", b"lo", _IFF_UP | _IFF_RUNNING)
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
-    four, six = (_run([way.ip, *route]) for route in firewall.ROUTES)
+    four, six = (_run([way.ip, *route]) for route in _firewall.ROUTES)
     if four:
         raise OSError(f"ip: {four}")
     tcp4 = _listening(socket.AF_INET, socket.SOCK_STREAM)
     tcp_port = tcp4.getsockname()[1]
-    # (One number for both families, as one rule redirects both. Nobody else is here to have taken it.)
+    # (One number for both families, as one rule redirects both. No other process is here to have taken it.)
     tcp6 = tcp4.dup() if six else _listening(socket.AF_INET6, socket.SOCK_STREAM, tcp_port)
     asked = [
         _listening(socket.AF_INET if server.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
         for server in network.dns
     ]
     ports = {server: own.getsockname()[1] for server, own in zip(network.dns, asked, strict=True)}
-    problem = _run([way.nft, "-f", "-"], firewall.rules(network, tcp_port, ports))
+    problem = _run([way.nft, "-f", "-"], _firewall.nft_rules(network, tcp_port, ports))
     if problem:
         raise OSError(f"nft: {problem}")
     sockets = [tcp4, tcp6, *asked]

@@ -16,7 +16,7 @@ Range: TypeAlias = IPv4Network | IPv6Network
 _LARGEST_PORT = 65535
 
 
-class Target(NamedTuple):
+class ConnectionTarget(NamedTuple):
     """Whom connections may be made to."""
 
     range: Range
@@ -33,28 +33,28 @@ class Target(NamedTuple):
         return bare if self.port is None else f"{bare}:{self.port}"
 
 
-class Open(NamedTuple):
+class OpenNetwork(NamedTuple):
     """The host's network, as every program has it."""
 
 
-class Disabled(NamedTuple):
+class NoNetwork(NamedTuple):
     """A loopback interface of its own, and nothing else."""
 
 
-class Allow(NamedTuple):
+class AllowedConnections(NamedTuple):
     """TCP connections to some addresses, and questions to some name servers. Nothing else gets out, nothing in."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[ConnectionTarget, ...]
     dns: tuple[Address, ...] = ()
     """Name servers (port 53), those on the host's loopback interface too. Who may ask one may also tell it things:
     names are data that gets out.
     """
 
 
-Network: TypeAlias = Open | Disabled | Allow
+Network: TypeAlias = OpenNetwork | NoNetwork | AllowedConnections
 
 
-class Files(NamedTuple):
+class FileAccess(NamedTuple):
     """What is there of the host's files. All paths are absolute."""
 
     workspace: bytes
@@ -99,11 +99,11 @@ ENVIRONMENT = (
 """What is let through by default: nothing that holds a secret or the address of a socket."""
 
 
-class Policy(NamedTuple):
+class SandboxPolicy(NamedTuple):
     """All of it."""
 
-    files: Files
-    network: Network = Open()
+    files: FileAccess
+    network: Network = OpenNetwork()
     environment: tuple[str, ...] = ENVIRONMENT
     """Names of variables that are let through; a ``*`` at the end stands for any rest."""
     hostname: str = "holdfast"
@@ -126,17 +126,17 @@ def parse_network(mode: str, allow: Iterable[str] = (), dns: Iterable[str] = ())
     """The network that ``open``, ``disabled`` or ``allow`` means. Raises `UsageError` naming what is wrong."""
     allow, dns = tuple(allow), tuple(dns)
     if mode == "allow":
-        return Allow(tuple(map(parse_target, allow)), tuple(map(_parse_server, dns)))
+        return AllowedConnections(tuple(map(parse_target, allow)), tuple(map(_parse_server, dns)))
     if allow or dns:
         raise UsageError(f"addresses are allowed one by one only with the network `allow`, not with `{mode}`")
     if mode == "open":
-        return Open()
+        return OpenNetwork()
     if mode == "disabled":
-        return Disabled()
+        return NoNetwork()
     raise UsageError(f"there is no network `{mode}`", hint="it is one of open, disabled, allow")
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> ConnectionTarget:
     """``ADDRESS``, ``ADDRESS/BITS``, either with ``:PORT``; an IPv6 address with a port is in brackets.
 
     Raises `UsageError`.
@@ -157,7 +157,7 @@ def parse_target(text: str) -> Target:
     except ValueError as error:
         raise _bad(text, f"{error}; names are not taken, as what they stand for changes") from error
     _check(text, found)
-    return Target(found, port)
+    return ConnectionTarget(found, port)
 
 
 def _parse_server(text: str) -> Address:
@@ -184,7 +184,7 @@ def _check(text: str, found: Range, *, loopback: bool = False) -> None:
         or (found.is_unspecified and found.num_addresses == 1)
         or found.is_multicast
     ):
-        raise _bad(text, "inside, that is the box itself or nobody in particular")
+        raise _bad(text, "inside, that is the box itself or no address in particular")
     if isinstance(found, IPv6Network) and found.network_address.ipv4_mapped:
         raise _bad(text, "write it as the IPv4 address that it is")
 

@@ -63,16 +63,16 @@ def _run(command: list[str], told: dict[str, float]) -> tuple[int, str]:
     memory = int(told["memory"])
     process = os.fork()
     if not process:
-        _become(command, memory)
+        _exec_limited(command, memory)
     deadline = time.monotonic() + told["seconds"] if told["seconds"] else None
     fd = os.pidfd_open(process)
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while not poll.poll(_LOOK_SECONDS * 1000):
-        _bury(process)
+        _reap_orphans(process)
         if deadline is not None and time.monotonic() >= deadline:
             return 124, "time"
-        if memory and sum(map(_resident, _below(os.getpid()))) > memory:
+        if memory and sum(map(_resident, _descendants(os.getpid()))) > memory:
             return 137, "memory"
     status = os.waitid(os.P_PID, process, os.WEXITED)
     assert status is not None
@@ -80,7 +80,7 @@ def _run(command: list[str], told: dict[str, float]) -> tuple[int, str]:
     return code, ""
 
 
-def _become(command: list[str], memory: int) -> None:
+def _exec_limited(command: list[str], memory: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
@@ -96,7 +96,7 @@ def _become(command: list[str], memory: int) -> None:
         os._exit(127)
 
 
-def _bury(command: int) -> None:
+def _reap_orphans(command: int) -> None:
     """Wait for orphans that have ended, but not for the command itself, whose end is looked at elsewhere."""
     for process in _children(os.getpid()):
         if process != command:
@@ -109,14 +109,14 @@ def _bury(command: int) -> None:
 def _end_all(grace: float) -> None:
     """End whatever is below this process: first asked, if there is any ``grace``, and then not asked."""
     if grace:
-        for process in _below(os.getpid()):
+        for process in _descendants(os.getpid()):
             _signal(process, signal.SIGTERM)
         until = time.monotonic() + grace
         while time.monotonic() < until and _alive():
             time.sleep(_LOOK_SECONDS)
     for _ in range(_ROUNDS):
         # Stopped first: what forks while others are killed would be there again.
-        found = _below(os.getpid())
+        found = _descendants(os.getpid())
         for process in found:
             _signal(process, signal.SIGSTOP)
         for process in found:
@@ -143,7 +143,7 @@ def _signal(process: int, number: int) -> None:
         return
 
 
-def _below(process: int) -> list[int]:
+def _descendants(process: int) -> list[int]:
     """All processes that come from this one, those further up first."""
     found = [process]
     for one in found:  # grows while it is walked

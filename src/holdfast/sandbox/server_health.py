@@ -2,7 +2,7 @@
 
 A program of its own, of the standard library alone. What it finds out it writes as one JSON object to a descriptor:
 ``outcome`` (``healthy``, ``ended``, ``unhealthy``), ``exit_code`` (the server's, or the last check's), ``detail`` (a
-sentence), ``checks`` (how often was asked). The server is ended before it ends; whoever runs this ends what is left.
+sentence), ``checks`` (how often was asked). The server is ended before it ends; the caller ends what is left.
 """
 
 from __future__ import annotations

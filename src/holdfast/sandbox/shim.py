@@ -63,7 +63,7 @@ def is_id(value: Any) -> bool:
     return type(value) is int and 1 <= value <= MAX_ID
 
 
-class Requests:
+class RequestParser:
     """Makes requests of what arrives, in bounded memory."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def unfinished(data: bytes) -> int:
+def incomplete_utf8(data: bytes) -> int:
     """How many bytes at the end of ``data`` begin a character of UTF-8 that they do not complete."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
@@ -149,7 +149,7 @@ def unfinished(data: bytes) -> int:
     return 0
 
 
-class Stream:
+class OutputPipe:
     """The reading end of a pipe that a command writes to."""
 
     def __init__(self, name: str, pipe: Any) -> None:
@@ -169,7 +169,7 @@ class Stream:
             self.pipe.close()
             return b""
         data = self.tail + data
-        cut = len(data) - unfinished(data)
+        cut = len(data) - incomplete_utf8(data)
         self.tail = data[cut:]
         return data[:cut]
 
@@ -184,7 +184,7 @@ class Stream:
             self.owed = struct.unpack("i", fcntl.ioctl(self.pipe, termios.FIONREAD, bytes(4)))[0]
 
 
-class Command:
+class RunningCommand:
     """A command that runs, or has ended and still has something in its pipes."""
 
     def __init__(self, request: dict[str, Any], grace: float, drain: float) -> None:
@@ -217,7 +217,7 @@ class Command:
         except OSError as error:
             code = "no_directory" if error.filename == directory else "cannot_start"
             raise BadRequestError(str(error), code, self.id) from error
-        self.streams = [Stream("stdout", self._process.stdout), Stream("stderr", self._process.stderr)]
+        self.streams = [OutputPipe("stdout", self._process.stdout), OutputPipe("stderr", self._process.stderr)]
 
     def cancel(self) -> None:
         """Ask it to end, and see to it that it does."""
@@ -263,7 +263,7 @@ class Command:
         return code if code >= 0 else 128 - code
 
     def _signal(self, number: signal.Signals) -> None:
-        # Until the last question its process is not waited for, so that the number of the group means nobody else.
+        # Until the last question its process is not waited for, so that the number of the group means no other.
         try:
             os.killpg(self._process.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -271,7 +271,7 @@ class Command:
 
 
 def group_lives(group: int) -> bool:
-    """Whether a process of the group runs, or may. (To `os.killpg` those that nobody has waited for are there too.)"""
+    """Whether a process of the group runs, or may. (To `os.killpg` those that were not waited for are there too.)"""
     try:
         names = os.listdir("/proc")
     except OSError:
@@ -298,9 +298,9 @@ class Shim:
         self._signals = signals
         self._grace = grace
         self._drain = drain
-        self._requests = Requests()
+        self._requests = RequestParser()
         self._waiting = bytearray()
-        self._command: Command | None = None
+        self._command: RunningCommand | None = None
         self._left: list[Any] = []
         self._is_ending = False
         self._is_deaf = False
@@ -374,14 +374,14 @@ class Shim:
         if request["type"] == "exec":
             if running is not None:
                 raise BadRequestError(f"command {running.id} is running", "busy", request["id"])
-            self._command = Command(request, self._grace, self._drain)
+            self._command = RunningCommand(request, self._grace, self._drain)
             self._say("step_started", id=request["id"])
         elif request["type"] == "cancel" and running is not None and running.id == request["id"]:
             running.cancel()
-        # One that has ended needs no cancelling. And of a rollback nobody here has to be told: nothing is cached, and
-        # what the command does about it is between the host and those who gave it the command.
+        # One that has ended needs no cancelling. And of a rollback there is nothing to be told here: nothing is cached,
+        # and what the command does about it is between the host and those who gave it the command.
 
-    def _follow(self, command: Command, ready: dict[int, int]) -> None:
+    def _follow(self, command: RunningCommand, ready: dict[int, int]) -> None:
         for stream in command.streams:
             if not stream.pipe.closed and stream.pipe.fileno() in ready:
                 self._output(command, stream, stream.read())
@@ -397,7 +397,7 @@ class Shim:
             also = {"output_open": True} if left else {}
             self._say("step_completed", id=command.id, exit_code=command.exit_code(), **also)
 
-    def _output(self, command: Command, stream: Stream, data: bytes) -> None:
+    def _output(self, command: RunningCommand, stream: OutputPipe, data: bytes) -> None:
         if not data:
             return
         try:

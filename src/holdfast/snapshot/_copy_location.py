@@ -16,41 +16,41 @@ from holdfast.snapshot.private_directories import make_private
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.snapshot.ledger import Entry, Ledger
-    from holdfast.snapshot.provider_context import Place
+    from holdfast.snapshot.ledger import Ledger, LedgerEntry
+    from holdfast.snapshot.provider_context import ProviderContext
 
 IN_TREE_NOTE = f"the home is on another file system: copies lie in the workspace, in {COPIES_IN_TREE.decode()}"
 """For people."""
 
 
-class Copies:
+class CopyLocation:
     """The directories in which copies are made, each copy named by its token."""
 
-    def __init__(self, place: Place, ledger: Ledger, fits: Callable[[bytes], bool], lacking: str) -> None:
+    def __init__(self, context: ProviderContext, ledger: Ledger, fits: Callable[[bytes], bool], lacking: str) -> None:
         """``fits`` tells whether a copy can be made in a directory that is there; it raises `OSError`. ``lacking`` says
         what it is that neither of them can do: a clause.
         """
-        self._place = place
+        self._context = context
         self._ledger = ledger
         self._fits = fits
         self._lacking = lacking
 
     def beside(self) -> bool:
         """Whether they can lie in the home. Raises `OSError`."""
-        return self._fits(self._place.nearest())
+        return self._fits(self._context.nearest())
 
     def inside(self) -> bool:
         """Whether they can lie in the workspace. Raises `OSError`."""
-        return self._fits(self._place.root)
+        return self._fits(self._context.root)
 
-    def path_for(self, entry: Entry) -> bytes:
+    def path_for(self, entry: LedgerEntry) -> bytes:
         """Where the copy for the entry is to be. Raises `UnsupportedError` if nowhere, `OSError`."""
         if self.beside():
             return os.path.join(self._in_home(), entry.token.encode())
         if self.inside():
             return os.path.join(self._in_tree(), entry.token.encode())
         raise UnsupportedError(
-            f"the file system of {display(self._place.root)} {self._lacking}",
+            f"the file system of {display(self._context.root)} {self._lacking}",
             hint="`holdfast doctor` says which providers of snapshots can be used",
         )
 
@@ -60,7 +60,7 @@ class Copies:
             make_private(os.path.dirname(path))
             keep_apart(os.path.dirname(path))
 
-    def tidy(self) -> None:
+    def remove_empty(self) -> None:
         """Remove the directories, if nothing is in them any more."""
         for directory in (self._in_home(), self._in_tree()):
             end_keeping_apart(directory)
@@ -69,7 +69,7 @@ class Copies:
                 os.rmdir(directory)
 
     def _in_home(self) -> bytes:
-        return os.path.join(self._place.state, b"copies")
+        return os.path.join(self._context.state, b"copies")
 
     def _in_tree(self) -> bytes:
-        return os.path.join(self._place.root, COPIES_IN_TREE)
+        return os.path.join(self._context.root, COPIES_IN_TREE)

@@ -22,7 +22,7 @@ _MAX_ERRORS = 8192
 _PIECE = 1 << 16
 
 
-class Ended(NamedTuple):
+class ProgramResult(NamedTuple):
     """How a program ended."""
 
     code: int
@@ -70,7 +70,7 @@ def execute(
     limits: ProgramLimits,
     *,
     stdin: bytes = b"",
-) -> Ended:
+) -> ProgramResult:
     """Run a program in a session of its own, with nothing of ours but its standard input; none of it is left when this
     returns or raises, nor when this process is killed.
 
@@ -118,7 +118,7 @@ def execute(
                 raise UnsupportedError(
                     f"{name} says more than {limits.output} bytes: there is too much for this provider"
                 )
-            return Ended(child.wait(), out, errors)
+            return ProgramResult(child.wait(), out, errors)
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
@@ -128,7 +128,7 @@ def execute(
                 stream.close()
 
 
-def said(errors: str, beginnings: tuple[str, ...]) -> str:
+def error_line(errors: str, beginnings: tuple[str, ...]) -> str:
     """The line of an output that says why: the first that has one of the ``beginnings``, or the last."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     chosen = next((line for line in lines if line.startswith(beginnings)), lines[-1] if lines else "no reason")

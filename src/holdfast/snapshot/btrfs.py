@@ -19,15 +19,15 @@ from holdfast.files.directories.btrfs_subvolume import (
     snapshot_subvolume,
 )
 from holdfast.model.paths import display
-from holdfast.snapshot._copy_location import IN_TREE_NOTE, Copies
+from holdfast.snapshot._copy_location import IN_TREE_NOTE, CopyLocation
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.recorded_provider import RecordedProvider
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.snapshot.ledger import Entry, Ledger
-    from holdfast.snapshot.provider_context import Place
+    from holdfast.snapshot.ledger import Ledger, LedgerEntry
+    from holdfast.snapshot.provider_context import ProviderContext
 
 _SCORE = 90
 _MOMENT = "a snapshot takes a moment, however much there is, and no room for what does not change"
@@ -39,13 +39,13 @@ class _Btrfs:
     name = "btrfs"
     modes: tuple[Mode, ...] = ("worktree", "in-place")
 
-    def __init__(self, place: Place, ledger: Ledger) -> None:
-        self._place = place
-        self._copies = Copies(place, ledger, self._fits, "has no subvolume there that snapshots can be made of")
+    def __init__(self, context: ProviderContext, ledger: Ledger) -> None:
+        self._context = context
+        self._copies = CopyLocation(context, ledger, self._fits, "has no subvolume there that snapshots can be made of")
 
     def detect(self) -> Capabilities:
         """See `Technique.detect`."""
-        root = self._place.root
+        root = self._context.root
         try:
             reason = self._lacking()
             if reason:
@@ -59,9 +59,9 @@ class _Btrfs:
             return Capabilities(self.name, 0, notes=(f"the file system cannot be tried: {error.strerror}",))
         return Capabilities(self.name, _SCORE, self.modes, carries_ignored=True, notes=tuple(notes))
 
-    def beside(self, directory: bytes) -> Capabilities:
-        """See `StandIn.beside`."""
-        root = self._place.root
+    def detect_beside(self, directory: bytes) -> Capabilities:
+        """See `CopyMaker.detect_beside`."""
+        root = self._context.root
         reason = self._lacking()
         if not reason and not same_btrfs(root, directory):
             reason = "the copy would lie in another file system than the workspace"
@@ -72,14 +72,14 @@ class _Btrfs:
         return Capabilities(self.name, _SCORE, carries_ignored=True, notes=(_MOMENT,))
 
     def copy_to(self, target: bytes, without: Sequence[bytes]) -> None:
-        """See `StandIn.copy_to`."""
-        inside = self._place.root.rstrip(b"/") + b"/"
+        """See `CopyMaker.copy_to`."""
+        inside = self._context.root.rstrip(b"/") + b"/"
         paths = [path.removeprefix(inside) for path in without if path.startswith(inside)]
-        snapshot_subvolume(self._place.root, target, read_only=False, without=paths)
+        snapshot_subvolume(self._context.root, target, read_only=False, without=paths)
 
     def _lacking(self) -> str:
         """Why nothing can be made of the workspace; empty if it can."""
-        root = self._place.root
+        root = self._context.root
         if not same_btrfs(root, root):
             return "the workspace is not on btrfs"
         if not is_subvolume(root):
@@ -92,64 +92,64 @@ class _Btrfs:
         return ""
 
     def _fits(self, directory: bytes) -> bool:
-        return is_subvolume(self._place.root) and same_btrfs(self._place.root, directory)
+        return is_subvolume(self._context.root) and same_btrfs(self._context.root, directory)
 
-    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+    def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.plan`."""
         del origin
         return msgspec.structs.replace(entry, path=display(self._copies.path_for(entry)))
 
-    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+    def workspace(self, entry: LedgerEntry, base: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.workspace`."""
-        self._take(self._place.root if base is None else _of(base), entry, read_only=False)
+        self._take(self._context.root if base is None else _of(base), entry, read_only=False)
         return entry
 
-    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+    def view(self, entry: LedgerEntry, snapshot: LedgerEntry) -> LedgerEntry:
         """See `Technique.view`."""
         self._take(_of(snapshot), entry, read_only=True)
         return entry
 
-    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+    def capture(self, entry: LedgerEntry, workspace: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.capture`."""
         del parent
-        self._take(workspace.place or self._place.root, entry, read_only=True)
+        self._take(workspace.place or self._context.root, entry, read_only=True)
         return entry
 
-    def where_to_work(self, entry: Entry) -> bytes:
+    def where_to_work(self, entry: LedgerEntry) -> bytes:
         """See `Technique.where_to_work`."""
         return _of(entry)
 
-    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+    def enter(self, entry: LedgerEntry) -> tuple[bytes, ...]:
         """See `Technique.enter`."""
         del entry
         return ()
 
-    def resume(self, entry: Entry) -> None:
+    def resume(self, entry: LedgerEntry) -> None:
         """See `Technique.resume`: a directory stays."""
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LedgerEntry) -> None:
         """See `Technique.remove`."""
         if entry.place is not None:
             remove_subvolume(entry.place)
 
-    def tidy(self) -> None:
-        """See `Technique.tidy`."""
-        self._copies.tidy()
+    def remove_shared(self) -> None:
+        """See `Technique.remove_shared`."""
+        self._copies.remove_empty()
 
-    def _take(self, source: bytes, entry: Entry, *, read_only: bool) -> None:
+    def _take(self, source: bytes, entry: LedgerEntry, *, read_only: bool) -> None:
         target = _of(entry)
         self._copies.make_room(target)
-        snapshot_subvolume(source, target, read_only=read_only, without=self._place.without(source))
+        snapshot_subvolume(source, target, read_only=read_only, without=self._context.without(source))
 
 
-def _of(entry: Entry) -> bytes:
+def _of(entry: LedgerEntry) -> bytes:
     place = entry.place
     assert place is not None, "only in place there is none"
     return place
 
 
-def btrfs_provider(place: Place) -> RecordedProvider:
+def btrfs_provider(context: ProviderContext) -> RecordedProvider:
     """The provider ``btrfs``. Raises `UsageError` for a session that cannot be called so."""
-    ledger = place.ledger()
-    technique = _Btrfs(place, ledger)
-    return RecordedProvider(technique, ledger, place.root, place.ways, stand_in=technique)
+    ledger = context.ledger()
+    technique = _Btrfs(context, ledger)
+    return RecordedProvider(technique, ledger, context.root, context.git_links, copy_maker=technique)

@@ -19,8 +19,8 @@ from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.recorded_provider import RecordedProvider
 
 if TYPE_CHECKING:
-    from holdfast.snapshot.ledger import Entry, Ledger
-    from holdfast.snapshot.provider_context import Place
+    from holdfast.snapshot.ledger import Ledger, LedgerEntry
+    from holdfast.snapshot.provider_context import ProviderContext
 
 KEEPER = re.compile(r"(?:workspace|view|snapshot) [0-9a-f]{16} of the session \S+\Z")
 
@@ -28,7 +28,7 @@ _MOUNTED_SCORE = 40
 _WRITTEN_SCORE = 30
 
 
-class Means(NamedTuple):
+class CheckpointSupport(NamedTuple):
     """What can be had here."""
 
     refusal: str = ""
@@ -46,7 +46,7 @@ class Checkpoints(Protocol):
     methods raise `HoldfastError` and `OSError`.
     """
 
-    def means(self) -> Means:
+    def detect(self) -> CheckpointSupport:
         """What can be had, found out without changing anything."""
         ...
 
@@ -62,7 +62,7 @@ class Checkpoints(Protocol):
 
     def take(self, place: bytes | None, keeper: str, message: str) -> str:
         """Save the fork at ``place``, or (None) the workspace, as it is now; the checkpoint's id. It is kept until
-        `let_go`. A fork that is not mounted any more is mounted again.
+        `release`. A fork that is not mounted any more is mounted again.
         """
         ...
 
@@ -70,7 +70,7 @@ class Checkpoints(Protocol):
         """Make a fork at ``place``, which keeps its checkpoint for as long as it is there."""
         ...
 
-    def show(self, checkpoint: str, place: bytes) -> None:
+    def make_view(self, checkpoint: str, place: bytes) -> None:
         """Make a view at ``place``, which keeps what it shows for as long as it is there."""
         ...
 
@@ -80,36 +80,36 @@ class Checkpoints(Protocol):
 
     def remove(self, place: bytes) -> None:
         """Unmount and remove what was made at ``place``, whole or in part, and have nothing remembered of it but what
-        snapshots keep. Whoever still works in there is left with nothing. Idempotent.
+        snapshots keep. A process that still works in there is left with nothing. Idempotent.
         """
         ...
 
-    def let_go(self, keeper: str) -> None:
+    def release(self, keeper: str) -> None:
         """Keep what was kept for ``keeper`` no more. What is in the workspace's own history stays in there, like any
-        checkpoint that nobody has asked for by name. Idempotent.
+        checkpoint that was not asked for by name. Idempotent.
         """
         ...
 
-    def let_go_of_all(self) -> None:
-        """`let_go` for everybody: there is nothing in any session of the workspace. Idempotent."""
+    def release_all(self) -> None:
+        """`release` for everybody: there is nothing in any session of the workspace. Idempotent."""
         ...
 
 
-class _Own:
+class _OwnCheckpoints:
     """See `Technique`."""
 
     name = "holdfast"
     modes: tuple[Mode, ...] = ("worktree", "in-place")
 
-    def __init__(self, place: Place, ledger: Ledger, checkpoints: Checkpoints) -> None:
-        self._place = place
+    def __init__(self, context: ProviderContext, ledger: Ledger, checkpoints: Checkpoints) -> None:
+        self._context = context
         self._ledger = ledger
         self._checkpoints = checkpoints
 
     def detect(self) -> Capabilities:
         """See `Technique.detect`."""
         try:
-            means = self._checkpoints.means()
+            means = self._checkpoints.detect()
         except (HoldfastError, OSError) as error:
             return Capabilities(self.name, 0, notes=(f"what Holdfast keeps cannot be looked at: {error}",))
         if means.refusal:
@@ -123,7 +123,7 @@ class _Own:
         written = f"forks are written out, file by file: {means.why_not}"
         return Capabilities(self.name, _WRITTEN_SCORE, self.modes, notes=(written, *notes))
 
-    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+    def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.plan`."""
         del origin
         if entry.kind == "snapshot":
@@ -131,52 +131,54 @@ class _Own:
         place = os.path.join(self._checkpoints.directory(), entry.token.encode())
         return msgspec.structs.replace(entry, path=display(place))
 
-    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+    def workspace(self, entry: LedgerEntry, base: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.workspace`."""
         if base is None:
             checkpoint = self._checkpoints.take(None, self._keeper(entry), "")
         else:
             checkpoint = base.facts["checkpoint"]
         self._checkpoints.fork(checkpoint, _of(entry))
-        self._checkpoints.let_go(self._keeper(entry))  # the fork keeps it
+        self._checkpoints.release(self._keeper(entry))  # the fork keeps it
         return _with_checkpoint(entry, checkpoint)
 
-    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+    def view(self, entry: LedgerEntry, snapshot: LedgerEntry) -> LedgerEntry:
         """See `Technique.view`."""
         checkpoint = snapshot.facts["checkpoint"]
-        self._checkpoints.show(checkpoint, _of(entry))
+        self._checkpoints.make_view(checkpoint, _of(entry))
         return _with_checkpoint(entry, checkpoint)
 
-    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+    def capture(self, entry: LedgerEntry, workspace: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.capture`."""
         del parent
         return _with_checkpoint(entry, self._checkpoints.take(workspace.place, self._keeper(entry), entry.label))
 
-    def where_to_work(self, entry: Entry) -> bytes:
+    def where_to_work(self, entry: LedgerEntry) -> bytes:
         """See `Technique.where_to_work`."""
         return self._checkpoints.where_to_work(_of(entry))
 
-    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+    def enter(self, entry: LedgerEntry) -> tuple[bytes, ...]:
         """What to put before a command that works in a fork: nothing, as every process sees it."""
         del entry
         return ()
 
-    def resume(self, entry: Entry) -> None:
+    def resume(self, entry: LedgerEntry) -> None:
         """Mount a fork again, after a restart of the machine."""
         self._checkpoints.resume(_of(entry))
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LedgerEntry) -> None:
         """See `Technique.remove`."""
         if entry.place is not None:
             self._checkpoints.remove(entry.place)
-        self._checkpoints.let_go(self._keeper(entry))
+        self._checkpoints.release(self._keeper(entry))
 
-    def tidy(self) -> None:
-        """See `Technique.tidy`. What was kept for an entry that was damaged, and is gone, nobody else lets go of."""
-        self._checkpoints.let_go_of_all()
+    def remove_shared(self) -> None:
+        """See `Technique.remove_shared`. What was kept for an entry that was damaged, and is gone, nobody else lets go
+        of.
+        """
+        self._checkpoints.release_all()
 
-    def _keeper(self, entry: Entry) -> str:
-        return keeper_of(entry.kind, entry.token, self._place.session)
+    def _keeper(self, entry: LedgerEntry) -> str:
+        return keeper_of(entry.kind, entry.token, self._context.session)
 
 
 def keeper_of(kind: str, token: str, session: str) -> str:
@@ -184,17 +186,17 @@ def keeper_of(kind: str, token: str, session: str) -> str:
     return f"{kind} {token} of the session {session}"
 
 
-def _of(entry: Entry) -> bytes:
+def _of(entry: LedgerEntry) -> bytes:
     place = entry.place
     assert place is not None, "only in place, and of a snapshot, there is none"
     return place
 
 
-def _with_checkpoint(entry: Entry, checkpoint: str) -> Entry:
+def _with_checkpoint(entry: LedgerEntry, checkpoint: str) -> LedgerEntry:
     return msgspec.structs.replace(entry, facts={"checkpoint": checkpoint})
 
 
-def own_provider(place: Place, checkpoints: Checkpoints) -> RecordedProvider:
+def own_provider(context: ProviderContext, checkpoints: Checkpoints) -> RecordedProvider:
     """The provider ``holdfast``. Raises `UsageError` for a session that cannot be called so."""
-    ledger = place.ledger()
-    return RecordedProvider(_Own(place, ledger, checkpoints), ledger, place.root)
+    ledger = context.ledger()
+    return RecordedProvider(_OwnCheckpoints(context, ledger, checkpoints), ledger, context.root)

@@ -41,7 +41,7 @@ _MOST_LINKS: Final = 40
 _NOWHERE: Final = b"gitdir: /nowhere/holdfast-forks-are-in-no-repository\n"
 
 
-class Ways(NamedTuple):
+class GitLinks(NamedTuple):
     """Where what belongs to Git in a tree leads."""
 
     out: str
@@ -53,11 +53,11 @@ class Ways(NamedTuple):
     merge would take from the user's."""
 
 
-def ways(root: bytes, without: Sequence[bytes]) -> Ways:
+def find_git_links(root: bytes, without: Sequence[bytes]) -> GitLinks:
     """Look through the tree at ``root``, a real path, all but what is ``without``, relative to it. Takes a walk of it,
     in which what cannot be read is passed over. Raises `OSError` if that is the root.
     """
-    return _Tree(root, without).ways()
+    return _Tree(root, without).find_links()
 
 
 def forget_linked(copy: bytes, linked: Iterable[bytes]) -> None:
@@ -83,7 +83,7 @@ class _TooDeep(Exception):
 
 
 class _Tree:
-    """See `ways`."""
+    """See `find_git_links`."""
 
     def __init__(self, root: bytes, without: Sequence[bytes]) -> None:
         self._root = root
@@ -92,16 +92,18 @@ class _Tree:
         self._linked: dict[bytes, None] = {}
         self._bare: list[bytes] = []
 
-    def ways(self) -> Ways:
-        """See `ways`."""
+    def find_links(self) -> GitLinks:
+        """See `find_git_links`."""
         self._top = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for path in self._walk():
                 if not self._stays(path, set()):
-                    return Ways(f"a copy would lead to a repository of yours, by {display(path)}")
-            return Ways("", tuple(self._linked), tuple(self._linked_to_bare()))
+                    return GitLinks(f"a copy would lead to a repository of yours, by {display(path)}")
+            return GitLinks("", tuple(self._linked), tuple(self._linked_to_bare()))
         except _TooDeep as error:
-            return Ways(f"a copy could lead to a repository of yours, by {error}: that lies too deep to be looked at")
+            return GitLinks(
+                f"a copy could lead to a repository of yours, by {error}: that lies too deep to be looked at"
+            )
         finally:
             os.close(self._top)
 
@@ -131,7 +133,7 @@ class _Tree:
                     left.append(path)
 
     def _linked_to_bare(self) -> Iterator[bytes]:
-        """See `Ways.bare`."""
+        """See `GitLinks.bare`."""
         for repository in self._bare:
             among = os.path.join(repository, _LINKED)
             with suppress(OSError), os.scandir(self._absolute(among)) as found:

@@ -16,20 +16,20 @@ import msgspec
 from holdfast.files.directories.directory_size import size_of
 from holdfast.files.directories.replication import make_read_only, remove_whole, replicate
 from holdfast.files.linux.reflink import can_share
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.errors import RefusedError
 from holdfast.model.message_text import plural, size
 from holdfast.model.paths import display
-from holdfast.snapshot._copy_location import IN_TREE_NOTE, Copies
+from holdfast.snapshot._copy_location import IN_TREE_NOTE, CopyLocation
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.recorded_provider import RecordedProvider
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.files.directories.directory_size import Size
-    from holdfast.snapshot.ledger import Entry, Ledger
-    from holdfast.snapshot.provider_context import Place
+    from holdfast.files.directories.directory_size import DirectorySize
+    from holdfast.snapshot.ledger import Ledger, LedgerEntry
+    from holdfast.snapshot.provider_context import ProviderContext
 
 _SHARING_SCORE, _COPYING_SCORE = 45, 20
 _SHARES = "a copy takes time for each file, and no room for what does not change"
@@ -38,17 +38,17 @@ MOST_BYTES = "snapshot.max_copy_bytes"
 """The key that says how much is copied at most."""
 
 
-class _Whole:
+class _FullCopy:
     """See `Technique`."""
 
     modes: tuple[Mode, ...] = ("worktree", "in-place")
 
-    def __init__(self, place: Place, ledger: Ledger, *, sharing: bool) -> None:
+    def __init__(self, context: ProviderContext, ledger: Ledger, *, sharing: bool) -> None:
         """``sharing``: only where the copies share blocks with the workspace."""
         self.name = "reflink" if sharing else "copy"
-        self._place = place
+        self._context = context
         self._sharing = sharing
-        self._copies = Copies(place, ledger, self._fits, "cannot share blocks between files")
+        self._copies = CopyLocation(context, ledger, self._fits, "cannot share blocks between files")
 
     def detect(self) -> Capabilities:
         """See `Technique.detect`."""
@@ -67,116 +67,116 @@ class _Whole:
             notes.append(IN_TREE_NOTE)
         return Capabilities(self.name, _SHARING_SCORE, self.modes, carries_ignored=True, notes=tuple(notes))
 
-    def beside(self, directory: bytes) -> Capabilities:
-        """See `StandIn.beside`."""
-        if self._sharing and not can_share(self._place.root, directory):
+    def detect_beside(self, directory: bytes) -> Capabilities:
+        """See `CopyMaker.detect_beside`."""
+        if self._sharing and not can_share(self._context.root, directory):
             reason = "the file system of the workspace cannot share blocks between files (btrfs can, and XFS)"
             return Capabilities(self.name, 0, notes=(reason,))
         score, note = (_SHARING_SCORE, _SHARES) if self._sharing else (_COPYING_SCORE, _COPIES)
         return Capabilities(self.name, score, carries_ignored=True, notes=(note,))
 
     def copy_to(self, target: bytes, without: Sequence[bytes]) -> None:
-        """See `StandIn.copy_to`."""
-        replicate(self._place.root, target, without=find_own(without))
+        """See `CopyMaker.copy_to`."""
+        replicate(self._context.root, target, without=find_protected(without))
 
-    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+    def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.plan`."""
         if not self._sharing:
-            source = self._place.root if origin is None or origin.place is None else origin.place
-            refuse_huge(self._place, source)
+            source = self._context.root if origin is None or origin.place is None else origin.place
+            refuse_huge(self._context, source)
         return msgspec.structs.replace(entry, path=display(self._copies.path_for(entry)))
 
-    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+    def workspace(self, entry: LedgerEntry, base: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.workspace`."""
-        self._copy(self._place.root if base is None else _of(base), entry)
+        self._copy(self._context.root if base is None else _of(base), entry)
         return entry
 
-    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+    def view(self, entry: LedgerEntry, snapshot: LedgerEntry) -> LedgerEntry:
         """See `Technique.view`."""
         self._copy(_of(snapshot), entry)
         make_read_only(_of(entry))
         return entry
 
-    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+    def capture(self, entry: LedgerEntry, workspace: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.capture`."""
         del parent
-        self._copy(workspace.place or self._place.root, entry)
+        self._copy(workspace.place or self._context.root, entry)
         return entry
 
-    def where_to_work(self, entry: Entry) -> bytes:
+    def where_to_work(self, entry: LedgerEntry) -> bytes:
         """See `Technique.where_to_work`."""
         return _of(entry)
 
-    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+    def enter(self, entry: LedgerEntry) -> tuple[bytes, ...]:
         """See `Technique.enter`."""
         del entry
         return ()
 
-    def resume(self, entry: Entry) -> None:
+    def resume(self, entry: LedgerEntry) -> None:
         """See `Technique.resume`: a directory stays."""
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LedgerEntry) -> None:
         """See `Technique.remove`."""
         if entry.place is not None:
             remove_whole(entry.place)
 
-    def tidy(self) -> None:
-        """See `Technique.tidy`."""
-        self._copies.tidy()
+    def remove_shared(self) -> None:
+        """See `Technique.remove_shared`."""
+        self._copies.remove_empty()
 
-    def _copy(self, source: bytes, entry: Entry) -> None:
+    def _copy(self, source: bytes, entry: LedgerEntry) -> None:
         target = _of(entry)
         self._copies.make_room(target)
-        replicate(source, target, without=self._place.own_in(source))
+        replicate(source, target, without=self._context.own_in(source))
 
     def _fits(self, directory: bytes) -> bool:
-        return not self._sharing or can_share(self._place.root, directory)
+        return not self._sharing or can_share(self._context.root, directory)
 
 
-def size_of_copy(place: Place, source: bytes) -> Size:
+def size_of_copy(context: ProviderContext, source: bytes) -> DirectorySize:
     """What a whole copy of the directory ``source`` would hold, and the room that it takes. Raises `OSError`."""
-    return size_of(source, without=place.own_in(source))
+    return size_of(source, without=context.own_in(source))
 
 
-def refuse_huge(place: Place, source: bytes) -> None:
-    """Refuse to copy the directory ``source`` to where ``place`` keeps what it makes, if that is more than is allowed,
+def refuse_huge(context: ProviderContext, source: bytes) -> None:
+    """Refuse to copy the directory ``source`` to where the provider keeps what it makes, if that is more than allowed,
     or than there is room for. Raises `RefusedError` (``copy_too_large``, ``no_room``), `OSError`.
     """
-    found = size_of_copy(place, source)
+    found = size_of_copy(context, source)
     what = f"a copy of {display(source)} would hold {plural(found.files, 'file')} of {size(found.bytes)}"
-    if place.most_bytes and found.bytes > place.most_bytes:
+    if context.most_bytes and found.bytes > context.most_bytes:
         raise RefusedError(
-            f"{what}, more than the {size(place.most_bytes)} of {MOST_BYTES}",
+            f"{what}, more than the {size(context.most_bytes)} of {MOST_BYTES}",
             hint=f"set {MOST_BYTES} higher (0: no limit), or do without ignored files",
             code="copy_too_large",
         )
-    there = os.statvfs(place.nearest())
+    there = os.statvfs(context.nearest())
     free = there.f_bavail * there.f_frsize
     if found.bytes > free:
         raise RefusedError(
-            f"{what}, and {display(place.nearest())} has {size(free)} left",
+            f"{what}, and {display(context.nearest())} has {size(free)} left",
             hint="free some space, or do without ignored files",
             code="no_room",
         )
 
 
-def _of(entry: Entry) -> bytes:
+def _of(entry: LedgerEntry) -> bytes:
     place = entry.place
     assert place is not None, "only in place there is none"
     return place
 
 
-def reflink_provider(place: Place) -> RecordedProvider:
+def reflink_provider(context: ProviderContext) -> RecordedProvider:
     """The provider ``reflink``. Raises `UsageError` for a session that cannot be called so."""
-    return _provider(place, sharing=True)
+    return _provider(context, sharing=True)
 
 
-def copy_provider(place: Place) -> RecordedProvider:
+def copy_provider(context: ProviderContext) -> RecordedProvider:
     """The provider ``copy``. Raises `UsageError` for a session that cannot be called so."""
-    return _provider(place, sharing=False)
+    return _provider(context, sharing=False)
 
 
-def _provider(place: Place, *, sharing: bool) -> RecordedProvider:
-    ledger = place.ledger()
-    technique = _Whole(place, ledger, sharing=sharing)
-    return RecordedProvider(technique, ledger, place.root, place.ways, stand_in=technique)
+def _provider(context: ProviderContext, *, sharing: bool) -> RecordedProvider:
+    ledger = context.ledger()
+    technique = _FullCopy(context, ledger, sharing=sharing)
+    return RecordedProvider(technique, ledger, context.root, context.git_links, copy_maker=technique)

@@ -37,7 +37,7 @@ def ends_with_us(group: int) -> Generator[None]:
         _WATCHER.change(group, runs=False)
 
 
-def run(
+def run_program(
     words: Sequence[str | bytes], *, seconds: float | None = None, cwd: bytes | None = None, bare: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program to its end, in a session of its own and with nothing to read; what it has written. It ends with
@@ -94,7 +94,7 @@ class _Watcher:
         if self._ours is not None:
             try:
                 self._ours.send(line, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-            except (BrokenPipeError, ConnectionResetError):  # somebody has ended it
+            except (BrokenPipeError, ConnectionResetError):  # it has been ended
                 self._ours.close()
                 self._ours = None
             else:

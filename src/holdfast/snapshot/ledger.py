@@ -35,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*\Z")
 _MAX_NAME = 64
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One thing that was made, or is to be."""
 
     token: str
@@ -95,7 +95,7 @@ class Ledger:
 
     @contextmanager
     def lock(self) -> Generator[None]:
-        """Hold the session: nobody else changes anything in it. What has no entry then has no folder and no lock
+        """Hold the session: no other process changes anything in it. What has no entry then has no folder and no lock
         either. Raises `LockedError`, `StorageError`.
         """
         self._make(self._all)
@@ -108,7 +108,7 @@ class Ledger:
                     os.rmdir(self._folder)
                     os.unlink(self._folder + b".lock")
 
-    def tidy(self) -> None:
+    def remove_empty(self) -> None:
         """Remove the folder of a session that was killed before it wrote an entry; nothing where it is in use."""
         try:
             if os.listdir(self._folder):
@@ -136,8 +136,8 @@ class Ledger:
         seconds = self._timeout if timeout is None else timeout
         return exclusive(path + b".lock", timeout=seconds, clock=self._clock, what=what)
 
-    def new(self, kind: Kind, **fields: object) -> Entry:
-        """An entry for something that is to be made, written nowhere yet. ``fields`` are those of `Entry`."""
+    def new(self, kind: Kind, **fields: object) -> LedgerEntry:
+        """An entry for something that is to be made, written nowhere yet. ``fields`` are those of `LedgerEntry`."""
         latest = max((entry.created_at for entry in self.entries()), default=0)
         return msgspec.convert(
             {
@@ -146,18 +146,18 @@ class Ledger:
                 "created_at": max(self._clock.now(), latest + 1),
                 **fields,
             },
-            Entry,
+            LedgerEntry,
         )
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: LedgerEntry) -> None:
         """Put the entry in place, atomic and durable; it replaces the one of its token. Raises `StorageError`."""
         _file(entry.token).write(self._folder, msgspec.json.encode(entry) + b"\n")
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LedgerEntry) -> None:
         """Take the entry away, durably. Raises `StorageError`."""
         _file(entry.token).remove(self._folder)
 
-    def get(self, token: str) -> Entry | None:
+    def get(self, token: str) -> LedgerEntry | None:
         """The entry of a token; None if there is none. Raises `FormatError` for a damaged one, `StorageError`."""
         if not _TOKEN.match(token.encode("utf-8", "replace")):
             return None
@@ -166,15 +166,15 @@ class Ledger:
         if body is None:
             return None
         try:
-            entry = msgspec.json.decode(body, type=Entry)
+            entry = msgspec.json.decode(body, type=LedgerEntry)
             if entry.token != token or len(entry.facts) > MAX_FACTS:
-                raise file.bad(self._folder, "says something else than it should")
+                raise file.damaged_error(self._folder, "says something else than it should")
             _ = entry.place
         except (msgspec.MsgspecError, UsageError) as error:
-            raise file.bad(self._folder, f"says something else than it should: {error}") from error
+            raise file.damaged_error(self._folder, f"says something else than it should: {error}") from error
         return entry
 
-    def entries(self, kind: Kind | None = None) -> Sequence[Entry]:
+    def entries(self, kind: Kind | None = None) -> Sequence[LedgerEntry]:
         """All entries of the session, or those of a kind, oldest first. Raises `StorageError`.
 
         Those that cannot be read are left out, and stay where they are: see `damaged`.
@@ -187,8 +187,8 @@ class Ledger:
         """What is wrong with each entry of the session that cannot be read, naming the file. Raises `StorageError`."""
         return self._read()[1]
 
-    def _read(self) -> tuple[list[Entry], list[FormatError]]:
-        found: list[Entry] = []
+    def _read(self) -> tuple[list[LedgerEntry], list[FormatError]]:
+        found: list[LedgerEntry] = []
         damaged: list[FormatError] = []
         for name in sorted(_listed(self._folder)):
             if _TOKEN.match(name):
@@ -200,7 +200,7 @@ class Ledger:
                     found += () if entry is None else (entry,)
         return found, damaged
 
-    def is_last(self, entry: Entry) -> bool:
+    def is_last(self, entry: LedgerEntry) -> bool:
         """True if no session of the provider has any other entry, damaged ones counted."""
         folders = (os.path.join(self._all, name) for name in _listed(self._all) if not name.endswith(b".lock"))
         return not any(

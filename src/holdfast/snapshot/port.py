@@ -158,7 +158,7 @@ class Provider(Protocol):
     def cleanup(self, token: Token) -> None:
         """Remove what the token stands for, and all that was allocated for it. Does nothing if nothing is left.
 
-        Works from any process, also after whoever made it was killed, and where the workspace is gone.
+        Works from any process, also after its maker was killed, and where the workspace is gone.
         """
         ...
 

@@ -6,22 +6,22 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.clock import SystemClock
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import COPIES_IN_TREE
-from holdfast.snapshot.copied_repositories import ways
+from holdfast.snapshot.copied_repositories import find_git_links
 from holdfast.snapshot.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.files.protected_directories import Own
+    from holdfast.files.protected_directories import ProtectedDirectories
     from holdfast.model.clock import Clock
-    from holdfast.snapshot.copied_repositories import Ways
+    from holdfast.snapshot.copied_repositories import GitLinks
 
 
-class Place(NamedTuple):
+class ProviderContext(NamedTuple):
     """For which workspace and session a provider is, and where it keeps what it makes."""
 
     root: bytes
@@ -36,8 +36,8 @@ class Place(NamedTuple):
     """How many seconds to wait for another process."""
     own: tuple[bytes, ...] = ()
     """What is Holdfast's own beside ``state``, as real paths: where they lie in the workspace, no copy holds them."""
-    looked: dict[tuple[bytes, tuple[bytes, ...]], Ways] | None = None
-    """What `ways` has said while several providers look at one workspace: theirs in common, for that long."""
+    looked: dict[tuple[bytes, tuple[bytes, ...]], GitLinks] | None = None
+    """What `git_links` has said while several providers look at one workspace: theirs in common, for that long."""
     most_bytes: int = 0
     """A copy that shares no blocks is made of no more than this; 0: of any."""
 
@@ -52,14 +52,14 @@ class Place(NamedTuple):
             path = os.path.dirname(path)
         return path
 
-    def ways(self, source: bytes, *, anew: bool = True) -> Ways:
-        """Where what belongs to Git in ``source`` leads: see `copied_repositories.ways`. Unless it is to be looked at
-        ``anew``, what another provider has found just now will do.
+    def git_links(self, source: bytes, *, anew: bool = True) -> GitLinks:
+        """Where what belongs to Git in ``source`` leads: see `copied_repositories.find_git_links`. Unless it is to be
+        looked at ``anew``, what another provider has found just now will do.
         """
         without = self.without(source)
         found = None if anew or self.looked is None else self.looked.get((source, without))
         if found is None:
-            found = ways(source, without)
+            found = find_git_links(source, without)
             if self.looked is not None:
                 self.looked[source, without] = found
         return found
@@ -70,6 +70,6 @@ class Place(NamedTuple):
         own = {self.state, *self.own}
         return (os.path.dirname(COPIES_IN_TREE), *sorted(path[len(top) :] for path in own if path.startswith(top)))
 
-    def own_in(self, source: bytes) -> Own:
+    def own_in(self, source: bytes) -> ProtectedDirectories:
         """What `without` names, as it is now."""
-        return find_own(os.path.join(source, path) for path in self.without(source))
+        return find_protected(os.path.join(source, path) for path in self.without(source))

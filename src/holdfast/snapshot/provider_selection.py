@@ -16,7 +16,7 @@ AUTOMATIC = "auto"
 """Instead of a provider's name: the best one."""
 
 
-class Choice(NamedTuple):
+class ProviderChoice(NamedTuple):
     """The provider that is used."""
 
     provider: Provider
@@ -35,7 +35,7 @@ def choose(
     ignored: bool = False,
     key: str | None = "snapshot.provider",
     detected: Sequence[Capabilities] | None = None,
-) -> Choice:
+) -> ProviderChoice:
     """Choose a provider: ``wanted`` by name, or that with the highest score, the earlier one if two are alike.
 
     It has to offer ``mode``, and with ``ignored`` to carry ignored files. One that can capture nothing at this moment
@@ -71,7 +71,7 @@ def choose(
     reason = (
         f"{key or 'whoever asks'} names it" if wanted != AUTOMATIC else _reason([found[at] for at in able], found[best])
     )
-    return Choice(providers[best], found[best], "; not ".join((reason, *passed_over)), passed_over)
+    return ProviderChoice(providers[best], found[best], "; not ".join((reason, *passed_over)), passed_over)
 
 
 def _instead(key: str | None, *, ignored: bool) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from holdfast.files.directories.removal_obstacles import what_to_do
+from holdfast.files.directories.removal_obstacles import removal_hint
 from holdfast.model.errors import (
     FormatError,
     HoldfastError,
@@ -23,14 +23,14 @@ from holdfast.model.errors import (
 )
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.snapshot.copied_repositories import Ways, forget_linked
+from holdfast.snapshot.copied_repositories import GitLinks, forget_linked
 from holdfast.snapshot.ledger import check_label, check_name
 from holdfast.snapshot.port import Capabilities, Prepared, Snapshot, Token, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from holdfast.snapshot.ledger import Entry, Ledger
+    from holdfast.snapshot.ledger import Ledger, LedgerEntry
     from holdfast.snapshot.port import Allocation, Mode
 
 _LOG = Log(__name__)
@@ -51,7 +51,7 @@ class Technique(Protocol):
         """See `Provider.detect`."""
         ...
 
-    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+    def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """``entry`` with path and facts: all of what is going to be made, so that `remove` finds it at any moment.
 
         ``origin`` is the workspace that a snapshot is taken of, or the snapshot that others begin as. Makes nothing,
@@ -59,43 +59,43 @@ class Technique(Protocol):
         """
         ...
 
-    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+    def workspace(self, entry: LedgerEntry, base: LedgerEntry | None) -> LedgerEntry:
         """Make something to work in, and return the entry with the facts that this has shown."""
         ...
 
-    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+    def view(self, entry: LedgerEntry, snapshot: LedgerEntry) -> LedgerEntry:
         """Make something to look at."""
         ...
 
-    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+    def capture(self, entry: LedgerEntry, workspace: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
         """Capture a workspace, durably."""
         ...
 
-    def where_to_work(self, entry: Entry) -> bytes:
+    def where_to_work(self, entry: LedgerEntry) -> bytes:
         """The path of what was made to work in, or to look at, that corresponds to the root."""
         ...
 
-    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+    def enter(self, entry: LedgerEntry) -> tuple[bytes, ...]:
         """What `Prepared.enter` is, of what was made to work in."""
         ...
 
-    def resume(self, entry: Entry) -> None:
+    def resume(self, entry: LedgerEntry) -> None:
         """Mount again what is not mounted any more, if what was made to work in takes that."""
         ...
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LedgerEntry) -> None:
         """Remove all of what the entry stands for, complete or not. Nothing may be left of it already."""
         ...
 
-    def tidy(self) -> None:
+    def remove_shared(self) -> None:
         """Remove what entries share: the last one of all sessions is about to go. The shared lock is held."""
         ...
 
 
-class StandIn(Protocol):
+class CopyMaker(Protocol):
     """How a provider makes a copy that can take the workspace's own place."""
 
-    def beside(self, directory: bytes) -> Capabilities:
+    def detect_beside(self, directory: bytes) -> Capabilities:
         """See `Provider.detect_beside`. Raises `OSError`."""
         ...
 
@@ -104,8 +104,8 @@ class StandIn(Protocol):
         ...
 
 
-class _Ways(Protocol):
-    def __call__(self, source: bytes, *, anew: bool = True) -> Ways: ...
+class _FindGitLinks(Protocol):
+    def __call__(self, source: bytes, *, anew: bool = True) -> GitLinks: ...
 
 
 class RecordedProvider:
@@ -116,9 +116,9 @@ class RecordedProvider:
         technique: Technique,
         ledger: Ledger,
         root: bytes,
-        ways: _Ways | None = None,
-        stand_in: StandIn | None = None,
-        settle: Callable[[Entry], None] | None = None,
+        find_git_links: _FindGitLinks | None = None,
+        copy_maker: CopyMaker | None = None,
+        settle: Callable[[LedgerEntry], None] | None = None,
     ) -> None:
         """Nothing is made yet. ``ways`` is for what copies everything: where what belongs to Git in a directory leads,
         as a copy must not lead to the user's repository (I15). For `detect` it need not look ``anew``. ``settle`` is
@@ -127,8 +127,8 @@ class RecordedProvider:
         self._technique = technique
         self._ledger = ledger
         self._root = root
-        self._ways = ways
-        self._stand_in = stand_in
+        self._find_git_links = find_git_links
+        self._copy_maker = copy_maker
         self._settle = settle
 
     @property
@@ -139,10 +139,10 @@ class RecordedProvider:
     def detect(self, *, with_git: bool = True) -> Capabilities:
         """See `Provider.detect`."""
         found = self._technique.detect()
-        if not found.score or self._ways is None or not with_git:
+        if not found.score or self._find_git_links is None or not with_git:
             return found
         try:
-            reason = self._ways(self._root, anew=False).out
+            reason = self._find_git_links(self._root, anew=False).out
         except OSError as error:
             reason = f"the workspace cannot be looked through: {error.strerror}"
         return found._replace(score=0, notes=(reason,)) if reason else found
@@ -170,7 +170,7 @@ class RecordedProvider:
                 hint="the mode worktree makes a directory of its own",
             )
         origin = None if base is None else self._kept(base.id)
-        with_git = with_git and mode != "in-place" and self._ways is not None
+        with_git = with_git and mode != "in-place" and self._find_git_links is not None
         known = self._refuse_leading_out(self._root) if with_git and origin is None else None
         if known is not None and mode == "worktree":
             _refuse_known(self._root, known)
@@ -202,13 +202,13 @@ class RecordedProvider:
             with self._changing():
                 self._settle(self._workspace(token))
 
-    def _workspace(self, token: Token) -> Entry:
+    def _workspace(self, token: Token) -> LedgerEntry:
         entry = self._ledger.get(token)
         if entry is None or entry.kind != "workspace":
             raise NotFoundError("what was prepared is not there any more", hint="prepare it again")
         return entry
 
-    def _prepared(self, entry: Entry) -> Prepared:
+    def _prepared(self, entry: LedgerEntry) -> Prepared:
         token = Token(entry.token)
         if entry.mode is None or entry.mode == "in-place":
             return Prepared(self.name, "in-place", self._root, self._root, token)
@@ -241,8 +241,8 @@ class RecordedProvider:
                 self._complete(entry)
         return _snapshot(entry)
 
-    def _refuse_leading_out(self, source: bytes) -> Ways:
-        found = Ways("") if self._ways is None else self._ways(source)
+    def _refuse_leading_out(self, source: bytes) -> GitLinks:
+        found = GitLinks("") if self._find_git_links is None else self._find_git_links(source)
         if found.out:
             raise RefusedError(
                 f"{display(source)} cannot be copied whole: {found.out}",
@@ -281,53 +281,53 @@ class RecordedProvider:
         """See `Provider.tokens`."""
         found = [entry.allocation() for entry in self._ledger.entries()]
         if not found:
-            self._ledger.tidy()
+            self._ledger.remove_empty()
         return found
 
     def detect_beside(self, directory: bytes) -> Capabilities:
         """See `Provider.detect_beside`."""
-        if self._stand_in is None:
+        if self._copy_maker is None:
             return Capabilities(self.name, 0, notes=("what it makes cannot change places with the workspace",))
         try:
-            return self._stand_in.beside(directory)
+            return self._copy_maker.detect_beside(directory)
         except OSError as error:
             return Capabilities(self.name, 0, notes=(f"the file system cannot be tried: {error.strerror}",))
 
     def copy_to(self, target: bytes, *, without: Sequence[bytes]) -> None:
         """See `Provider.copy_to`."""
         found = self.detect_beside(os.path.dirname(target))
-        if self._stand_in is None or not found.score:
+        if self._copy_maker is None or not found.score:
             raise UnsupportedError(
                 f"the provider {self.name} cannot copy {display(self._root)} to {display(target)}: "
                 f"{'; '.join(found.notes)}",
                 code="no_provider",
             )
-        self._stand_in.copy_to(target, without)
+        self._copy_maker.copy_to(target, without)
 
-    def _parent(self, token: str) -> Entry | None:
+    def _parent(self, token: str) -> LedgerEntry | None:
         """What a workspace began as, if that is there and can be read: what is taken of it does not depend on that."""
         try:
             return self._ledger.get(token)
         except FormatError:
             return None
 
-    def _kept(self, token: Token) -> Entry:
+    def _kept(self, token: Token) -> LedgerEntry:
         entry = self._ledger.get(token)
         if entry is None or entry.kind != "snapshot":
             raise NotFoundError(f"there is no snapshot {token}", hint="it was discarded, or is another session's")
         return entry
 
-    def _complete(self, entry: Entry) -> None:
+    def _complete(self, entry: LedgerEntry) -> None:
         self._ledger.write(msgspec.structs.replace(entry, complete=True))
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: LedgerEntry) -> None:
         """Remove what the entry stands for, then the entry: never the other way round. Half removed it is of no use."""
         if entry.complete:
             self._ledger.write(msgspec.structs.replace(entry, complete=False))
         self._technique.remove(entry)
         with self._ledger.lock_shared():
             if self._ledger.is_last(entry):
-                self._technique.tidy()
+                self._technique.remove_shared()
             self._ledger.remove(entry)
 
     @contextmanager
@@ -346,10 +346,10 @@ class RecordedProvider:
             at = os.fsencode(error.filename) if error.filename else self._ledger.state if full else b""
             where = f": {display(at)}" if at else ""
             failed = f"the provider {self.name} has failed: {error.strerror or error}{where}"
-            raise StorageError(failed, hint=what_to_do(error) or full) from error
+            raise StorageError(failed, hint=removal_hint(error) or full) from error
 
     @contextmanager
-    def _making(self, entry: Entry) -> Generator[None]:
+    def _making(self, entry: LedgerEntry) -> Generator[None]:
         """Have the entry in the ledger from now on; what was made for it goes again if the block fails."""
         self._ledger.write(entry)
         try:
@@ -362,7 +362,7 @@ class RecordedProvider:
             raise
 
 
-def _refuse_known(source: bytes, found: Ways) -> None:
+def _refuse_known(source: bytes, found: GitLinks) -> None:
     """Refuse a copy to work in of a bare repository in which Git could write to, or remove, work trees of the user's.
     That cannot forget them: a merge of the copy would have the user's forget them, too.
     """
@@ -375,5 +375,5 @@ def _refuse_known(source: bytes, found: Ways) -> None:
         )
 
 
-def _snapshot(entry: Entry) -> Snapshot:
+def _snapshot(entry: LedgerEntry) -> Snapshot:
     return Snapshot(Token(entry.token), entry.label, entry.created_at, Token(entry.parent) if entry.parent else None)

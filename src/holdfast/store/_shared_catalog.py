@@ -57,7 +57,7 @@ def open_catalog(
     address = parse(settings.store.catalog)
     from holdfast.store.postgresql.database import PostgresDatabase
 
-    machine, writable = home_identity.identify(home, random)
+    home_id, writable = home_identity.identify(home, random)
     database = PostgresDatabase(
         address,
         MIGRATIONS,
@@ -69,7 +69,7 @@ def open_catalog(
         check_new=check_new,
     )
     try:
-        catalog = Catalog(database, settings.store.tenant, clock, machine)
+        catalog = Catalog(database, settings.store.tenant, clock, home_id)
         retry_lost_connections(catalog, database)
         if not becoming:
             _refuse_half_copied(catalog)
@@ -113,7 +113,7 @@ def _check_place(home: bytes, url: str, objects: ObjectStore, catalog: Catalog, 
 
     Two machines may call different directories the same, or one directory differently: an object tells.
     """
-    here = _place(home, url, catalog.machine) + (ENCRYPTED if key_id(objects) else b"")
+    here = _object_place(home, url, catalog.home_id) + (ENCRYPTED if key_id(objects) else b"")
     noted = _noted(catalog)
     if noted is None and not catalog.database.read_only:
         noted = _begin(here, objects, catalog, random)
@@ -128,7 +128,7 @@ def _check_place(home: bytes, url: str, objects: ObjectStore, catalog: Catalog, 
     moved = held
     if newest is None:
         # Nothing was saved yet. Who but this home could be about to, elsewhere?
-        moved = noted[0].startswith(catalog.machine.encode() + b" ") and not catalog.checkpoints(limit=1)
+        moved = noted[0].startswith(catalog.home_id.encode() + b" ") and not catalog.checkpoints(limit=1)
         if moved:
             _refuse_unknown(objects, catalog)
     if not moved:
@@ -137,8 +137,8 @@ def _check_place(home: bytes, url: str, objects: ObjectStore, catalog: Catalog, 
         return
     token = random(16).hex()  # what holds the one before is not it any more
     objects.put(_mark(catalog, token), (_MARK,))
-    with catalog.database.writing() as session:
-        session.run(
+    with catalog.database.writing() as transaction:
+        transaction.run(
             "UPDATE object_places SET url = ?, token = ? WHERE tenant = ? AND token = ?",
             (here, token, catalog.tenant, noted[1]),
         )
@@ -151,8 +151,8 @@ def _begin(
     _refuse_unknown(objects, catalog)
     token = random(16).hex()
     objects.put(_mark(catalog, token), (_MARK,))
-    with catalog.database.writing() as session:
-        session.run(
+    with catalog.database.writing() as transaction:
+        transaction.run(
             "INSERT INTO object_places (tenant, url, token) VALUES (?, ?, ?) ON CONFLICT (tenant) DO NOTHING",
             (catalog.tenant, here, token),
         )
@@ -163,8 +163,8 @@ def _begin(
 
 
 def _noted(catalog: Catalog) -> tuple[bytes, str] | None:
-    with catalog.database.reading(once=True) as session:
-        row = session.one("SELECT url, token FROM object_places WHERE tenant = ?", (catalog.tenant,))
+    with catalog.database.reading(once=True) as transaction:
+        row = transaction.one("SELECT url, token FROM object_places WHERE tenant = ?", (catalog.tenant,))
     return (row[0], row[1]) if row else None
 
 
@@ -173,11 +173,11 @@ def _mark(catalog: Catalog, token: str) -> str:
     return f"catalogs/{catalog.name}/{token}"
 
 
-def _place(home: bytes, url: str, machine: str) -> bytes:
+def _object_place(home: bytes, url: str, home_id: str) -> bytes:
     path = local_directory(url) if url else os.path.join(home, b"objects")
     if path is None:
         return os.fsencode(url)
-    return machine.encode() + b" " + os.path.normpath(path)
+    return home_id.encode() + b" " + os.path.normpath(path)
 
 
 def _refuse_unknown(objects: ObjectStore, catalog: Catalog) -> None:
@@ -203,7 +203,7 @@ def _elsewhere(noted: bytes | None, here: bytes, catalog: Catalog) -> ConfigErro
 
 
 def _shown(place: bytes, catalog: Catalog) -> str:
-    machine, space, path = place.removesuffix(ENCRYPTED).partition(b" ")
+    home_id, space, path = place.removesuffix(ENCRYPTED).partition(b" ")
     if not space:
         return display(place)
-    return f"{display(path)} of {'this' if machine.decode() == catalog.machine else 'another'} home"
+    return f"{display(path)} of {'this' if home_id.decode() == catalog.home_id else 'another'} home"

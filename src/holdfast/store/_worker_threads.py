@@ -22,16 +22,16 @@ def workers(count: int, name: str) -> Executor:
         probe.start()
         probe.join()
     except RuntimeError:
-        return _AtOnce()
+        return _InlineExecutor()
     return ThreadPoolExecutor(count, name)
 
 
-class _AtOnce(Executor):
+class _InlineExecutor(Executor):
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         done: Future[_T] = Future()
         try:
             done.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - whoever asks for the result is to have it
+        except Exception as error:  # noqa: BLE001 - the thread that asks for the result is to have it
             done.set_exception(error)
         return done
 

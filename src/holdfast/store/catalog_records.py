@@ -33,7 +33,7 @@ PACK_OVERHEAD, RECORD_OVERHEAD, DELTA_OVERHEAD = 41, 50, 82
 """Bytes of a pack beside stored bytes: its header, marker and footer; a record's head, twice; and that of a delta."""
 
 
-class Location(NamedTuple):
+class BlobLocation(NamedTuple):
     """Where a blob's stored bytes are and how to turn them back into content."""
 
     key: str
@@ -83,22 +83,22 @@ class Cursor(NamedTuple):
     """The event that repeated `redo` leads to; equal to ``position`` when there is nothing to redo."""
 
 
-def aside(path: bytes, workspace: WorkspaceId) -> bytes:
+def displaced_path(path: bytes, workspace: WorkspaceId) -> bytes:
     """What the catalog says for the path of a workspace at whose path another is now: no directory can have it."""
-    return seen_at(path) + b"\0" + workspace.encode()
+    return last_seen_path(path) + b"\0" + workspace.encode()
 
 
-def seen_at(path: bytes) -> bytes:
+def last_seen_path(path: bytes) -> bytes:
     """The real path where a workspace was last seen, whether or not another is there now."""
     return path.partition(b"\0")[0]
 
 
-class Workspace(NamedTuple):
+class WorkspaceRow(NamedTuple):
     """A directory tree that Holdfast remembers."""
 
     id: WorkspaceId
     path: bytes
-    """Its real path when last seen; if another live workspace is there now, as `aside` makes it."""
+    """Its real path when last seen; if another live workspace is there now, as `displaced_path` makes it."""
     device: int
     inode: int
     """Of the root directory when last seen; with them a moved workspace is recognised."""
@@ -109,7 +109,7 @@ class Workspace(NamedTuple):
     """False once the user has let it go: it then holds nothing back from retention."""
 
 
-class TakenIn(NamedTuple):
+class MergeParent(NamedTuple):
     """What a checkpoint holds of another line of work: all of ``other``, since ``base``."""
 
     other: CheckpointId
@@ -136,7 +136,7 @@ class CheckpointCommit(NamedTuple):
     """The event to append (its ``seq`` is ignored and assigned), or None if the tree's state did not change."""
     redo_tip: int | None = None
     """The event that `redo` leads to afterwards; None: there is nothing to redo."""
-    taken_in: TakenIn | None = None
+    merge_parents: MergeParent | None = None
     """For a state that two lines have come together in: the second one."""
 
 

@@ -21,7 +21,7 @@ _SHARE = 8
 _BLOCK = 4096
 
 
-def reserve(home: bytes, *, again: bool = False) -> None:
+def create(home: bytes, *, again: bool = False) -> None:
     """Make the ballast, if there is none and the disk has room for it. Best effort: a failure is no failure.
 
     ``again``: it was given up a moment ago, and takes back what is left of its room, however full the disk is.

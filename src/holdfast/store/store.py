@@ -17,7 +17,7 @@ from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.store.identity import object_store_binding
 from holdfast.store.objects.configured_store import assemble, open_objects
-from holdfast.store.objects.object_store import is_far
+from holdfast.store.objects.object_store import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.store.blobs.content_reader import BlobReader
     from holdfast.store.blobs.content_writer import BlobWriter
     from holdfast.store.collection.collector import Collector
-    from holdfast.store.manifests.manifest import CachedPages, Pages
+    from holdfast.store.manifests.manifest import PageCache, PageSource
     from holdfast.store.objects.object_store import ObjectStore
     from holdfast.store.objects.remote_store import RemoteObjects
     from holdfast.store.verification.verifier import Verifier
@@ -68,7 +68,7 @@ class Store:
         self._cold: ObjectStore | None = None
         self._tight = False
         self._reader: BlobReader | None = None
-        self._pages: CachedPages | None = None
+        self._pages: PageCache | None = None
         self.ahead = PreparedContent()
 
     @classmethod
@@ -101,15 +101,15 @@ class Store:
         if settings.store.catalog:
             from holdfast.store._shared_catalog import open_catalog
 
-            disk_reserve.reserve(folder)
+            disk_reserve.create(folder)
             catalog = open_catalog(folder, settings, objects, clock=clock, random=random, becoming=becoming)
         else:
             catalog = _own_catalog(folder, settings, objects, clock, becoming=becoming)
         if bucket is not None and claim and not becoming:
-            from holdfast.store.identity.bucket_claim import own
+            from holdfast.store.identity.bucket_claim import ensure_claimed
 
             try:
-                own(catalog, bucket, random)
+                ensure_claimed(catalog, bucket, random)
             except BaseException:
                 catalog.close()
                 raise
@@ -125,7 +125,7 @@ class Store:
             bucket=bucket,
         )
 
-    def states_in(self, tier: str) -> ObjectStore | None:
+    def tier_objects(self, tier: str) -> ObjectStore | None:
         """Where the session checkpoints of a tier are: None for those in the catalog, and where it is not known."""
         if tier == "warm":
             return self.objects
@@ -185,16 +185,16 @@ class Store:
         return self.catalog.relocate(written)
 
     @property
-    def pages(self) -> CachedPages:
+    def pages(self) -> PageCache:
         """The pages of all manifests; those that were used last are kept, decoded."""
         if self._pages is None:
-            from holdfast.store.manifests.manifest import CachedPages
+            from holdfast.store.manifests.manifest import PageCache
 
-            self._pages = CachedPages(_StoredPages(self))
+            self._pages = PageCache(_StoredPages(self))
         return self._pages
 
     def read_pages(self, hashes: Sequence[Hash]) -> dict[Hash, bytes]:
-        """Encoded pages that are stored; see `Pages.read`."""
+        """Encoded pages that are stored; see `PageSource.read`."""
         if not self.ahead.keeping:
             return self.reader.read_many(hashes)
         bases: dict[Hash, tuple[Hash, bytes]] = {}
@@ -202,16 +202,16 @@ class Store:
         self.ahead.add_bases(bases)
         return found
 
-    def pages_with(self, new: Mapping[Hash, bytes]) -> Pages:
+    def pages_with(self, new: Mapping[Hash, bytes]) -> PageSource:
         """`pages`, and before them ``new`` ones that are not stored yet."""
-        return _Overlay(self.pages, new)
+        return _OverlaidPages(self.pages, new)
 
     def read_bases(self, hashes: Sequence[Hash]) -> dict[Hash, tuple[Hash, bytes]]:
         """What deltas may be made against: see `BlobReader.read_bases`."""
         return self.reader.read_bases(hashes)
 
     @contextmanager
-    def keeping_ahead(self) -> Generator[None]:
+    def caching_bases(self) -> Generator[None]:
         """For the length of the block, what is read of pages is kept for `page_bases`, as far as it is not much: who
         changes a manifest reads a page first, and then what the new one may be a difference against.
         """
@@ -237,7 +237,7 @@ class Store:
         for item in encode(contents, self.read_bases):
             self.ahead.add_item(item)
 
-    def foresee(self, root: Hash, changes: Mapping[bytes, Entry | None]) -> None:
+    def prepare_manifest(self, root: Hash, changes: Mapping[bytes, Entry | None]) -> None:
         """Make and encode the pages of the manifest ``root`` with ``changes`` made to it: it may soon be written."""
         from holdfast.store.blobs.content_writer import encode_pages
         from holdfast.store.manifests import manifest
@@ -247,7 +247,7 @@ class Store:
         made = [(name, data, built.previous.get(name)) for name, data in built.new_pages.items() if name not in known]
         encoded = {item.hash: item for item in encode_pages(made, self.page_bases)}
         pages = {name: encoded.get(name) or known[name] for name in built.new_pages}
-        self.ahead.foresee(root, changes, built, pages)
+        self.ahead.add_manifest(root, changes, built, pages)
 
     def children(self, pages: Sequence[Hash]) -> dict[Hash, list[Hash]]:
         """The distinct children of each of ``pages``; raises `IntegrityError` for one that cannot be read."""
@@ -274,13 +274,13 @@ class Store:
         """What proves the store."""
         from holdfast.store.verification.verifier import Verifier
 
-        if not is_far(self.objects):
-            return Verifier(self.catalog, self.objects, self.children, self.reader.read, self.states_in)
+        if not is_remote(self.objects):
+            return Verifier(self.catalog, self.objects, self.children, self.reader.read, self.tier_objects)
         from holdfast.store.objects.cached_store import uncached
 
         # What is proved is what the bucket has, whatever is on this disk as well.
         proved = Store(uncached(self.objects), self.catalog, random=self._random, open_cold=self._open_cold)
-        return Verifier(self.catalog, proved.objects, proved.children, proved.reader.read, proved.states_in)
+        return Verifier(self.catalog, proved.objects, proved.children, proved.reader.read, proved.tier_objects)
 
     def note_copy(self) -> None:
         """Note in the home that it becomes a copy: until that is whole, it is not opened otherwise."""
@@ -294,7 +294,7 @@ class Store:
 
             check_owned(self.catalog, self.bucket)
 
-    def give_way(self) -> bool:
+    def release_reserve(self) -> bool:
         """Give up the ballast if the disk is full, and save space from now on; False if that has freed nothing."""
         if self._home is None or not disk_reserve.release(self._home):
             return False
@@ -306,10 +306,10 @@ class Store:
         self._tight = True
         self.catalog.database.save_space()
 
-    def lay_ballast(self) -> None:
+    def restore_reserve(self) -> None:
         """Make the ballast again, if it was given up and there is room for it."""
         if self._home is not None:
-            disk_reserve.reserve(self._home, again=True)
+            disk_reserve.create(self._home, again=True)
 
     def used_bytes(self) -> int:
         """What the store takes, the catalog itself not counted."""
@@ -343,7 +343,7 @@ def _own_catalog(folder: bytes, settings: Settings, objects: ObjectStore, clock:
     database = SqliteDatabase(
         path, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout, check_new=check_new
     )
-    disk_reserve.reserve(folder)
+    disk_reserve.create(folder)
     try:
         catalog = Catalog(database, settings.store.tenant, clock)
         if not becoming:
@@ -385,7 +385,7 @@ def _is_empty(catalog: bytes) -> bool:
 
 
 class _StoredPages:
-    """`Pages` that are stored."""
+    """`PageSource` that are stored."""
 
     __slots__ = ("_store",)
 
@@ -397,12 +397,12 @@ class _StoredPages:
         return [found[name] for name in hashes]
 
 
-class _Overlay:
-    """`Pages` of which some are in memory."""
+class _OverlaidPages:
+    """`PageSource` of which some are in memory."""
 
     __slots__ = ("_below", "_new")
 
-    def __init__(self, below: Pages, new: Mapping[Hash, bytes]) -> None:
+    def __init__(self, below: PageSource, new: Mapping[Hash, bytes]) -> None:
         self._below = below
         self._new = new
 

@@ -21,7 +21,7 @@ from holdfast.store.collection.collector import LEASE
 from holdfast.store.identity import store_identity
 from holdfast.store.identity.object_store_binding import check_encryption
 from holdfast.store.objects.object_keys import KINDS
-from holdfast.store.objects.object_store import is_far
+from holdfast.store.objects.object_store import is_remote
 from holdfast.store.verification.session_check import session_key
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.content import Progress
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.database.sql_database import Session
+    from holdfast.store.database.sql_database import Transaction
     from holdfast.store.objects.object_store import ObjectStore
     from holdfast.store.store import Store
     from holdfast.store.verification.verifier import Verified
@@ -41,7 +41,7 @@ _FEW = 64
 _ROUNDS = 5
 
 
-class Copied(NamedTuple):
+class CopyResult(NamedTuple):
     """What a copy did."""
 
     objects: int
@@ -54,15 +54,15 @@ class Copied(NamedTuple):
     verified: Verified
 
 
-def required(session: Session, catalog: Catalog) -> dict[str, int]:
+def required(transaction: Transaction, catalog: Catalog) -> dict[str, int]:
     """The size of every object that a catalog knows, by key."""
     tenant = (catalog.tenant,)
-    found: dict[str, int] = dict(session.all("SELECT key, size FROM packs WHERE tenant = ?", tenant))
+    found: dict[str, int] = dict(transaction.all("SELECT key, size FROM packs WHERE tenant = ?", tenant))
     alone = "SELECT hash, generation, length FROM blobs WHERE tenant = ? AND pack IS NULL"
-    for name, generation, length in session.all(alone, tenant):
+    for name, generation, length in transaction.all(alone, tenant):
         found[large_blob_key(catalog.name, name, generation)] = length
     states = "SELECT hash, stored FROM session_checkpoints WHERE tenant = ? AND tier = 'warm'"
-    for name, stored in session.all(states, tenant):
+    for name, stored in transaction.all(states, tenant):
         found[session_key(catalog.name, name)] = stored
     return found
 
@@ -77,14 +77,14 @@ def origin_of(store: Store) -> str:
     return hash_bytes(f"{store.tenant} {first.id if first else ''} {first.created_at if first else 0}".encode()).hex()
 
 
-def begin(source: Store, target: Store, random: Callable[[int], bytes]) -> store_identity.Identity:
+def begin(source: Store, target: Store, random: Callable[[int], bytes]) -> store_identity.StoreIdentity:
     """Note in the target whose copy it becomes; raises `RefusedError` if it is not empty, but for the same copy."""
     if source.tenant != target.tenant:
         raise RefusedError(f"a copy of the tenant {source.tenant} cannot be the tenant {target.tenant}")
     origin = origin_of(source)
     found = store_identity.read(target.catalog)
-    with target.catalog.database.reading() as session:
-        empty = row_copy.is_empty(session, target.catalog.tenant)
+    with target.catalog.database.reading() as transaction:
+        empty = row_copy.is_empty(transaction, target.catalog.tenant)
     if found is None or not found.origin:
         if not empty:
             raise RefusedError(
@@ -108,7 +108,7 @@ def begin(source: Store, target: Store, random: Callable[[int], bytes]) -> store
 
 def copy_store(
     source: Store, target: Store, random: Callable[[int], bytes], progress: Progress | None = None
-) -> Copied:
+) -> CopyResult:
     """Copy all of ``source`` into ``target``, another store with a catalog of its own; every byte is read back there.
 
     Raises `RefusedError` (code ``not_empty``) if the target is anything but new or the same copy, `LockedError` while
@@ -125,8 +125,8 @@ def copy_store(
     try:
         done = 0
         for _ in range(_ROUNDS):
-            with source.catalog.database.reading() as session:
-                wanted = required(session, source.catalog)
+            with source.catalog.database.reading() as transaction:
+                wanted = required(transaction, source.catalog)
             missing = _missing(target, wanted)
             if not missing:
                 break
@@ -136,8 +136,8 @@ def copy_store(
         with source.catalog.database.reading() as held:
             wanted = required(held, source.catalog)
             done += _copy_objects(source.objects, target.objects, _missing(target, wanted), _nothing, progress)
-            with target.catalog.database.writing() as session:
-                now = store_identity.find(session, target.catalog.tenant)
+            with target.catalog.database.writing() as transaction:
+                now = store_identity.find(transaction, target.catalog.tenant)
                 if now is None or now.copied or now.origin != identity.origin:
                     # (What has been saved there since would be cleared away.)
                     raise RefusedError(
@@ -145,50 +145,50 @@ def copy_store(
                         hint="the same command once more verifies it, if it is not in use yet",
                         code="not_empty",
                     )
-                row_copy.clear(session, target.catalog.tenant)
-                machine = (source.catalog.machine, target.catalog.machine)
-                rows = row_copy.copy(held, source.catalog.tenant, session, target.catalog.tenant, machine)
-                there = row_copy.count(session, target.catalog.tenant)
+                row_copy.clear(transaction, target.catalog.tenant)
+                home_ids = (source.catalog.home_id, target.catalog.home_id)
+                rows = row_copy.copy(held, source.catalog.tenant, transaction, target.catalog.tenant, home_ids)
+                there = row_copy.count(transaction, target.catalog.tenant)
             counted = row_copy.count(held, source.catalog.tenant)
         if not rows == there == counted:
             raise IntegrityError("the copied catalog has not as many rows as the one that was copied")
     finally:
         lease.release()
-    with target.catalog.database.reading() as session:
-        pins = session.all("SELECT number FROM pins WHERE tenant = ?", (target.catalog.tenant,))
+    with target.catalog.database.reading() as transaction:
+        pins = transaction.all("SELECT number FROM pins WHERE tenant = ?", (target.catalog.tenant,))
     for (number,) in pins:
         target.catalog.unpin(number)
     verified = _prove(target, progress)
     store_identity.change(target.catalog, identity._replace(copied=True))
-    return Copied(len(wanted), sum(wanted.values()), done, rows, verified)
+    return CopyResult(len(wanted), sum(wanted.values()), done, rows, verified)
 
 
-def copy_objects(source: Store, target: Store, progress: Progress | None = None) -> Copied:
+def copy_objects(source: Store, target: Store, progress: Progress | None = None) -> CopyResult:
     """Copy the objects of ``source`` to those of ``target``, which has the same catalog; every byte is read back.
 
     Raises `RefusedError` (code ``not_empty``) if there is anything of the tenant that is not of this store.
     """
-    with source.catalog.database.reading() as session:
-        wanted = required(session, source.catalog)
+    with source.catalog.database.reading() as transaction:
+        wanted = required(transaction, source.catalog)
     _refuse_others(target.objects, source.tenant, wanted)
     done = 0
     verified: Verified | None = None
     for _ in range(_ROUNDS):
         lease = _lease(source)
         try:
-            with source.catalog.database.reading() as session:
-                wanted = required(session, source.catalog)
+            with source.catalog.database.reading() as transaction:
+                wanted = required(transaction, source.catalog)
             missing = _missing(target, wanted)
             done += _copy_objects(source.objects, target.objects, missing, lease.renew, progress)
         finally:
             lease.release()
         verified = target.verifier().verify(read_data=True, progress=progress)
-        with source.catalog.database.reading() as session:
-            wanted = required(session, source.catalog)
+        with source.catalog.database.reading() as transaction:
+            wanted = required(transaction, source.catalog)
         if verified.ok or not _missing(target, wanted):  # else something was saved meanwhile
             break
     assert verified is not None
-    return Copied(len(wanted), sum(wanted.values()), done, {}, _sound(verified))
+    return CopyResult(len(wanted), sum(wanted.values()), done, {}, _sound(verified))
 
 
 def _lease(source: Store) -> Lease:
@@ -212,7 +212,7 @@ def _sound(verified: Verified) -> Verified:
     )
 
 
-def _prove_again(source: Store, target: Store, progress: Progress | None) -> Copied:
+def _prove_again(source: Store, target: Store, progress: Progress | None) -> CopyResult:
     """The copy was whole before. It is still the same copy if nothing has changed on either side."""
     with (
         source.catalog.database.reading() as ours,
@@ -230,7 +230,7 @@ def _prove_again(source: Store, target: Store, progress: Progress | None) -> Cop
             hint="copy into a home that does not exist yet",
             code="not_empty",
         )
-    return Copied(len(wanted), sum(wanted.values()), 0, rows, _prove(target, progress))
+    return CopyResult(len(wanted), sum(wanted.values()), 0, rows, _prove(target, progress))
 
 
 def _listed(objects: ObjectStore, tenant: str) -> Iterator[tuple[str, int]]:
@@ -268,7 +268,7 @@ def _copy_objects(
 
     if not missing:
         return 0
-    threads = workers(_AT_ONCE if is_far(source) or is_far(target) else 1, "holdfast-copy")
+    threads = workers(_AT_ONCE if is_remote(source) or is_remote(target) else 1, "holdfast-copy")
     under_way: set[Future[None]] = set()
     done = 0
     try:

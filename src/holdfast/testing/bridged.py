@@ -14,12 +14,12 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.mount.fuse_device import Device, mount
+from holdfast.bridge.mount.fuse_device import FuseDevice, mount
 from holdfast.bridge.passthrough.change_watcher import watch_changes
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.server.request_threads import ServingThreads
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.clock import SystemClock
 from holdfast.testing.tree_actor import SystemActor
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.undo.journal.records import StepId
 
 
-class OneStep:
+class SingleStep:
     """`World` in which everything belongs to one open step."""
 
     def __init__(self, log: UndoLog, root_fd: int, step: StepId) -> None:
@@ -61,12 +61,12 @@ class Bridged:
         watches: bool = False,
     ) -> None:
         """Mount ``directory`` and serve it."""
-        self.world = OneStep(log, root_fd, step)
+        self.world = SingleStep(log, root_fd, step)
         flags = os.fstatvfs(root_fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
         # (Where something is mounted over the tree, it could not be looked at any more.)
         own = ServingThreads()
-        self._outside = watch_changes(os.fsencode(os.readlink(through(root_fd))), own) if watches else None
-        self._device: Device = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
+        self._outside = watch_changes(os.fsencode(os.readlink(proc_path(root_fd))), own) if watches else None
+        self._device: FuseDevice = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
         device = self._device.descriptor
         self.tree = PassthroughTree(
             self.world, log.preimages, device, passes=passthrough, is_told=self._outside is not None
@@ -98,20 +98,20 @@ class BridgedActor(SystemActor):
     """`SystemActor` on a directory where the tree of a log is served for as long."""
 
     def __init__(self, log: UndoLog, root: bytes, step: StepId, below: bytes = b"") -> None:
-        """For ``below`` see `Acting`."""
+        """For ``below`` see `TreeOperations`."""
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._mount = tempfile.mkdtemp(prefix=b"bridged-", dir=os.path.dirname(root))
         self._bridged = Bridged(log, self._root, step, self._mount)
         super().__init__(self._mount, step, below)
 
     def __enter__(self) -> BridgedActor:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         self._bridged.__exit__(kind, error, trace)
         os.rmdir(self._mount)
         os.close(self._root)

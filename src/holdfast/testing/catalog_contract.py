@@ -20,14 +20,14 @@ from holdfast.store.catalog.merge_parents import newest_common
 from holdfast.store.catalog.reapply_rows import ReapplyRow, ReapplyRows
 from holdfast.store.catalog_records import (
     Cursor,
+    MergeParent,
     NewBlob,
     NewPack,
-    TakenIn,
     VanishedError,
-    Workspace,
+    WorkspaceRow,
     large_blob_key,
+    last_seen_path,
     pack_key,
-    seen_at,
 )
 from holdfast.store.codecs.changeset import decode_changeset
 from holdfast.testing.clocks import ManualClock
@@ -70,7 +70,7 @@ class CatalogContract:
     # --- workspaces ---
 
     def test_a_workspace_is_found_by_path_and_by_identity(self) -> None:
-        made = Workspace(WorkspaceId("1" * 16), b"/home/\xff/x", 7, 9, 5, None, live=True)
+        made = WorkspaceRow(WorkspaceId("1" * 16), b"/home/\xff/x", 7, 9, 5, None, live=True)
         self.catalog.add_workspace(made)
         assert self.catalog.find_workspace(b"/home/\xff/x") == made
         assert self.catalog.find_workspace(b"/home") is None
@@ -105,7 +105,7 @@ class CatalogContract:
         found, other = self.catalog.find_workspace(b"/a"), self.catalog.find_workspace_by_identity(3, 4)
         assert found is not None
         assert other is not None
-        assert (found.id, other.id, seen_at(other.path)) == (second.workspace, first.workspace, b"/a")
+        assert (found.id, other.id, last_seen_path(other.path)) == (second.workspace, first.workspace, b"/a")
         assert other.path != b"/a"
         assert [str(reason) for reason in self.catalog.protected_by(base)] == ["the state that /a stands on"]
         assert self.catalog.move_workspace(first.workspace, b"/a", 3, 4) == second.workspace
@@ -467,22 +467,22 @@ class CatalogContract:
         fork = self.workspace(b"/fork", source=base)
         theirs = [fork.save({b"f": b"0"}, kind="fork", parent=base), fork.save({b"f": b"1"}), fork.save({b"f": b"2"})]
         ours = [saver.save({b"g": b"1"}), saver.save({b"g": b"2"}), saver.save({b"g": b"3"})]
-        taken_in = TakenIn(theirs[1], base, '{"files": []}')
+        taken_in = MergeParent(theirs[1], base, '{"files": []}')
         for _ in range(2):
-            self.catalog.note_taken_in(ours[0], taken_in)
-        assert self.catalog.taken_in(ours[0]) == [taken_in]
+            self.catalog.add_merge_parents(ours[0], taken_in)
+        assert self.catalog.merge_parents(ours[0]) == [taken_in]
         line = self.catalog.lineage(ours[2])
         assert line.keys() == {base, *theirs[:2], *ours}
         assert (line[ours[0]].parent, line[ours[0]].others) == (base, (theirs[1],))
         assert newest_common(line, self.catalog.lineage(theirs[2])) == [theirs[1]]
         assert [(reason.kind, reason.by) for reason in self.catalog.protected_by(theirs[1])][-1] == ("merged", "/main")
         self.catalog.forget([ours[0]])
-        assert self.catalog.taken_in(ours[1]) == [TakenIn(theirs[1], base)]
+        assert self.catalog.merge_parents(ours[1]) == [MergeParent(theirs[1], base)]
         self.catalog.let_go(fork.workspace)
         self.catalog.forget([theirs[1]])
-        assert self.catalog.taken_in(ours[1]) == [TakenIn(theirs[0], base)]
+        assert self.catalog.merge_parents(ours[1]) == [MergeParent(theirs[0], base)]
         with pytest.raises(NotFoundError):
-            self.catalog.note_taken_in(ours[1], TakenIn(theirs[1], base))
+            self.catalog.add_merge_parents(ours[1], MergeParent(theirs[1], base))
 
     def test_a_change_that_waits_is_asked_once_held_by_one_and_answered_once(self) -> None:
         waiting = ReapplyRows(self.catalog.database, self.catalog.tenant)
@@ -517,7 +517,7 @@ class CatalogContract:
         def there() -> list[int]:
             return [number for number in range(10) if waiting.get(f"{number:032}")]
 
-        waiting.show(ReapplyRow("s" * 32, here, b"f", "shown", b"x" * 999, None, None, "shown"))
+        waiting.note_shown(ReapplyRow("s" * 32, here, b"f", "shown", b"x" * 999, None, None, "shown"))
         assert [ask(number) for number in (1, 2, 3, 4)] == [True, True, True, False]
         assert ask(3, most=1), "it is there already"
         assert ask(4, most=9, most_bytes=399) is False

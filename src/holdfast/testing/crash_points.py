@@ -33,7 +33,7 @@ MUTATIONS = (
 _SYNCS = ("fsync", "syncfs")
 
 
-class Ended(NamedTuple):
+class ChildResult(NamedTuple):
     """How a child ended."""
 
     killed: bool
@@ -59,7 +59,7 @@ class _Steps:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Unsynced(sqlite3.Connection):
+class UnsyncedConnection(sqlite3.Connection):
     """A connection that waits for no disk: a kill loses nothing that was written. Pass it as ``factory``."""
 
     def execute(self, sql: str, /, *parameters: Any) -> sqlite3.Cursor:
@@ -74,7 +74,7 @@ def without_syncs() -> AbstractContextManager[None]:
 
     @contextmanager
     def patched() -> Generator[None]:
-        connect = partial(sqlite3.connect, factory=Unsynced)
+        connect = partial(sqlite3.connect, factory=UnsyncedConnection)
         with (
             mock.patch.object(os, "fsync", _nothing),
             mock.patch.object(syscalls, "syncfs", _nothing),
@@ -92,7 +92,7 @@ def _nothing(fd: int) -> None:
 
 def run_killed(
     work: Callable[[], object], fatal: int, *, told: bool = False, calls: Iterable[tuple[ModuleType, str]] = CALLS
-) -> Ended:
+) -> ChildResult:
     """Do ``work`` in a child that kills itself with SIGKILL just before its ``fatal``-th change (from 1).
 
     An exception of ``work`` is printed, and raised here as `AssertionError`. ``told``: say which steps there were.
@@ -118,7 +118,7 @@ def run_killed(
         steps = pipe.read().decode().split("\n")[:-1]
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status in (0, -signal.SIGKILL), f"the child failed at other than its fatal step (exit {status})"
-    return Ended(status != 0, steps)
+    return ChildResult(status != 0, steps)
 
 
 def count_steps(work: Callable[[], object], *, calls: Iterable[tuple[ModuleType, str]] = CALLS) -> list[str]:
@@ -145,7 +145,7 @@ def _arm(steps: _Steps, calls: Iterable[tuple[ModuleType, str]]) -> None:
 
     os.open = opening
 
-    class Stepping(Unsynced):
+    class Stepping(UnsyncedConnection):
         writing = False
 
         def execute(self, sql: str, /, *parameters: Any) -> sqlite3.Cursor:

@@ -13,7 +13,7 @@ from holdfast.store.catalog_records import (
     CheckpointCommit,
     Cursor,
     VanishedError,
-    Workspace,
+    WorkspaceRow,
     pages_key,
 )
 from holdfast.store.codecs.changeset import encode_changeset
@@ -42,7 +42,7 @@ class Saver:
     def create(self, path: bytes, source: CheckpointId | None = None) -> None:
         """Add the workspace to the catalog."""
         now = self._clock.now()
-        self.store.catalog.add_workspace(Workspace(self.workspace, path, 1, 1, now, source, live=True))
+        self.store.catalog.add_workspace(WorkspaceRow(self.workspace, path, 1, 1, now, source, live=True))
 
     def save(
         self,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Leash:
+class ExitPipe:
     """Have a command open `path` for writing: what it starts inherits that, and is held by it too."""
 
     def __init__(self, path: Path) -> None:
@@ -19,7 +19,7 @@ class Leash:
         self._end = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def until_all_are_gone(self) -> None:
-        """Wait until nobody has it open any more. To be asked once, when the command has opened it."""
+        """Wait until no process has it open any more. To be asked once, when the command has opened it."""
         os.set_blocking(self._end, True)
         try:
             assert os.read(self._end, 1) == b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.files.tree import Applied, Cleaned, Scan
+from holdfast.files.tree import ApplyResult, CleanResult, ScanResult
 from holdfast.files.write.atomic_replacement import GONE
 from holdfast.files.write.batch import IN_THE_WAY, NAMED_TWICE
 from holdfast.files.write.displaced_file import CHANGED
@@ -18,7 +18,7 @@ from holdfast.model.paths import check_path, display
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
-    from holdfast.files.tree import Lookup, Notes, Saved
+    from holdfast.files.tree import ApplyNotes, EntryLookup, SavedManifest
     from holdfast.model.content import BlobSink, Content, Progress, Supply
 
 IGNORED_SUFFIX = b".pid"
@@ -96,13 +96,13 @@ class MemoryTree:
         sink: BlobSink,
         *,
         base: Hash | None = None,
-        lookup: Lookup | None = None,
-        saved: Saved | None = None,  # noqa: ARG002 - everything can be read
+        lookup: EntryLookup | None = None,
+        saved: SavedManifest | None = None,  # noqa: ARG002 - everything can be read
         full_hash: bool = False,
         progress: Progress | None = None,
-        meanwhile: Callable[[], None] | None = None,  # noqa: ARG002 - nobody else looks
+        meanwhile: Callable[[], None] | None = None,  # noqa: ARG002 - no other process looks
         also: Container[bytes] = (),  # noqa: ARG002 - all is captured
-    ) -> Scan:
+    ) -> ScanResult:
         """See `Tree.scan`."""
         entries: dict[bytes, _Known] = {}
         not_captured: list[NotCaptured] = []
@@ -124,13 +124,13 @@ class MemoryTree:
         self._known = entries
         found = {path: known.entry for path, known in entries.items()}
         if base is None or base != self._label:
-            return Scan(None, dict(found), not_captured, files_read)
+            return ScanResult(None, dict(found), not_captured, files_read)
         changes: dict[bytes, Entry | None] = {
             path: found.get(path)
             for path in sorted({*found, *self._labelled})
             if found.get(path) != self._labelled.get(path)
         }
-        return Scan(base, changes, not_captured, files_read)
+        return ScanResult(base, changes, not_captured, files_read)
 
     def make_root(self) -> None:
         """See `Tree.make_root`. The root of a dictionary is always there."""
@@ -171,10 +171,10 @@ class MemoryTree:
         *,
         nonce: str,  # noqa: ARG002 - there are no temporaries here
         progress: Progress | None = None,
-        notes: Notes | None = None,  # noqa: ARG002 - nor anything to note
-    ) -> Applied:
+        notes: ApplyNotes | None = None,  # noqa: ARG002 - nor anything to note
+    ) -> ApplyResult:
         """See `Tree.apply`."""
-        applied = Applied([], [], [])
+        applied = ApplyResult([], [], [])
         for done, change in enumerate(sorted(deletes, key=lambda change: change.path, reverse=True)):
             if progress is not None:
                 progress("delete", done, len(deletes))
@@ -198,9 +198,9 @@ class MemoryTree:
                 applied.skipped.append(NotCaptured(change.path, reason))
         return applied
 
-    def clean(self, nonce: str) -> Cleaned:  # noqa: ARG002 - there are no temporaries here
+    def clean(self, nonce: str) -> CleanResult:  # noqa: ARG002 - there are no temporaries here
         """See `Tree.clean`."""
-        return Cleaned(0, [])
+        return CleanResult(0, [])
 
     def _put(self, path: bytes, content: bytes, mode: int) -> None:
         self.delete(path)

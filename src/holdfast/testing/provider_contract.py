@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from holdfast.files.directories.btrfs_subvolume import remove_subvolume
-from holdfast.files.directories.directory_exchange import exchange, place_of
+from holdfast.files.directories.directory_exchange import directory_identity, exchange
 from holdfast.model.errors import FormatError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.paths import under
 from holdfast.testing.crash_points import run_killed
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ def content(root: Path | bytes) -> dict[bytes, tuple[bool, bytes]]:
     return found
 
 
-def seen(root: Path) -> dict[bytes, Seen]:
+def seen(root: Path) -> dict[bytes, PathState]:
     """Everything in a tree, but for what is Holdfast's own, when names were put into its directories, and when Git last
     came upon an object that it was to write.
     """
@@ -115,7 +115,7 @@ def write(prepared: Prepared, name: str, text: str) -> None:
 
 
 def _refuses_changes(path: bytes) -> bool:
-    """Whether the system lets nobody change a file, whatever its permissions."""
+    """Whether the system lets no user change a file, whatever its permissions."""
     try:
         os.chmod(path, stat.S_IMODE(os.stat(path).st_mode))
     except OSError as error:
@@ -162,10 +162,10 @@ class ProviderContract:
         with open(os.path.join(target, b"plain"), "w") as file:
             file.write("of the copy")
         assert (ground.root / "plain").read_bytes() == FILES[b"plain"]
-        one, other = place_of(root), place_of(target)
+        one, other = directory_identity(root), directory_identity(target)
         if _may_change_places(root, private):
             exchange(root, target)
-            assert (place_of(target), place_of(root)) == (one, other)
+            assert (directory_identity(target), directory_identity(root)) == (one, other)
             assert one != other
             assert (ground.root / "plain").read_text() == "of the copy"
             exchange(root, target)

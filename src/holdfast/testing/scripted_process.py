@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from types import TracebackType
 
-    from holdfast.supervisor.resolution.handler_context import Supervision
+    from holdfast.supervisor.resolution.handler_context import HandlerContext
     from holdfast.supervisor.resolution.territory import ReadOnly
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.journal.records import StepId
@@ -33,8 +33,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-class World:
-    """A `Supervision` of one workspace in which everything belongs to one step."""
+class StepSupervision:
+    """A `HandlerContext` of one workspace in which everything belongs to one step."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class World:
         read_only: tuple[ReadOnly, ...] = (),
         tree: Collection[int] = (),
     ) -> None:
-        """``tree`` are the processes that are of it, besides whoever calls."""
+        """``tree`` are the processes that are of it, besides the caller."""
         self.interceptor = interceptor
         self.root_fd = root_fd
         self.forbidden = forbidden
@@ -54,16 +54,16 @@ class World:
         self._step = step
 
     def step(self, call: PendingCall) -> StepId:
-        """See `Supervision.step`."""
+        """See `HandlerContext.step`."""
         assert self.is_valid(call)
         return self._step
 
     def holds(self, tgid: int) -> bool:
-        """See `Supervision.holds`."""
+        """See `HandlerContext.holds`."""
         return tgid in self._tree
 
     def is_valid(self, call: PendingCall) -> bool:
-        """See `Supervision.is_valid`."""
+        """See `HandlerContext.is_valid`."""
         assert call
         return True
 
@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
     native: bool = False
 
 
-class Puppet:
+class ScriptedProcess:
     """The process. Arguments are numbers, or bytes, which lie in its memory while the call is made."""
 
     def __init__(self, directory: bytes) -> None:
@@ -99,7 +99,7 @@ class Puppet:
         self._reach = CallerAccess(parent, DirectAccess())
         self.run("getpid")  # it is where it should be as soon as it answers
 
-    def __enter__(self) -> Puppet:
+    def __enter__(self) -> ScriptedProcess:
         """Return itself; leaving ends the process."""
         return self
 
@@ -114,7 +114,7 @@ class Puppet:
         os.waitpid(self.pid, 0)
 
     def do(self, number: int, *arguments: int | bytes) -> Outcome:
-        """Make the call with this number, natively; nobody supervises."""
+        """Make the call with this number, natively, unsupervised."""
         return Outcome(*self._ask(("call", number, self._placed(arguments))))
 
     def run(self, name: str, *arguments: object) -> Any:
@@ -125,7 +125,7 @@ class Puppet:
         """Give the process a copy of our descriptor; returns its number there."""
         return self._ask(("take", True), fd)
 
-    def supervised(self, world: Supervision, name: str, *arguments: int | bytes, patient: bool = False) -> Outcome:
+    def supervised(self, world: HandlerContext, name: str, *arguments: int | bytes, patient: bool = False) -> Outcome:
         """Let the call ``name`` be carried out by its handler."""
         placed = [*self._placed(arguments), 0, 0, 0, 0, 0, 0][:6]
         registers = placed[0], placed[1], placed[2], placed[3], placed[4], placed[5]

@@ -14,14 +14,14 @@ import pytest
 
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import WorkspaceId
-from holdfast.model.session_types import Found, SessionCheckpoint, SessionHash, SessionId, SessionRef, State
+from holdfast.model.session_types import SessionCheckpoint, SessionHash, SessionId, SessionRef, State, TreeEvent
 from holdfast.store.catalog.session_records import (
     JournalRow,
     RefChange,
     SessionCommit,
     SessionRecord,
     StoredCheckpoint,
-    Unsaved,
+    UnsavedSession,
     ref_name,
 )
 from holdfast.store.catalog.session_rows import SessionRows
@@ -109,7 +109,7 @@ class SessionRowsContract:
         """Forks of forks, too. What is saved, what is of an experiment, and what is being deleted, is not told."""
         here, side, deep = _WORKSPACE, WorkspaceId("1" * 16), WorkspaceId("2" * 16)
         known = self.record()
-        full = JournalRow(encode_journal([Found(tree=self.trees[0], at=3)]), 1, 3, 3, (self.trees[0],))
+        full = JournalRow(encode_journal([TreeEvent(tree=self.trees[0], at=3)]), 1, 3, 3, (self.trees[0],))
         for name, changes in {
             "one": {},
             "two": {"workspace": side, "origin": here, "purpose": "fork"},
@@ -129,7 +129,7 @@ class SessionRowsContract:
             self.rows.put(known._replace(id=session, status=status, **changes))
         first, *_ = found = sorted(self.rows.unsaved((here,)), key=lambda one: one.updated_at)
         assert [one.session for one in found] == ["one", "two", "three"]
-        assert first == Unsaved(ONE, self.rows.journal(ONE).revision, self.rows.journal(ONE).updated_at)
+        assert first == UnsavedSession(ONE, self.rows.journal(ONE).revision, self.rows.journal(ONE).updated_at)
         assert [one.session for one in self.rows.unsaved((deep,))] == ["three"]
         assert {one.session for one in self.rows.unsaved((deep, side))} == {"two", "three"}
         assert self.rows.unsaved(()) == []
@@ -189,7 +189,7 @@ class SessionRowsContract:
     def test_a_journal_is_written_by_who_has_read_it_last(self) -> None:
         self.rows.add(self.record())
         _, journal = self.commit(self.trees[0])
-        data = encode_journal([Found(tree=self.trees[1], at=1)])
+        data = encode_journal([TreeEvent(tree=self.trees[1], at=1)])
         self.time.advance(1)
         written = self.rows.write_journal(ONE, journal._replace(data=data, entries=1, trees=(self.trees[1],)))
         assert written.updated_at == self.time.now()
@@ -202,7 +202,7 @@ class SessionRowsContract:
     def test_what_sessions_name_is_protected_i11(self) -> None:
         self.rows.add(self.record())
         first, journal = self.commit(self.trees[0])
-        data = encode_journal([Found(tree=self.trees[1], at=1)])
+        data = encode_journal([TreeEvent(tree=self.trees[1], at=1)])
         journal = self.rows.write_journal(ONE, journal._replace(data=data, entries=1, trees=(self.trees[1],)))
         for tree in self.trees[:2]:
             (reason,) = self.catalog.protected_by(tree)

@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.undo.safeguards.guard import risk_of
 from holdfast.undo.tree.rooted_directories import Directories
@@ -26,7 +26,7 @@ _HERE: Final = -100
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Acting(Protocol):
+class TreeOperations(Protocol):
     """Operations on a tree, by the paths in it, in the name of a step. Each raises `OSError` as the system would."""
 
     below: bytes
@@ -35,7 +35,7 @@ class Acting(Protocol):
     """Where the tree is."""
     step: StepId
 
-    def __enter__(self) -> Acting:
+    def __enter__(self) -> TreeOperations:
         """Return itself; leaving closes it."""
         ...
 
@@ -102,7 +102,7 @@ class Acting(Protocol):
         ...
 
 
-class Actor:
+class InterceptedActor:
     """Operations on the tree below ``root``, in the name of a step. Each raises `OSError` as the system would."""
 
     def __init__(self, interceptor: Interceptor, root: bytes, step: StepId, below: bytes = b"") -> None:
@@ -113,7 +113,7 @@ class Actor:
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.step = step
 
-    def __enter__(self) -> Actor:
+    def __enter__(self) -> InterceptedActor:
         """Return itself; leaving closes it."""
         return self
 
@@ -138,8 +138,8 @@ class Actor:
             try:
                 if flags & os.O_EXCL and flags & os.O_CREAT:
                     raise FileExistsError(path)
-                self._interceptor.opening(self.step, place, fd, risk_of(flags))
-                return os.open(through(fd), flags & ~(os.O_CREAT | os.O_EXCL) | os.O_NONBLOCK)
+                self._interceptor.before_open(self.step, place, fd, risk_of(flags))
+                return os.open(proc_path(fd), flags & ~(os.O_CREAT | os.O_EXCL) | os.O_NONBLOCK)
             finally:
                 os.close(fd)
 
@@ -253,32 +253,32 @@ class Actor:
             place: Place = look.place(path)
             fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
             try:
-                self._interceptor.changing(self.step, place, fd)
-                perform(through(fd))
+                self._interceptor.before_metadata_change(self.step, place, fd)
+                perform(proc_path(fd))
             finally:
                 os.close(fd)
 
 
 class SystemActor:
-    """`Acting` by the system's own calls."""
+    """`TreeOperations` by the system's own calls."""
 
     def __init__(self, root: bytes, step: StepId = 0, below: bytes = b"") -> None:
-        """For ``below`` see `Acting`."""
+        """For ``below`` see `TreeOperations`."""
         self.below = below
         self.path = root
         self.step = step
 
     def __enter__(self) -> SystemActor:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
 
     def write(self, path: bytes, content: bytes, *, at: int | None = None) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_TRUNC if at is None else 0)
         fd = os.open(self._at(path), flags, 0o666)
         try:
@@ -287,7 +287,7 @@ class SystemActor:
             os.close(fd)
 
     def truncate(self, path: bytes, size: int) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         fd = os.open(self._at(path), os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             os.ftruncate(fd, size)
@@ -295,53 +295,53 @@ class SystemActor:
             os.close(fd)
 
     def mkdir(self, path: bytes, mode: int = 0o777) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         os.mkdir(self._at(path), mode)
 
     def symlink(self, target: bytes, path: bytes) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         os.symlink(target, self._at(path))
 
     def mkfifo(self, path: bytes) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         os.mkfifo(self._at(path), 0o644)
 
     def link(self, source: bytes, path: bytes) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         os.link(self._at(source), self._at(path), follow_symlinks=False)
 
     def unlink(self, path: bytes) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         os.unlink(self._at(path))
 
     def rmdir(self, path: bytes) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         os.rmdir(self._at(path))
 
     def rename(self, source: bytes, target: bytes, flags: int = 0) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         renameat2(_HERE, self._at(source), _HERE, self._at(target), flags)
 
     def chmod(self, path: bytes, mode: int) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         if os.path.islink(self._at(path)):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         os.chmod(self._at(path), mode)
 
     def utime(self, path: bytes, mtime: int) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         os.utime(self._at(path), ns=(mtime, mtime), follow_symlinks=False)
 
     def setxattr(self, path: bytes, name: str, value: bytes) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         os.setxattr(self._at(path), name, value, follow_symlinks=False)
 
     def removexattr(self, path: bytes, name: str) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         os.removexattr(self._at(path), name, follow_symlinks=False)
 
     def exchange(self, source: bytes, target: bytes) -> None:
-        """See `Acting`."""
+        """See `TreeOperations`."""
         self.rename(source, target, RENAME_EXCHANGE)
 
     def _at(self, path: bytes) -> bytes:
@@ -359,7 +359,7 @@ class _Looking(Directories):
 _NAMES = (b"a", b"b", b"c", b"d", b"e")
 
 
-def act_at_random(actor: Acting, chance: Random) -> None:
+def act_at_random(actor: TreeOperations, chance: Random) -> None:
     """One operation, chosen at random, on paths of a few names; an error that the system gives is an answer as well."""
     above = [actor.below] if actor.below else []
     path, other = (b"/".join([*above, *chance.choices(_NAMES, k=chance.choice((1, 1, 2, 2, 3)))]) for _ in range(2))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.tree import Applied
+from holdfast.files.tree import ApplyResult
 from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES, whole
 from holdfast.model.entries import SYMLINK_MODE, Change, Entry, NotCaptured
 from holdfast.model.errors import EscapeError, IntegrityError, NotFoundError, StorageError
@@ -229,7 +229,7 @@ class TreeContract:
         space.mkdir(b"d/e/f")
         space.mkdir(b"d/g")
         before = state(space.tree.scan(MemorySink()), {})
-        assert go(space, before, {b"d": (file(b"x"), b"x")}) == Applied([b"d"], [], [])
+        assert go(space, before, {b"d": (file(b"x"), b"x")}) == ApplyResult([b"d"], [], [])
         assert space.contents() == {b"d": (file(b"").mode, b"x")}
 
     def test_i3_repeating_a_call_changes_nothing_and_reports_the_same(self, space: EditableTree) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Seen(NamedTuple):
+class PathState(NamedTuple):
     """One path."""
 
     mode: int
@@ -25,7 +25,7 @@ class Seen(NamedTuple):
     """Every path in the tree that is the same object."""
 
 
-def photograph(root: bytes | str | os.PathLike[str]) -> dict[bytes, Seen]:
+def photograph(root: bytes | str | os.PathLike[str]) -> dict[bytes, PathState]:
     """What is at every path below ``root``, and (as the empty path) the root itself."""
     top = os.fsencode(root)
     paths = list(_walk(top))
@@ -36,7 +36,7 @@ def photograph(root: bytes | str | os.PathLike[str]) -> dict[bytes, Seen]:
     return {path: _look(top, path, groups) for path in paths}
 
 
-def differences(before: dict[bytes, Seen], after: dict[bytes, Seen]) -> list[str]:
+def differences(before: dict[bytes, PathState], after: dict[bytes, PathState]) -> list[str]:
     """One line for each path at which the two differ, and how."""
     lines: list[str] = []
     for path in sorted(before.keys() | after.keys()):
@@ -46,7 +46,7 @@ def differences(before: dict[bytes, Seen], after: dict[bytes, Seen]) -> list[str
         elif old != new:
             fields = [
                 f"{name} {was!r:.80} -> {now!r:.80}"
-                for name, was, now in zip(Seen._fields, old, new, strict=True)
+                for name, was, now in zip(PathState._fields, old, new, strict=True)
                 if was != now
             ]
             lines.append(f"{path!r}: {', '.join(fields)}")
@@ -62,7 +62,7 @@ def _walk(top: bytes) -> Iterator[bytes]:
             waiting += [os.path.join(at, name) for name in sorted(os.listdir(os.path.join(top, at)))]
 
 
-def _look(top: bytes, path: bytes, groups: dict[tuple[int, int], list[bytes]]) -> Seen:
+def _look(top: bytes, path: bytes, groups: dict[tuple[int, int], list[bytes]]) -> PathState:
     full = os.path.join(top, path)
     found = os.lstat(full)
     content = b""
@@ -78,4 +78,4 @@ def _look(top: bytes, path: bytes, groups: dict[tuple[int, int], list[bytes]]) -
         for name in sorted(os.listxattr(full, follow_symlinks=False))
     )
     names = () if stat.S_ISDIR(found.st_mode) else tuple(groups[found.st_dev, found.st_ino])
-    return Seen(found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, xattrs, content, names)
+    return PathState(found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, xattrs, content, names)

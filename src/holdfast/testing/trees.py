@@ -11,7 +11,7 @@ from holdfast.model.ids import Hash, Hasher, hash_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.files.tree import Applied, Scan, Tree
+    from holdfast.files.tree import ApplyResult, ScanResult, Tree
     from holdfast.model.content import Content
 
 NONCE = "contract"
@@ -96,7 +96,7 @@ def link(target: bytes) -> Entry:
     return symlink_entry(hash_bytes(target), len(target))
 
 
-def state(scan: Scan, base: dict[bytes, Entry]) -> dict[bytes, Entry]:
+def state(scan: ScanResult, base: dict[bytes, Entry]) -> dict[bytes, Entry]:
     """What the tree holds according to ``scan``, which may be relative to ``base``."""
     merged: dict[bytes, Entry | None] = {**(base if scan.base is not None else {}), **scan.changes}
     return {path: entry for path, entry in merged.items() if entry is not None}
@@ -117,7 +117,7 @@ def plan(before: dict[bytes, Entry], target: Target) -> tuple[list[Change], list
     return deletes, writes
 
 
-def go(space: EditableTree, before: dict[bytes, Entry], target: Target) -> Applied:
+def go(space: EditableTree, before: dict[bytes, Entry], target: Target) -> ApplyResult:
     """Apply what leads from ``before`` to ``target``."""
     return space.tree.apply(*plan(before, target), nonce=NONCE)
 

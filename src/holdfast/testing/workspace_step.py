@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.undo_log import least, limits, ready_log
-from holdfast.testing.tree_actor import Actor
+from holdfast.engine.opening.undo_log import known_numbers, log_limits, prepare_log
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from holdfast.undo.journal.records import StepId
 
 
-def do_step(context: Context, work: Callable[[Actor], object], *, run: str = "", ends: bool = True) -> StepId:
+def do_step(
+    context: Context, work: Callable[[InterceptedActor], object], *, run: str = "", ends: bool = True
+) -> StepId:
     """Open the log, do ``work`` in a new step, and close both; unless it ``ends``, the keeper is as good as killed."""
     root = os.open(context.workspace.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    log = UndoLog(ready_log(context), root, context.clock, limits=limits(context), least=least(context))
+    log = UndoLog(prepare_log(context), root, context.clock, limits=log_limits(context), least=known_numbers(context))
     try:
         recover(log)
         desk = LocalUndoService(log)
         step = desk.open("command", run=run, command=(b"do",))
-        with Actor(log.recorder, context.workspace.path, step) as actor:
+        with InterceptedActor(log.recorder, context.workspace.path, step) as actor:
             work(actor)
         if ends:
             desk.close(step, 0)

@@ -1,4 +1,4 @@
-"""Stands in for Yama where the kernel has none: a keeper that may not look at processes, whoever their parents are.
+"""Stands in for Yama where the kernel has none: a keeper that may not look at processes, whatever their parents are.
 
 A filter fails the calls that Yama fails with ``kernel.yama.ptrace_scope`` of 1; in the keeper alone, so that the
 parents of its trees can do what they can do there.

@@ -52,7 +52,7 @@ class Interceptor(Protocol):
     """See the module. Methods may be called from several threads; each is atomic towards the others.
 
     ``own`` says that the operation is performed with the keeper's own credentials, so that renaming into the log is
-    allowed to whoever asked if the removal is. It is called right before that, in place of ``perform``, and may raise
+    allowed to the caller if the removal is. It is called right before that, in place of ``perform``, and may raise
     `OSError`: then nothing happens. None, if the credentials are another's.
     """
 
@@ -94,40 +94,40 @@ class Interceptor(Protocol):
 
     @property
     def is_guarded(self) -> bool:
-        """Whether a person may have to be asked first: if not, nothing need be told to `losing`."""
+        """Whether a person may have to be asked first: if not, nothing need be told to `before_loss`."""
         ...
 
-    def losing(self, step: StepId, place: Place, fd: int, lost: int) -> None:
+    def before_loss(self, step: StepId, place: Place, fd: int, lost: int) -> None:
         """Before so many bytes of the file that ``fd`` refers to are lost by a descriptor that was opened for writing,
         and so recorded, before: it is cut short, holes are punched into it, or it is not only appended to any more.
         """
         ...
 
-    def opening(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
+    def before_open(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
         """Before the file that the ``O_PATH`` descriptor ``fd`` refers to is opened for writing.
 
         The same before its content is changed by anything else than a descriptor that was opened so: ``truncate``,
         a write of a file system server, ``fallocate``, a ``copy_file_range`` into it. ``risk`` is what
         safeguards have to know; without it they are not asked. True if what the step would lose was kept for it just
-        now, which `spare` takes back.
+        now, which `cancel_open` takes back.
         """
         ...
 
-    def spare(self, step: StepId, fd: int) -> bool:
-        """After an `opening` that has kept something: the file is left alone after all. What others did to it meanwhile
-        is none of the step's, and stays when that is reversed. False if what was kept stays kept: another `opening`
-        would not keep what there is now.
+    def cancel_open(self, step: StepId, fd: int) -> bool:
+        """After a `before_open` that has kept something: the file is left alone after all. What others did to it
+        meanwhile is none of the step's, and stays when that is reversed. False if what was kept stays kept: another
+        `before_open` would not keep what there is now.
         """
         ...
 
-    def removed(self, step: StepId, fd: int) -> bool:
+    def release_removed(self, step: StepId, fd: int) -> bool:
         """Before anything is done to an object that ``fd`` refers to and that has lost its name in the tree.
 
         If the log keeps the object itself, it keeps a copy from now on. False if the object must be left alone: it may
-        have another name, by which nobody has recorded anything.
+        have another name, by which no step has recorded anything.
         """
         ...
 
-    def changing(self, step: StepId, place: Place, fd: int) -> None:
+    def before_metadata_change(self, step: StepId, place: Place, fd: int) -> None:
         """Before mode, owner, times or extended attributes of what ``fd`` refers to change."""
         ...

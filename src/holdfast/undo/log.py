@@ -16,16 +16,16 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.journal.barriers import Barriers
 from holdfast.undo.journal.forgotten_runs import ForgottenRuns
-from holdfast.undo.journal.heartbeat import BEAT, NONE, Heartbeat, decode, encode
-from holdfast.undo.journal.log_ownership import begin_version, check_version, locked
+from holdfast.undo.journal.heartbeat import BEAT, NONE, Heartbeat, decode_beat, encode_beat
+from holdfast.undo.journal.log_ownership import begin_version, check_version, lock_log
 from holdfast.undo.journal.preimages import Preimages
 from holdfast.undo.journal.quarantine import Quarantine
-from holdfast.undo.journal.records import Alias, Begin, Outside
+from holdfast.undo.journal.records import Alias, Begin, ForeignEdit
 from holdfast.undo.journal.segments import Journal, read_journal, segments
-from holdfast.undo.journal.step_file import Head, Sealed, read_head, read_step, write_step
+from holdfast.undo.journal.step_file import SealedStep, StepHead, read_head, read_step, write_step
 from holdfast.undo.recorder.last_state import load_last_state
 from holdfast.undo.recorder.recorder import Recorder
-from holdfast.undo.service import Limits
+from holdfast.undo.service import LogLimits
 from holdfast.undo.tree.rooted_directories import Directories
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class UndoLog:
         root_fd: int,
         clock: Clock,
         guard: Guard | None = None,
-        limits: Limits | None = None,
+        limits: LogLimits | None = None,
         *,
         sync: bool = False,
         least: Heartbeat = NONE,
@@ -63,10 +63,10 @@ class UndoLog:
         self.directory = directory
         self._root = root_fd
         self.clock = clock
-        self.limits = limits or Limits()
+        self.limits = limits or LogLimits()
         self.sync = sync
         check_version(directory)
-        self._lock = locked(directory)
+        self._lock = lock_log(directory)
         try:
             begin_version(directory)
             self._steps = os.path.join(directory, b"steps")
@@ -78,10 +78,10 @@ class UndoLog:
             """Bytes of each finished step: of its file, in which small contents are, and of its preimages."""
             self._used = sum(self._sizes.values())
             self._units = Counter(map(_unit, self.heads.values()))
-            self.found: list[AnyRecord] = read_journal(directory).records
-            self.barriers = Barriers(record for record in self.found if isinstance(record, Outside))
+            self.found_records: list[AnyRecord] = read_journal(directory).records
+            self.barriers = Barriers(record for record in self.found_records if isinstance(record, ForeignEdit))
             self._beat_fd = os.open(os.path.join(directory, BEAT), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            beat = decode(os.read(self._beat_fd, 64))
+            beat = decode_beat(os.read(self._beat_fd, 64))
             self.last_beat = beat or NONE
             self._signed = None if beat is None else beat.at
             """The time in the file; None while there is none."""
@@ -104,23 +104,23 @@ class UndoLog:
         """An undo or a redo stopped in the middle; see `holdfast.undo.recovery.interrupted_reversals`."""
         self.unsealed: dict[StepId, OpenStep] = {}
         """Steps that have ended and are not finished yet: the journal is needed for them."""
-        self.notice: Callable[[], object] = lambda: None
-        """Tells `outside` of all that others have changed up to now. From any thread."""
+        self.flush_foreign_edits: Callable[[], object] = lambda: None
+        """Tells `record_foreign_edit` of all that others have changed up to now. From any thread."""
         self.unsettled: dict[StepId, dict[bytes, Signature]] = {}
         """What could still be written to when its step ended, as it looked then; see
         `holdfast.undo.completion.late_writes`.
         """
         self.unsettled_others: dict[StepId, frozenset[ObjectKey]] = {}
-        """The same of `Head.others`."""
+        """The same of `StepHead.others`."""
         self.writers: Callable[[bool], frozenset[int] | None] = lambda _thorough: frozenset()
         """Asks for the inode numbers of the files that those who are served may write to through what they have open or
         mapped. From any thread. None if it would take long to find out; not if told to be thorough."""
-        begun = [record.step for record in self.found if isinstance(record, Begin)]
+        begun = [record.step for record in self.found_records if isinstance(record, Begin)]
         self._next_step = max([least.step, self.last_beat.step, *self.heads, *begun])
         self._next_ambient = min([least.ambient, self.last_beat.ambient, *self.heads, *begun])
         # (Earlier versions did not note the number by which a step had ended in the sign of life.)
         ended = (max(head.last, head.left_at) for head in self.heads.values())
-        seq = max([least.seq, self.last_beat.seq, *ended, *(record.seq for record in self.found)])
+        seq = max([least.seq, self.last_beat.seq, *ended, *(record.seq for record in self.found_records)])
         self.recorder = Recorder(
             self.journal,
             self.preimages,
@@ -133,8 +133,8 @@ class UndoLog:
 
         for old, new in self._aliases():
             self.recorder.aliases.add(old, new)
-        load_last_state(self.recorder.known, self.heads, self.barriers.records)
-        self.recorder.on_strange = self._came_upon
+        load_last_state(self.recorder.last_state, self.heads, self.barriers.records)
+        self.recorder.on_foreign_edit = self._record_found_edit
 
     def close(self) -> None:
         """Give the log up. Open steps stay in the journal: the next keeper rolls them back."""
@@ -155,7 +155,7 @@ class UndoLog:
         return self._next_ambient if ambient else self._next_step
 
     @contextmanager
-    def looking(self) -> Generator[Directories]:
+    def open_directories(self) -> Generator[Directories]:
         """Directories for one thread, beside the gate; closed at the end."""
         directories = Directories(self._root)
         try:
@@ -176,7 +176,7 @@ class UndoLog:
             # (No time: recovery cannot say how long a killed keeper has lived.)
             self._sign(1)
 
-    def moment(self) -> int:
+    def take_moment(self) -> int:
         """A sequence number for this moment, larger than all before it, which a reader of the sign of life tells from
         now on. The gate is held. Raises `StorageError`.
         """
@@ -187,7 +187,7 @@ class UndoLog:
     def _sign(self, at: int) -> None:
         beat = Heartbeat(at, self._next_step, self._next_ambient, self.recorder.seq)
         try:
-            os.pwrite(self._beat_fd, encode(beat), 0)
+            os.pwrite(self._beat_fd, encode_beat(beat), 0)
             if self.sync and not self._signed:
                 os.fdatasync(self._beat_fd)
         except OSError as error:
@@ -206,7 +206,7 @@ class UndoLog:
             if not steps:
                 self._restart(self.barriers.pieces())
             elif self.journal.is_long and not any(step.reverses for step in steps):
-                records = [record for step in steps for record in (step.begin, *step.records, *step.note)]
+                records = [record for step in steps for record in (step.begin, *step.records, *step.journal_note)]
                 self._restart(sorted([*self.barriers.pieces(), *records], key=lambda record: record.seq))
 
     def _restart(self, records: Iterable[AnyRecord]) -> None:
@@ -218,7 +218,7 @@ class UndoLog:
             # It only grows: what is finished is finished, whatever the journal still says of it.
             _log.warning("the journal of the undo log cannot be begun anew: %s", error.message)
 
-    def outside(
+    def record_foreign_edit(
         self,
         paths: Iterable[bytes],
         who: str,
@@ -226,34 +226,35 @@ class UndoLog:
         blocks: bool = True,
         finder: StepId | None = None,
         objects: Iterable[Identity] = (),
-    ) -> Outside:
+    ) -> ForeignEdit:
         """Record that another process changed ``paths``: a barrier, unless it does not block. Raises `StorageError`.
 
-        ``finder`` is the step that came upon it. ``objects`` as `Outside` has them.
+        ``finder`` is the step that came upon it. ``objects`` as `ForeignEdit` has them.
         """
         with self.recorder.gate:
             seq, at = self.recorder.seq + 1, self.clock.now() * 1000
-            record = Outside(seq, tuple(paths), at, who, blocks, finder, tuple(objects))
+            record = ForeignEdit(seq, tuple(paths), at, who, blocks, finder, tuple(objects))
             if finder is None:
                 for step in (*self.recorder.open_steps, *self.unsealed.values()):
-                    step.edited(record)
+                    step.add_edit(record)
             if (piece := self.barriers.add(record)) is not None:
                 self.recorder.next_seq()
                 self.recorder.note(piece)
             return self.barriers.records[-1]
 
-    def _came_upon(self, step: OpenStep, paths: tuple[bytes, ...], who: str) -> None:
-        # (What the same step is said to have come upon already is not said again, whoever has left something since.)
-        if self.outside(paths, who, finder=step.id).seq == self.recorder.seq:
-            self.recorder.known.told(paths)
+    def _record_found_edit(self, step: OpenStep, paths: tuple[bytes, ...], who: str) -> None:
+        # (What the same step is said to have come upon already is not said again, whichever step has left something
+        # since.)
+        if self.record_foreign_edit(paths, who, finder=step.id).seq == self.recorder.seq:
+            self.recorder.last_state.note_reported(paths)
 
-    def read(self, step: StepId) -> Sealed:
+    def read(self, step: StepId) -> SealedStep:
         """A finished step, whole. Raises `NotFoundError`, `FormatError`, `IntegrityError`."""
         if step not in self.heads:
             raise no_step(step)
         return read_step(self._path(step))
 
-    def write(self, sealed: Sealed) -> None:
+    def write(self, sealed: SealedStep) -> None:
         """Put a finished step in place of what was known of it. Atomic."""
         head = sealed.head
         write_step(self._steps, _name(head.id), sealed, sync=self.sync)
@@ -264,7 +265,7 @@ class UndoLog:
         self._used += self._sizes[head.id]
         self.heads[head.id] = head
 
-    def _size(self, head: Head) -> int:
+    def _size(self, head: StepHead) -> int:
         return os.stat(self._path(head.id)).st_size + sum(preimage.size for preimage in head.preimages)
 
     def forget(self, step: StepId) -> None:
@@ -297,7 +298,7 @@ class UndoLog:
         limits = self.limits
         if self._used <= limits.max_bytes and len(self._units) <= limits.max_steps:
             return []
-        evicted: list[Head] = []
+        evicted: list[StepHead] = []
         try:
             for head in self._too_many():
                 self.forget(head.id)
@@ -314,10 +315,10 @@ class UndoLog:
             )
         return [head.id for head in evicted]
 
-    def _too_many(self) -> Iterator[Head]:
+    def _too_many(self) -> Iterator[StepHead]:
         """What to forget next, as long as the log is beyond its limits."""
         going_on = {step.begin.run for step in self.recorder.open_steps} - {""}
-        units: dict[str | StepId, list[Head]] = {}
+        units: dict[str | StepId, list[StepHead]] = {}
         for head in sorted(self.heads.values(), key=lambda head: head.last):
             units.setdefault(_unit(head), []).append(head)
         newest = max(self.heads.values(), key=lambda head: head.last)
@@ -330,15 +331,15 @@ class UndoLog:
     def _aliases(self) -> Iterator[tuple[Identity, Identity]]:
         for head in sorted(self.heads.values(), key=lambda head: head.acted):
             yield from head.aliases
-        for record in self.found:
+        for record in self.found_records:
             if isinstance(record, Alias):
                 yield record.old, record.new
 
     def _path(self, step: StepId) -> bytes:
         return os.path.join(self._steps, _name(step))
 
-    def _read_heads(self) -> dict[StepId, Head]:
-        heads: dict[StepId, Head] = {}
+    def _read_heads(self) -> dict[StepId, StepHead]:
+        heads: dict[StepId, StepHead] = {}
         for name in os.listdir(self._steps):
             path = os.path.join(self._steps, name)
             if name.endswith(b".new"):
@@ -380,6 +381,6 @@ def _written_at(directory: bytes) -> int:
     return os.stat(os.path.join(directory, b"journal-%08d" % min(numbers))).st_mtime_ns
 
 
-def _unit(head: Head) -> str | StepId:
+def _unit(head: StepHead) -> str | StepId:
     """What counts as one step with others: its run, if it has one."""
     return head.run or head.id

@@ -64,7 +64,7 @@ StepState = Literal["open", "done", "undone", "partly"]
 """``partly``: an undo or a recovery left something as it is, and kept what belongs there."""
 
 
-class Limits(NamedTuple):
+class LogLimits(NamedTuple):
     """How much the log may hold; what is beyond is evicted, oldest first (`holdfast.undo.log.UndoLog.evict`)."""
 
     max_bytes: int = 1 << 30
@@ -109,7 +109,7 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Another process changed the tree after it, and before the next one."""
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the step of a command."""
 
     info: StepInfo | None
@@ -165,7 +165,7 @@ class BarrierInfo(msgspec.Struct, frozen=True, kw_only=True):
     """False with the policy ``warn``."""
 
 
-class GoingOn(msgspec.Struct, frozen=True, kw_only=True):
+class UnfinishedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that is not at its end, or whose files are still written to through its descriptors."""
 
     step: StepId
@@ -203,7 +203,7 @@ class TicketInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which the program waited in vain; 0 if it still waits, or had an answer."""
 
 
-class Parting(msgspec.Struct, frozen=True, kw_only=True):
+class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is told when it has ended."""
 
     unanswered: tuple[TicketInfo, ...] = ()
@@ -257,7 +257,7 @@ class UndoService(Protocol):
         """
         ...
 
-    def going_on(self) -> Sequence[GoingOn]:
+    def going_on(self) -> Sequence[UnfinishedStep]:
         """The steps that are not at their end and have changed anything, and those whose files are still written to."""
         ...
 
@@ -370,11 +370,11 @@ class UndoService(Protocol):
         """When a person is asked: the strictest of what all ask for (`holdfast.undo.safeguards.tickets`)."""
         ...
 
-    def limits(self) -> Limits:
+    def limits(self) -> LogLimits:
         """How much the log holds."""
         ...
 
-    def configure(self, limits: Limits) -> None:
+    def configure(self, limits: LogLimits) -> None:
         """Change how much the log holds, for as long as its keeper lives. The last call counts."""
         ...
 

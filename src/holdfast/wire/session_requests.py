@@ -1,7 +1,7 @@
 """What is asked of the process that has a session open: one JSON object a line, in UTF-8, over a private socket. Pure:
 no I/O.
 
-``{"v": 1, "agent": …, "hook": …, "ask": {"op": …, …}}``. An answer is as that of a watcher. Whoever asks shows with
+``{"v": 1, "agent": …, "hook": …, "ask": {"op": …, …}}``. An answer is as that of a watcher. The caller shows with
 each line that it may write in the home: a descriptor of the session's lock file, open for writing.
 """
 
@@ -22,11 +22,13 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 _Text = Annotated[str, msgspec.Meta(max_length=10_000)]
 
 
-class Ping(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="ping", forbid_unknown_fields=True):
-    """Is anybody there who answers? The answer is empty."""
+class PingRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="ping", forbid_unknown_fields=True):
+    """Is a process there that answers? The answer is empty."""
 
 
-class Save(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="checkpoint", forbid_unknown_fields=True):
+class SaveRequest(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="checkpoint", forbid_unknown_fields=True
+):
     """Save the state. The answer: ``checkpoint``, its hash."""
 
     message: _Text = ""
@@ -36,14 +38,16 @@ class Save(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="check
     """Only if no command runs."""
 
 
-class Branch(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="branch", forbid_unknown_fields=True):
+class BranchRequest(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="branch", forbid_unknown_fields=True
+):
     """Save the state under a name. The answer: ``ref``."""
 
     name: _Name
     message: _Text = ""
 
 
-class RemoveBranch(
+class RemoveBranchRequest(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="remove_branch", forbid_unknown_fields=True
 ):
     """Take a branch away. The answer: ``ref``, what it was."""
@@ -51,7 +55,7 @@ class RemoveBranch(
     name: _Name
 
 
-class Fork(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="fork", forbid_unknown_fields=True):
+class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="fork", forbid_unknown_fields=True):
     """Begin another session. The answer: ``id``, ``root``, ``fork_point``, ``ref``, ``provider`` and ``mode``."""
 
     id: _Name | None = None
@@ -60,28 +64,28 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="fork"
     provider: _Name | None = None
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="share", forbid_unknown_fields=True):
+class ShareRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="share", forbid_unknown_fields=True):
     """Let another agent use it, or no more. The answer: ``shared``, all of them."""
 
     name: _Name
     remove: bool = False
 
 
-Ask = Ping | Save | Branch | RemoveBranch | Fork | Share
+SessionRequest = PingRequest | SaveRequest | BranchRequest | RemoveBranchRequest | ForkRequest | ShareRequest
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SessionCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line."""
 
-    ask: Ask
+    ask: SessionRequest
     agent: _Name
     """Who asks. A name, no authentication."""
     hook: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    """What `HOLDFAST_HOOK` says, if whoever asks is run by a hook."""
+    """What `HOLDFAST_HOOK` says, if the caller is run by a hook."""
     v: int = VERSION
 
 
-def encode_call(call: Call) -> bytes:
+def encode_call(call: SessionCall) -> bytes:
     """One line; raises `FormatError` if it would be longer than `MAX_CALL_BYTES`, or holds a text that is none."""
     try:
         line = msgspec.json.encode(call) + b"\n"
@@ -92,10 +96,10 @@ def encode_call(call: Call) -> bytes:
     return line
 
 
-def decode_call(line: bytes) -> Call:
+def decode_call(line: bytes) -> SessionCall:
     """The inverse of `encode_call`; raises `FormatError` naming the field for anything else."""
     try:
-        call = msgspec.json.decode(line, type=Call)
+        call = msgspec.json.decode(line, type=SessionCall)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"this is no call: {error}") from None
     if call.v != VERSION:

@@ -13,13 +13,13 @@ from typing import Any
 from holdfast.wire.fuse import notifications, protocol_constants, replies, request_bodies
 from holdfast.wire.fuse.node_table import Handles, Nodes
 from holdfast.wire.fuse.protocol_constants import Opcode
-from holdfast.wire.fuse.replies import Attributes, Entry, Listing, Opened, Valid
+from holdfast.wire.fuse.replies import Attributes, DirectoryListing, NodeEntry, OpenedFile, Validity
 from holdfast.wire.fuse.request_bodies import Body, Header
 
 Pieces = Sequence[bytes | bytearray | memoryview]
 NOW = 1_700_000_000
 BLOCK = 4096
-VALID = Valid(3600)
+VALID = Validity(3600)
 BTIME = 0x800
 BASIC = 0x7FF
 
@@ -117,8 +117,8 @@ class MemoryServer:
             return (replies.error(header.unique, error.errno or errno.EIO),)
         return (answer,) if isinstance(answer, bytes) else answer
 
-    def entry(self, file: File) -> Entry:
-        return Entry(self.nodes.enter(file, lambda: file), file.attributes(), VALID, VALID)
+    def entry(self, file: File) -> NodeEntry:
+        return NodeEntry(self.nodes.enter(file, lambda: file), file.attributes(), VALID, VALID)
 
     def child(self, header: Header, name: bytes) -> File:
         try:
@@ -239,15 +239,15 @@ class MemoryServer:
         if body.flags & os.O_TRUNC:
             file.content.clear()
         if file is self.root.entries.get(b"through"):
-            handle = Opened(self.handles.add(header.node, file), protocol_constants.FOPEN_PASSTHROUGH, self.backing)
+            handle = OpenedFile(self.handles.add(header.node, file), protocol_constants.FOPEN_PASSTHROUGH, self.backing)
             return replies.opened(header.unique, handle)
         # What waits is to ask each time; other content stays.
         asks = file in (self.root.entries.get(b"slow"), self.root.entries.get(b"resent"))
         flags = protocol_constants.FOPEN_DIRECT_IO if asks else protocol_constants.FOPEN_KEEP_CACHE
-        return replies.opened(header.unique, Opened(self.handles.add(header.node, file), flags))
+        return replies.opened(header.unique, OpenedFile(self.handles.add(header.node, file), flags))
 
     def opendir(self, header: Header, body: request_bodies.Open) -> bytes:
-        return replies.opened(header.unique, Opened(self.handles.add(header.node, self.nodes[header.node])))
+        return replies.opened(header.unique, OpenedFile(self.handles.add(header.node, self.nodes[header.node])))
 
     def create(self, header: Header, body: request_bodies.Create) -> bytes:
         mode = stat.S_IFREG | body.permissions & ~body.umask
@@ -255,7 +255,7 @@ class MemoryServer:
         if body.extras.groups:
             made.gid = body.extras.groups[0]
         found = self.entry(made)
-        return replies.created(header.unique, found, Opened(self.handles.add(found.node, made)))
+        return replies.created(header.unique, found, OpenedFile(self.handles.add(found.node, made)))
 
     tmpfile = create
 
@@ -337,7 +337,7 @@ class MemoryServer:
     def listing(self, header: Header, body: request_bodies.Read) -> Pieces:
         directory = self.handles.get(body.handle, header.node)
         plus = header.opcode == Opcode.READDIRPLUS
-        listing = Listing(body.size)
+        listing = DirectoryListing(body.size)
         named = [(b".", directory), (b"..", self.root), *sorted(directory.entries.items())]
         for offset, (name, file) in enumerate(named[body.offset :], body.offset + 1):
             if not listing.fits(name, plus=plus):

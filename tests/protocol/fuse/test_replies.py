@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.wire.fuse import notifications, protocol_constants, replies
 from holdfast.wire.fuse.protocol_constants import Notice
-from holdfast.wire.fuse.replies import NEVER, Attributes, Entry, Listing, Opened, StatX, Valid
+from holdfast.wire.fuse.replies import NEVER, Attributes, DirectoryListing, NodeEntry, OpenedFile, StatX, Validity
 
 from . import structures as c
 
@@ -24,8 +24,8 @@ U64 = st.integers(0, 2**64 - 1)
 SIGNED = st.integers(-(2**63), 2**63 - 1)
 U32 = st.integers(0, 2**32 - 1)
 ATTRIBUTES = st.builds(Attributes, U64, U64, U64, SIGNED, SIGNED, SIGNED, *[U32] * 10)
-VALID = st.builds(Valid, U64, U32)
-ENTRIES = st.builds(Entry, U64, ATTRIBUTES, VALID, VALID, U64)
+VALID = st.builds(Validity, U64, U32)
+ENTRIES = st.builds(NodeEntry, U64, ATTRIBUTES, VALID, VALID, U64)
 PAIR = st.tuples(U32, U32)
 TIME = st.tuples(SIGNED, U32)
 STATX = st.builds(
@@ -62,7 +62,7 @@ def attr(found: Attributes, prefix: str = "attr.") -> dict[str, object]:
     return {prefix + name: value for name, value in zip(ATTR_NAMES, found, strict=True)}
 
 
-def entry(found: Entry, prefix: str = "") -> dict[str, object]:
+def entry(found: NodeEntry, prefix: str = "") -> dict[str, object]:
     return {
         prefix + "nodeid": found.node,
         prefix + "generation": found.generation,
@@ -74,16 +74,16 @@ def entry(found: Entry, prefix: str = "") -> dict[str, object]:
 
 
 @given(ENTRIES, U64, U32)
-def test_entries(found: Entry, handle: int, flags: int) -> None:
+def test_entries(found: NodeEntry, handle: int, flags: int) -> None:
     assert opened(replies.entry(7, found), c.EntryOut) == entry(found)
     flags &= ~protocol_constants.FOPEN_PASSTHROUGH
-    numbers = opened(replies.created(7, found, Opened(handle, flags)), c.CreateOut)
+    numbers = opened(replies.created(7, found, OpenedFile(handle, flags)), c.CreateOut)
     of_open = {"open.fh": handle, "open.open_flags": flags, "open.backing_id": 0}
     assert numbers == entry(found, "entry.") | of_open
 
 
 @given(VALID)
-def test_no_entry(valid: Valid) -> None:
+def test_no_entry(valid: Validity) -> None:
     numbers = opened(replies.negative(7, valid), c.EntryOut)
     assert {name: value for name, value in numbers.items() if value} == {
         name: value
@@ -93,7 +93,7 @@ def test_no_entry(valid: Valid) -> None:
 
 
 @given(ATTRIBUTES, VALID, STATX, U32)
-def test_attributes(found: Attributes, valid: Valid, extended: StatX, flags: int) -> None:
+def test_attributes(found: Attributes, valid: Validity, extended: StatX, flags: int) -> None:
     head = {"attr_valid": valid.seconds, "attr_valid_nsec": valid.nanoseconds}
     assert opened(replies.attr(7, found, valid), c.AttrOut) == head | {"dummy": 0} | attr(found)
     x = extended
@@ -133,7 +133,7 @@ def test_numbers(a: int, b: int, d: int, e: int, f: int) -> None:
         assert opened(encode(7, e), c.WriteOut) == {"size": e, "padding": 0}
     for encode in (replies.copied, replies.position, replies.block):
         assert opened(encode(7, a), c.U64Out) == {"value": a}
-    handle = opened(replies.opened(7, Opened(a, protocol_constants.FOPEN_PASSTHROUGH, f % 2**31 or 1)), c.OpenOut)
+    handle = opened(replies.opened(7, OpenedFile(a, protocol_constants.FOPEN_PASSTHROUGH, f % 2**31 or 1)), c.OpenOut)
     assert handle == {"fh": a, "open_flags": protocol_constants.FOPEN_PASSTHROUGH, "backing_id": f % 2**31 or 1}
     status = os.statvfs_result((e, f, a, b, d, a, b, b, 0, 255))
     assert opened(replies.statfs(7, status), c.StatFsOut) == {
@@ -142,8 +142,8 @@ def test_numbers(a: int, b: int, d: int, e: int, f: int) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("handle", [Opened(1, protocol_constants.FOPEN_PASSTHROUGH), Opened(1, 0, 3)])
-def test_passthrough_needs_what_is_passed_through_to(handle: Opened) -> None:
+@pytest.mark.parametrize("handle", [OpenedFile(1, protocol_constants.FOPEN_PASSTHROUGH), OpenedFile(1, 0, 3)])
+def test_passthrough_needs_what_is_passed_through_to(handle: OpenedFile) -> None:
     with pytest.raises(ValueError, match="go together"):
         replies.opened(7, handle)
 
@@ -196,9 +196,9 @@ NAMES = st.binary(min_size=1, max_size=255).filter(lambda name: b"/" not in name
 
 @given(st.integers(0, 2000), st.lists(st.tuples(NAMES, U64, SIGNED.map(abs)), max_size=20), st.booleans(), ENTRIES)
 def test_a_listing_is_never_larger_than_was_asked_for(
-    size: int, wanted: list[tuple[bytes, int, int]], plus: bool, found: Entry
+    size: int, wanted: list[tuple[bytes, int, int]], plus: bool, found: NodeEntry
 ) -> None:
-    listing = Listing(size)
+    listing = DirectoryListing(size)
     added: list[tuple[bytes, int, int, int, int | None]] = []
     for at, (name, inode, offset) in enumerate(wanted):
         child = None if at % 3 == 0 else found
@@ -216,8 +216,8 @@ def test_a_listing_is_never_larger_than_was_asked_for(
 
 
 @given(ENTRIES)
-def test_a_listing_says_what_a_lookup_says(found: Entry) -> None:
-    listing = Listing(4096)
+def test_a_listing_says_what_a_lookup_says(found: NodeEntry) -> None:
+    listing = DirectoryListing(4096)
     listing.add_plus(b"name", found, 9, stat.S_IFSOCK, 5)
     numbers = c.values(c.DirEntPlus.from_buffer_copy(listing.data))
     of_dirent = {"dirent.ino": 9, "dirent.off": 5, "dirent.namelen": 4, "dirent.type": 12}
@@ -227,9 +227,9 @@ def test_a_listing_says_what_a_lookup_says(found: Entry) -> None:
 @pytest.mark.parametrize("name", [b"", b"a/b", b"n" * 256])
 def test_a_listing_takes_no_name_that_would_spoil_it(name: bytes) -> None:
     with pytest.raises(ValueError, match="is no name"):
-        Listing(4096).add(name, 1, 0, 1)
+        DirectoryListing(4096).add(name, 1, 0, 1)
     with pytest.raises(ValueError, match="is no name"):
-        Listing(4096).add_plus(name, None, 1, 0, 1)
+        DirectoryListing(4096).add_plus(name, None, 1, 0, 1)
 
 
 @given(U64, SIGNED, SIGNED, U64, NAMES)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.api._log_redaction import Vocabulary, field_or_length, without_contents
-from holdfast.api.mcp._log_vocabulary import known as known_of_mcp
+from holdfast.api.mcp._log_vocabulary import protocol_vocabulary as known_of_mcp
 from holdfast.api.stdio.schema import known
 
 SECRET = "SECRET"

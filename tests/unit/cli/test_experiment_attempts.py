@@ -12,7 +12,7 @@ from holdfast.cli.experiment_attempts import attempts_of, seconds, table
 from holdfast.cli.progress_board import Board
 from holdfast.cli.terminal import Palette
 from holdfast.engine.experiments import _ranks as ranks
-from holdfast.engine.experiments.attempts import Attempt, Comparison, Moved, Outcome
+from holdfast.engine.experiments.attempts import Attempt, AttemptProgress, Comparison, Outcome
 from holdfast.model.command_results import Diff
 from holdfast.model.entries import Change, file_entry
 from holdfast.model.ids import hash_bytes
@@ -144,10 +144,10 @@ def drawn(board: Board) -> str:
 def test_the_board_shows_where_each_attempt_is() -> None:
     board = Board([Attempt(1, "one\x1b[2J", "a"), Attempt(2, "two", "b"), Attempt(3, "three", "c")], io.StringIO())
     for moved in (
-        Moved(1, "running"),
-        Moved(1, "running", "compiling [red]main.c"),
-        Moved(2, "running"),
-        Moved(2, "failed"),
+        AttemptProgress(1, "running"),
+        AttemptProgress(1, "running", "compiling [red]main.c"),
+        AttemptProgress(2, "running"),
+        AttemptProgress(2, "failed"),
     ):
         board(moved)
     shown = drawn(board).splitlines()
@@ -163,8 +163,8 @@ def test_the_board_clears_up_after_itself() -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=60, legacy_windows=False)
     with Board([Attempt(1, "one", "a")], out, console=console) as board:
-        board(Moved(1, "running"))
-        board(Moved(1, "done"))
+        board(AttemptProgress(1, "running"))
+        board(AttemptProgress(1, "done"))
     assert "one" in out.getvalue()
     # The last that is written moves up and erases the line.
     assert out.getvalue().rstrip().endswith("\x1b[2K")
@@ -172,8 +172,8 @@ def test_the_board_clears_up_after_itself() -> None:
 
 def test_a_narrow_terminal_shows_where_attempts_are_rather_than_what_they_say() -> None:
     board = Board([Attempt(1, "a name that is rather long for this", "a")], io.StringIO())
-    board(Moved(1, "setting up"))
-    board(Moved(1, "setting up", "word " * 30))
+    board(AttemptProgress(1, "setting up"))
+    board(AttemptProgress(1, "setting up", "word " * 30))
     out = io.StringIO()
     Console(file=out, width=60).print(board.table())
     (line,) = out.getvalue().splitlines()

@@ -12,8 +12,8 @@ import pytest
 from holdfast.cli import command_table, early_scan
 from holdfast.cli.argparse_parser import build_parser
 from holdfast.cli.command import Command, parse
-from holdfast.cli.console import inside
-from holdfast.cli.global_options import Line, take_apart
+from holdfast.cli.console import relative_to_root
+from holdfast.cli.global_options import CommandLine, split_options
 from holdfast.cli.main import main
 from holdfast.files.scan import parallel_scan
 from holdfast.model.errors import (
@@ -34,25 +34,28 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], Line(None, [])),
-        (["status"], Line("status", [])),
-        (["--json", "status", "-q"], Line("status", ["--json", "-q"])),
-        (["-w", "d", "--home=h", "-qv", "log", "-n", "3"], Line("log", ["-w", "d", "--home=h", "-qv", "-n", "3"])),
-        (["-wd", "log"], Line("log", ["-wd"])),
-        (["--home", "log", "undo"], Line("undo", ["--home", "log"])),
-        (["-q", "--help", "log"], Line("--help", ["-q"])),
-        (["--version"], Line("--version", [])),
-        (["log", "--help"], Line("log", ["--help"])),
+        ([], CommandLine(None, [])),
+        (["status"], CommandLine("status", [])),
+        (["--json", "status", "-q"], CommandLine("status", ["--json", "-q"])),
+        (
+            ["-w", "d", "--home=h", "-qv", "log", "-n", "3"],
+            CommandLine("log", ["-w", "d", "--home=h", "-qv", "-n", "3"]),
+        ),
+        (["-wd", "log"], CommandLine("log", ["-wd"])),
+        (["--home", "log", "undo"], CommandLine("undo", ["--home", "log"])),
+        (["-q", "--help", "log"], CommandLine("--help", ["-q"])),
+        (["--version"], CommandLine("--version", [])),
+        (["log", "--help"], CommandLine("log", ["--help"])),
     ],
 )
-def test_the_command_is_found_among_global_options(words: list[str], line: Line) -> None:
-    assert take_apart(words) == line
+def test_the_command_is_found_among_global_options(words: list[str], line: CommandLine) -> None:
+    assert split_options(words) == line
 
 
 @pytest.mark.parametrize("words", [["--frob", "log"], ["-x"], ["--home"], ["-w"]])
 def test_what_is_no_global_option_is_refused_in_front_of_the_command(words: list[str]) -> None:
     with pytest.raises(UsageError):
-        take_apart(words)
+        split_options(words)
 
 
 @pytest.mark.parametrize("name", command_table.every())
@@ -79,7 +82,7 @@ def test_the_examples_of_every_command_can_be_parsed(name: str) -> None:
             words = shlex.split(part.split(">")[0])
             if words[:1] != ["holdfast"]:
                 continue
-            found = take_apart(words[1:])
+            found = split_options(words[1:])
             assert found.command is not None
             meant = command_table.ALIASES.get(found.command, found.command)
             assert parse(meant, command_table.load(meant), found.arguments) is not None
@@ -225,13 +228,13 @@ def test_a_bug_shows_its_traceback_only_with_v(
 def test_paths_are_relative_to_the_current_directory_if_that_is_inside(
     path: bytes, current: bytes, expected: bytes
 ) -> None:
-    assert inside(b"/w", path, current) == expected
+    assert relative_to_root(b"/w", path, current) == expected
 
 
 @pytest.mark.parametrize("path", [b"../a", b"/etc/passwd", b"/wide"])
 def test_paths_outside_the_workspace_are_refused(path: bytes) -> None:
     with pytest.raises(UsageError, match="outside the workspace"):
-        inside(b"/w", path, b"/w")
+        relative_to_root(b"/w", path, b"/w")
 
 
 @pytest.mark.parametrize(("words", "times"), [("status", 1), ("undo", 1), ("log", 0)])

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli import command_table
 from holdfast.cli.command import parse
-from holdfast.cli.global_options import take_apart
+from holdfast.cli.global_options import split_options
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
 SHOWN = [part.strip() for line in re.findall(r"^\$ (.*)$", README, re.MULTILINE) for part in line.split("&&")]
@@ -21,7 +21,7 @@ ONE_LINERS = [
 
 @pytest.mark.parametrize("line", [line for line in SHOWN + ONE_LINERS if line.startswith("holdfast ")])
 def test_the_commands_of_the_readme_can_be_parsed(line: str) -> None:
-    found = take_apart(shlex.split(line)[1:])
+    found = split_options(shlex.split(line)[1:])
     assert found.command is not None
     name = command_table.ALIASES.get(found.command, found.command)
     assert parse(name, command_table.load(name), found.arguments) is not None

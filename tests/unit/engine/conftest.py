@@ -1,4 +1,4 @@
-"""What tests of several modules share: bundles, the watcher, and a workspace whose steps are recorded."""
+"""What tests of several modules share: bundles, sessions, the watcher, and a workspace whose steps are recorded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import holdfast
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.watching._schedule import Pace
-from holdfast.engine.watching.service import Setup
+from holdfast.engine.watching.service import WatchSetup
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.testing.workspace_step import do_step
 from holdfast.undo.reversal._record_reversal import Reversal
@@ -19,6 +21,8 @@ from .upkeep.bundle_home import Home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from holdfast.engine.sessions.session import Session
 
 
 @pytest.fixture
@@ -36,14 +40,32 @@ def make_home(tmp_path: Path) -> Iterator[Callable[[str], Home]]:
 
 
 @pytest.fixture
-def setup(tmp_path: Path) -> Setup:
+def make(home: Path) -> Callable[[], Sessions]:
+    return lambda: Sessions(home=os.fsencode(home), agent="me")
+
+
+@pytest.fixture
+def session(make: Callable[[], Sessions], home: Path, tree: Path) -> Iterator[Session]:
+    """In a directory with the files a, b and c; afterwards the store is verified."""
+    for name in "abc":
+        (tree / name).write_text(f"{name}\n")
+    with holdfast.init(tree, home=home) as workspace:
+        workspace.checkpoint()
+    with make() as sessions, sessions.start(os.fsencode(tree), "main") as found:
+        yield found
+    with holdfast.open(tree, home=home) as workspace:
+        assert workspace.verify(read_data=True).ok
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> WatchSetup:
     root, folder = tmp_path / "root", tmp_path / "folder"
     root.mkdir()
     (root / "sub").mkdir()
     folder.mkdir(mode=0o700)
     # Nothing is saved by itself unless a test wants it.
     slow = Pace(debounce=1000, latest=1000)
-    return Setup(os.fsencode(root), os.fsencode(folder), "inotify", slow, rest=0.0)
+    return WatchSetup(os.fsencode(root), os.fsencode(folder), "inotify", slow, rest=0.0)
 
 
 class Bench:

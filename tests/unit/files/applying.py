@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.files.index.stat_index import Known, Signature
-from holdfast.files.tree import Applied
+from holdfast.files.index.stat_index import KnownFile, Signature
+from holdfast.files.tree import ApplyResult
 from holdfast.files.write.applier import Applier
 from holdfast.files.write.rooted_access import Root
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
@@ -19,7 +19,7 @@ from ...seen import Seen
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.files.tree import Notes
+    from holdfast.files.tree import ApplyNotes
     from holdfast.model.content import Content
 
 NONCE = "n0"
@@ -102,7 +102,7 @@ class Workspace:
     def scan(self) -> dict[bytes, Entry]:
         """Look at the tree and remember it."""
         entries = {path: entry for path, entry in self.tree().items() if isinstance(entry, Entry)}
-        self.seen.known = {path: Known(entry, signature_of(self.at(path))) for path, entry in entries.items()}
+        self.seen.known = {path: KnownFile(entry, signature_of(self.at(path))) for path, entry in entries.items()}
         return entries
 
     def go(
@@ -110,8 +110,8 @@ class Workspace:
         target: dict[bytes, tuple[Entry, bytes]],
         *,
         pieces: bool = False,
-        notes: Notes | None = None,
-    ) -> Applied:
+        notes: ApplyNotes | None = None,
+    ) -> ApplyResult:
         """Apply what leads from what was seen last to ``target``."""
         before = {path: known.entry for path, known in self.seen.known.items()}
         deletes = [Change(path, entry, None) for path, entry in before.items() if path not in target]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.files.linux import syscalls
-from holdfast.files.linux.file_lease import Writer
-from holdfast.files.tree import Applied
+from holdfast.files.linux.file_lease import WriterStatus
+from holdfast.files.tree import ApplyResult
 from holdfast.files.write import displaced_file
 from holdfast.files.write.batch import IN_THE_WAY
 from holdfast.files.write.displaced_file import CHANGED, IN_USE
@@ -58,7 +58,7 @@ def test_i8_a_file_that_is_open_for_writing_is_left_alone(space: Workspace):
     space.scan()
     with (space.path / "f").open("r+b") as one, (space.path / "gone/g").open("r+b") as other:
         applied = space.go(wanted(f=b"ours"))
-        assert applied == Applied([], [], [NotCaptured(b"gone/g", IN_USE), NotCaptured(b"f", IN_USE)])
+        assert applied == ApplyResult([], [], [NotCaptured(b"gone/g", IN_USE), NotCaptured(b"f", IN_USE)])
         one.write(b"newer")
         other.write(b"newer")
     assert space.tree() == {b"f": file(b"newer"), b"gone/g": file(b"newer")}
@@ -67,7 +67,7 @@ def test_i8_a_file_that_is_open_for_writing_is_left_alone(space: Workspace):
 @pytest.mark.parametrize("how", ["descriptor", "mapping"])
 def test_i8_without_leases_what_is_written_to_is_kept(space: Workspace, monkeypatch: pytest.MonkeyPatch, how: str):
     """As on a file system that cannot tell who writes to a file."""
-    monkeypatch.setattr(displaced_file, "writer_of", lambda fd: Writer.UNTOLD)
+    monkeypatch.setattr(displaced_file, "writer_of", lambda fd: WriterStatus.UNSUPPORTED)
     for path in ("f", "gone/g", "calm", "quiet"):
         put(space, path, b"old")
     space.scan()

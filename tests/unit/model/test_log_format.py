@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from holdfast.model.log import LEVELS, Level, Log, inherited, logged
-from holdfast.model.log_format import Lines, component_of, send
+from holdfast.model.log import LEVELS, Level, Log, child_level, logged
+from holdfast.model.log_format import LineHandler, component_of, send
 from holdfast.model.paths import parse_display
 
 LOG = Log("holdfast.files.watch")
@@ -21,7 +21,7 @@ LOG = Log("holdfast.files.watch")
 def sent(level: Level, *, as_json: bool) -> io.StringIO:
     """Where records go from now on."""
     stream = io.StringIO()
-    send(level, Lines(as_json=as_json, stream=stream))
+    send(level, LineHandler(as_json=as_json, stream=stream))
     return stream
 
 
@@ -128,7 +128,7 @@ def test_a_reader_that_is_gone_is_no_failure(capsys: pytest.CaptureFixture[str])
         def write(self, _text: str, /) -> int:
             raise BrokenPipeError
 
-    send("info", Lines(as_json=True, stream=Gone()))
+    send("info", LineHandler(as_json=True, stream=Gone()))
     LOG.warning("nobody listens")
     assert capsys.readouterr() == ("", "")
 
@@ -141,7 +141,7 @@ def test_a_reader_that_is_gone_is_no_failure(capsys: pytest.CaptureFixture[str])
         ("holdfast.supervisor.operations._open", "fs_backend"),
         ("holdfast.supervisor.outsiders.outside_watcher", "file_watcher"),
         ("holdfast.sandbox.channel", "control"),
-        ("holdfast.sandbox.connection_relay", "session"),
+        ("holdfast.sandbox._connection_relay", "session"),
         ("holdfast.api.mcp._tools", "mcp"),
         ("holdfast.api.stdio", "stdio_api"),
         ("holdfast.store.collection.collector", "store"),
@@ -167,4 +167,4 @@ def test_a_component_can_be_given() -> None:
 )
 def test_other_processes_log_as_this_one_but_warnings_at_least(number: int, level: Level) -> None:
     logging.getLogger("holdfast").setLevel(number)
-    assert inherited() == level
+    assert child_level() == level

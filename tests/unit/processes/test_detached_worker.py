@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TOLD = """
 import json, os, signal, sys
-from holdfast.processes.detached_worker import read_order, say
+from holdfast.processes.detached_worker import read_order, report
 
 def main():
     order = read_order()
@@ -26,7 +26,7 @@ def main():
     inside = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) < 3}
     stray = [fd for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and os.path.exists(f"/proc/self/fd/{fd}")]
     is_copy = hasattr(sys.modules["__main__"], "STARTER")
-    say(json.dumps({
+    report(json.dumps({
         "copy": is_copy, "pid": os.getpid(), "session": os.getsid(0), "cwd": os.getcwd(), "in": inside["0"],
         "stray": len(stray),
     }).encode())
@@ -39,13 +39,13 @@ if __name__ == "__main__":
 
 STARTER = """
 import os, sys, threading
-from holdfast.processes.detached_worker import Worker
+from holdfast.processes.detached_worker import DetachedWorker
 STARTER = True
 os.dup2(os.open("/", os.O_RDONLY), 17, inheritable=True)
 {before}
-process = Worker("told")
+process = DetachedWorker("told")
 said = process.ask(b"tell", 60)
-process.let_go()
+process.detach()
 process.close()
 print(said.decode())
 """
@@ -96,10 +96,10 @@ def test_it_is_a_copy_only_where_that_is_sound_and_has_nothing_of_its_starter(
 
 
 def test_without_an_order_it_is_gone_with_its_starter_or_before(modules: dict[str, str]) -> None:
-    ends = 'process = Worker("told"); print(process.pid); {}'
+    ends = 'process = DetachedWorker("told"); print(process.pid); {}'
     for how in ("process.close()", "os._exit(0)"):
         ended = ends.format(f"sys.stdout.flush(); {how}")
-        program = f"import os; from holdfast.processes.detached_worker import Worker; {ended}"
+        program = f"import os; from holdfast.processes.detached_worker import DetachedWorker; {ended}"
         words = [sys.executable, "-c", "import sys; " + program]
         done = subprocess.run(words, capture_output=True, env=modules, check=True)
         gone = int(done.stdout)
@@ -114,8 +114,8 @@ def is_zombie(pid: int) -> bool:
 def test_one_that_fails_says_so_and_does_not_go_on_as_its_starter(modules: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "told.py").write_text("def main():\n    raise KeyError('broken')\n")
     program = """if 1:
-        from holdfast.processes.detached_worker import Worker
-        process = Worker("told")
+        from holdfast.processes.detached_worker import DetachedWorker
+        process = DetachedWorker("told")
         print(process.ask(b"tell", 60))
         process.close()
         print("once")
@@ -129,13 +129,13 @@ def test_one_that_fails_says_so_and_does_not_go_on_as_its_starter(modules: dict[
 def test_who_lives_long_keeps_nothing_of_those_that_have_ended(modules: dict[str, str], before: str) -> None:
     program = f"""if 1:
         import os, signal
-        from holdfast.processes.detached_worker import Worker
+        from holdfast.processes.detached_worker import DetachedWorker
         STARTER = True
         {before}
         def one():
-            process = Worker("told")
+            process = DetachedWorker("told")
             process.ask(b"tell", 60)
-            process.let_go()
+            process.detach()
             process.close()
             return process.pid
         first = one()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.exit_pipe import Leash
+from holdfast.testing.exit_pipe import ExitPipe
 
 
 @pytest.fixture
-def leash(tmp_path: Path) -> Leash:
-    return Leash(tmp_path / "leash")
+def leash(tmp_path: Path) -> ExitPipe:
+    return ExitPipe(tmp_path / "leash")

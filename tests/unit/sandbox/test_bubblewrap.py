@@ -5,30 +5,30 @@ from __future__ import annotations
 import pytest
 
 from holdfast.model.errors import UsageError
-from holdfast.sandbox.bubblewrap import Host, Mount, arguments, mounts
-from holdfast.sandbox.policy import Disabled, Files, Policy
+from holdfast.sandbox.bubblewrap import HostFiles, SandboxMount, arguments, mounts
+from holdfast.sandbox.policy import FileAccess, NoNetwork, SandboxPolicy
 
 W = b"/home/u/project"
 
 
-def host(*directories: bytes, others: tuple[bytes, ...] = ()) -> Host:
-    return Host({b"/tmp", b"/var/tmp", b"/run", *directories}, set(others))
+def host(*directories: bytes, others: tuple[bytes, ...] = ()) -> HostFiles:
+    return HostFiles({b"/tmp", b"/var/tmp", b"/run", *directories}, set(others))
 
 
-def kinds(files: Files, host: Host, needed: tuple[bytes, ...] = ()) -> dict[bytes, str]:
+def kinds(files: FileAccess, host: HostFiles, needed: tuple[bytes, ...] = ()) -> dict[bytes, str]:
     return {mount.path: mount.kind for mount in mounts(files, needed, host)}
 
 
 def test_the_workspace_is_writable_and_sockets_are_out_of_sight() -> None:
-    assert kinds(Files(W), host()) == {W: "writable", b"/tmp": "scratch", b"/var/tmp": "scratch", b"/run": "empty"}
+    assert kinds(FileAccess(W), host()) == {W: "writable", b"/tmp": "scratch", b"/var/tmp": "scratch", b"/run": "empty"}
 
 
 def test_a_shared_tmp_is_the_host_s() -> None:
-    assert kinds(Files(W, tmp="shared"), host())[b"/tmp"] == "shared"
+    assert kinds(FileAccess(W, tmp="shared"), host())[b"/tmp"] == "shared"
 
 
 def test_what_is_not_there_needs_no_hiding() -> None:
-    files = Files(W, hidden=(b"/home/u/.ssh", b"/home/u/.aws", b"/home/u/.netrc"))
+    files = FileAccess(W, hidden=(b"/home/u/.ssh", b"/home/u/.aws", b"/home/u/.netrc"))
     found = kinds(files, host(b"/home/u/.ssh", others=(b"/home/u/.netrc",)))
     assert found[b"/home/u/.ssh"] == "empty"
     assert found[b"/home/u/.netrc"] == "blank"
@@ -37,27 +37,27 @@ def test_what_is_not_there_needs_no_hiding() -> None:
 
 def test_what_is_secret_stays_so_whatever_else_is_asked_for() -> None:
     home = b"/home/u/.local/share/holdfast"
-    found = mounts(Files(W, (home,), writable=(b"/home/u/.local",)), (), host(home, b"/home/u/.local"))
+    found = mounts(FileAccess(W, (home,), writable=(b"/home/u/.local",)), (), host(home, b"/home/u/.local"))
     paths = [mount.path for mount in found]
     assert paths.index(home) > paths.index(b"/home/u/.local")
-    assert Mount(home, "empty") in found
+    assert SandboxMount(home, "empty") in found
 
 
 def test_what_is_lent_of_what_is_secret_can_be_read_and_nothing_beside_it() -> None:
     home, lent = b"/home/u/holdfast", b"/home/u/holdfast/kept"
-    found = mounts(Files(home + b"/fork", (home,), lent=(lent,)), (), host(home, lent))
-    assert found[0] == Mount(home, "empty")
+    found = mounts(FileAccess(home + b"/fork", (home,), lent=(lent,)), (), host(home, lent))
+    assert found[0] == SandboxMount(home, "empty")
     assert {mount.path: mount.kind for mount in found[1:3]} == {home + b"/fork": "writable", lent: "readable"}
 
 
 def test_what_lies_deeper_comes_later() -> None:
-    files = Files(b"/tmp/a/b", (b"/tmp/a/b/.holdfast/undo",), hidden=(b"/tmp/a",))
+    files = FileAccess(b"/tmp/a/b", (b"/tmp/a/b/.holdfast/undo",), hidden=(b"/tmp/a",))
     order = [mount.path for mount in mounts(files, (), host(b"/tmp/a", b"/tmp/a/b/.holdfast/undo"))]
     assert order == [b"/run", b"/tmp", b"/tmp/a", b"/tmp/a/b", b"/tmp/a/b/.holdfast/undo", b"/var/tmp"]
 
 
 def test_what_the_box_needs_is_shown_only_where_it_would_be_hidden() -> None:
-    found = kinds(Files(W), host(b"/usr/lib/python", b"/tmp/venv"), (b"/usr/lib/python", b"/tmp/venv"))
+    found = kinds(FileAccess(W), host(b"/usr/lib/python", b"/tmp/venv"), (b"/usr/lib/python", b"/tmp/venv"))
     assert found[b"/tmp/venv"] == "readable"
     assert b"/usr/lib/python" not in found
 
@@ -65,24 +65,24 @@ def test_what_the_box_needs_is_shown_only_where_it_would_be_hidden() -> None:
 @pytest.mark.parametrize(
     "files",
     [
-        Files(b"/"),
-        Files(b"relative"),
-        Files(W, hidden=(W,)),
-        Files(W, hidden=(W + b"/inside",)),
-        Files(W, hidden=(b"/proc/1",)),
-        Files(W, writable=(b"/home/u/missing",)),
-        Files(W, writable=(b"/dev",)),
-        Files(W, hidden=(b"/home/u/.ssh",), writable=(b"/home/u/.ssh/keys",)),
-        Files(W, secret=(b"/home/u/store",), writable=(b"/home/u/store",)),
+        FileAccess(b"/"),
+        FileAccess(b"relative"),
+        FileAccess(W, hidden=(W,)),
+        FileAccess(W, hidden=(W + b"/inside",)),
+        FileAccess(W, hidden=(b"/proc/1",)),
+        FileAccess(W, writable=(b"/home/u/missing",)),
+        FileAccess(W, writable=(b"/dev",)),
+        FileAccess(W, hidden=(b"/home/u/.ssh",), writable=(b"/home/u/.ssh/keys",)),
+        FileAccess(W, secret=(b"/home/u/store",), writable=(b"/home/u/store",)),
     ],
 )
-def test_contradictions_are_refused(files: Files) -> None:
+def test_contradictions_are_refused(files: FileAccess) -> None:
     with pytest.raises(UsageError):
         mounts(files, (), host(b"/home/u/.ssh", b"/home/u/.ssh/keys", b"/home/u/store"))
 
 
 def test_what_a_workspace_in_tmp_lies_in_cannot_be_renamed() -> None:
-    assert kinds(Files(b"/tmp/a/b/c"), host()) == {
+    assert kinds(FileAccess(b"/tmp/a/b/c"), host()) == {
         b"/run": "empty",
         b"/tmp": "scratch",
         b"/tmp/a": "empty",
@@ -90,12 +90,17 @@ def test_what_a_workspace_in_tmp_lies_in_cannot_be_renamed() -> None:
         b"/tmp/a/b/c": "writable",
         b"/var/tmp": "scratch",
     }
-    assert b"/tmp/a" not in kinds(Files(b"/tmp/a/b", tmp="shared"), host())
+    assert b"/tmp/a" not in kinds(FileAccess(b"/tmp/a/b", tmp="shared"), host())
 
 
 def test_arguments() -> None:
-    made = [Mount(b"/run", "empty"), Mount(b"/run/x", "given", 9), Mount(W, "writable"), Mount(b"/n", "blank")]
-    policy = Policy(Files(W), Disabled(), hostname="box")
+    made = [
+        SandboxMount(b"/run", "empty"),
+        SandboxMount(b"/run/x", "given", 9),
+        SandboxMount(W, "writable"),
+        SandboxMount(b"/n", "blank"),
+    ]
+    policy = SandboxPolicy(FileAccess(W), NoNetwork(), hostname="box")
     words = arguments(b"/bin/bwrap", made, W + b"/sub", policy, uid=7, gid=8, filter_fd=5)
     text = b" ".join(words)
     assert b"--unshare-user --uid 7 --gid 8 --disable-userns" in text
@@ -110,31 +115,31 @@ def test_arguments() -> None:
     # Only when everything is in it may it be closed.
     assert text.endswith(b"--remount-ro /run --chdir " + W + b"/sub --")
     assert text.index(b"--ro-bind / /") < text.index(b"--proc /proc") < text.index(b"--ro-bind-try /proc/sys /proc/sys")
-    shared = arguments(b"/bin/bwrap", made, W, Policy(Files(W)), uid=7, gid=8, filter_fd=5)
+    shared = arguments(b"/bin/bwrap", made, W, SandboxPolicy(FileAccess(W)), uid=7, gid=8, filter_fd=5)
     assert b"--unshare-net" not in shared
 
 
 def test_what_is_to_be_readable_is_seen_wherever_it_lies_and_never_writable() -> None:
     others = (b"/tmp/a/b", b"/tmp/a/b/inner", b"/var/tmp/o", b"/dev/shm/o", b"/run/u/o", b"/srv/o")
-    files = Files(b"/tmp/a/w", writable=(b"/srv", b"/srv/o/cache"), readable=others)
+    files = FileAccess(b"/tmp/a/w", writable=(b"/srv", b"/srv/o/cache"), readable=others)
     found = kinds(files, host(b"/srv", b"/srv/o/cache", *others))
     assert {path: found[path] for path in others} == dict.fromkeys(others, "readable")
     assert b"/srv/o/cache" not in found
     assert (found[b"/srv"], found[b"/tmp/a"], found[b"/tmp/a/w"]) == ("writable", "empty", "writable")
     order = list(found)
     assert order.index(b"/tmp/a/b") < order.index(b"/tmp/a/b/inner")
-    assert kinds(Files(W, readable=(b"/tmp/o",), tmp="shared"), host(b"/tmp/o"))[b"/tmp/o"] == "readable"
+    assert kinds(FileAccess(W, readable=(b"/tmp/o",), tmp="shared"), host(b"/tmp/o"))[b"/tmp/o"] == "readable"
 
 
 def test_what_is_hidden_or_secret_is_not_readable_either() -> None:
     others = (b"/home/u/.ssh", b"/home/u/.ssh/keys", b"/home/u/store/x", b"/proc/1", b"/sys/fs")
-    files = Files(W, secret=(b"/home/u/store",), hidden=(b"/home/u/.ssh",), readable=others)
+    files = FileAccess(W, secret=(b"/home/u/store",), hidden=(b"/home/u/.ssh",), readable=others)
     found = kinds(files, host(*others, b"/home/u/store"))
     assert "readable" not in found.values()
     assert (found[b"/home/u/.ssh"], found[b"/home/u/store"]) == ("empty", "empty")
 
 
 def test_what_the_host_shows_around_a_workspace_stays_in_sight() -> None:
-    found = kinds(Files(b"/tmp/share/a/b", writable=(b"/tmp/share",)), host(b"/tmp/share"))
+    found = kinds(FileAccess(b"/tmp/share/a/b", writable=(b"/tmp/share",)), host(b"/tmp/share"))
     assert found[b"/tmp/share"] == "writable"
     assert b"/tmp/share/a" not in found

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.sandbox.channel import Channel, shim_command
-from holdfast.testing.exit_pipe import Leash
+from holdfast.testing.exit_pipe import ExitPipe
 from holdfast.wire.control_channel import MAX_LINE_BYTES, StepCompleted
 
 STARTED = b'{"type":"step_started","id":1}\n'
@@ -136,7 +136,7 @@ def test_a_command_is_cancelled(begin: Callable[..., Shim]) -> None:
     assert not channel.cancel(1)
 
 
-def test_a_command_that_is_silent_is_cancelled_from_another_thread(begin: Callable[..., Shim], leash: Leash) -> None:
+def test_a_command_that_is_silent_is_cancelled_from_another_thread(begin: Callable[..., Shim], leash: ExitPipe) -> None:
     channel = begin().channel
 
     def cancel() -> None:
@@ -203,7 +203,7 @@ def test_a_shim_that_has_ended_between_commands_is_noticed(begin: Callable[..., 
     assert caught.value.code == "shim_gone"
 
 
-def test_a_host_that_is_killed_takes_the_command_with_it(leash: Leash) -> None:
+def test_a_host_that_is_killed_takes_the_command_with_it(leash: ExitPipe) -> None:
     host = textwrap.dedent("""
         import subprocess, sys
         from holdfast.sandbox.channel import Channel, shim_command
@@ -219,7 +219,7 @@ def test_a_host_that_is_killed_takes_the_command_with_it(leash: Leash) -> None:
     leash.until_all_are_gone()
 
 
-def test_who_fails_to_take_the_output_ends_the_command(begin: Callable[..., Shim], leash: Leash) -> None:
+def test_who_fails_to_take_the_output_ends_the_command(begin: Callable[..., Shim], leash: ExitPipe) -> None:
     shim = begin("--grace", "0.1")
 
     def fail(_stream: str, _data: bytes) -> None:
@@ -233,7 +233,7 @@ def test_who_fails_to_take_the_output_ends_the_command(begin: Callable[..., Shim
     assert caught.value.code == "channel_closed"
 
 
-def test_to_close_it_ends_the_command(begin: Callable[..., Shim], leash: Leash) -> None:
+def test_to_close_it_ends_the_command(begin: Callable[..., Shim], leash: ExitPipe) -> None:
     shim = begin("--grace", "0.1")
     ready = threading.Event()
 

@@ -6,20 +6,20 @@ from ipaddress import ip_address
 
 import pytest
 
-from holdfast.sandbox._firewall import admits, resolver_file, rules
-from holdfast.sandbox.policy import Allow, parse_network
+from holdfast.sandbox._firewall import admits, nft_rules, resolver_file
+from holdfast.sandbox.policy import AllowedConnections, parse_network
 
 
-def allow(*targets: str, dns: tuple[str, ...] = ()) -> Allow:
+def allow(*targets: str, dns: tuple[str, ...] = ()) -> AllowedConnections:
     network = parse_network("allow", targets, dns)
-    assert isinstance(network, Allow)
+    assert isinstance(network, AllowedConnections)
     return network
 
 
 def test_what_is_not_redirected_is_refused() -> None:
     policy = allow("10.0.0.0/8:443", "[2001:db8::]/32", dns=("192.0.2.53", "127.0.0.53"))
     ports = {ip_address("192.0.2.53"): 5001, ip_address("127.0.0.53"): 5002}
-    lines = rules(policy, 5000, ports).splitlines()
+    lines = nft_rules(policy, 5000, ports).splitlines()
     redirects = [line for line in lines if "redirect" in line and "chain" not in line]
     assert redirects == [
         "ip daddr 192.0.2.53 tcp dport 53 redirect to :5000",

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import HoldfastError, UnsupportedError
-from holdfast.sandbox.isolation_probe import findings, require
+from holdfast.sandbox.isolation_probe import probe, require_isolation
 from holdfast.sandbox.namespace import find_program
-from holdfast.sandbox.policy import Files, Policy
+from holdfast.sandbox.policy import FileAccess, SandboxPolicy
 
 SOURCE = Path(__file__).parents[3] / "src"
-ASK = "import json; from holdfast.sandbox.isolation_probe import findings; print(json.dumps(findings()))"
+ASK = "import json; from holdfast.sandbox.isolation_probe import probe; print(json.dumps(probe()))"
 
 
 def test_a_program_that_is_missing_is_named_with_its_package() -> None:
@@ -28,10 +28,10 @@ def test_a_program_that_is_missing_is_named_with_its_package() -> None:
 
 def test_what_works_here_is_found_to_work() -> None:
     try:
-        require(Policy(Files(b"/nowhere")))
+        require_isolation(SandboxPolicy(FileAccess(b"/nowhere")))
     except HoldfastError as error:
         pytest.skip(f"{error.message} ({error.hint})")
-    assert all(finding.works for finding in findings()[:2])
+    assert all(finding.works for finding in probe()[:2])
 
 
 def test_where_users_may_have_no_namespaces_it_is_said_what_would_help() -> None:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sandbox.limited_command import Contained, Limits, run_contained
+from holdfast.sandbox.limited_command import CommandEnd, CommandLimits, run_contained
 
 from ...promoted import needs_isolation
 from ...waiting import has_ended, wait_until
 
-LIMITS = Limits(seconds=30, memory=0, output=10_000, grace=0.3)
+LIMITS = CommandLimits(seconds=30, memory=0, output=10_000, grace=0.3)
 
 
-def run(tmp_path: Path, command: str, *, limits: Limits = LIMITS, box=None, stop=None) -> tuple[Contained, str]:
+def run(tmp_path: Path, command: str, *, limits: CommandLimits = LIMITS, box=None, stop=None) -> tuple[CommandEnd, str]:
     output = os.fsencode(tmp_path / "output")
     done = run_contained(
         [b"sh", b"-c", command.encode()],
@@ -36,7 +36,7 @@ def run(tmp_path: Path, command: str, *, limits: Limits = LIMITS, box=None, stop
 
 
 def test_it_gives_back_how_the_command_ended_and_what_it_printed(tmp_path: Path) -> None:
-    assert run(tmp_path, "echo out; echo err >&2; exit 3") == (Contained(3, ""), "out\nerr\n")
+    assert run(tmp_path, "echo out; echo err >&2; exit 3") == (CommandEnd(3, ""), "out\nerr\n")
     assert run(tmp_path, "kill -9 $$")[0].exit_code == 137
     assert run(tmp_path, "cat")[0].exit_code == 0, "there is nothing to read"
 
@@ -65,7 +65,7 @@ def test_daemons_end_with_the_command(tmp_path: Path) -> None:
     (tmp_path / "daemon.py").write_text(textwrap.dedent(program))
     wait = "while ! test -e pid.done; do sleep 0.01; done"
     done, _ = run(tmp_path, f"{sys.executable} daemon.py pid; {wait}; echo on")
-    assert done == Contained(0, "")
+    assert done == CommandEnd(0, "")
     assert has_ended(int((tmp_path / "pid.done").read_text()))
 
 
@@ -73,7 +73,7 @@ def test_what_takes_too_long_and_ignores_being_asked_is_killed(tmp_path: Path) -
     done, said = run(
         tmp_path, "trap '' TERM; echo $$; while :; do sleep 0.05; done", limits=LIMITS._replace(seconds=0.2)
     )
-    assert done == Contained(124, "time")
+    assert done == CommandEnd(124, "time")
     assert has_ended(int(said))
 
 
@@ -81,7 +81,7 @@ def test_what_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
     greedy = f"{sys.executable} -c 'x = bytearray(200 << 20); import time; time.sleep(20)'"
     both = f"{greedy} & {greedy} & wait"  # each of them may, both together may not
     done, _ = run(tmp_path, both, limits=LIMITS._replace(memory=300 << 20))
-    assert done == Contained(137, "memory")
+    assert done == CommandEnd(137, "memory")
     done, said = run(tmp_path, f"{sys.executable} -c 'bytearray(1 << 30)'", limits=LIMITS._replace(memory=300 << 20))
     assert done.exit_code != 0
     assert "MemoryError" in said or done.why == "memory"
@@ -122,9 +122,9 @@ def test_a_fork_bomb_is_ended(tmp_path: Path) -> None:
 def test_whoever_runs_it_is_killed_and_nothing_goes_on(tmp_path: Path) -> None:
     program = f"""
         import os, sys
-        from holdfast.sandbox.limited_command import Limits, run_contained
+        from holdfast.sandbox.limited_command import CommandLimits, run_contained
         run_contained([b"sh", b"-c", b"setsid sleep 100 & echo $! > pid; mv pid pid.done; wait"], box=None,
-            directory={os.fsencode(tmp_path)!r}, environment=os.environb, limits=Limits(100, 0, 1000, 0.1),
+            directory={os.fsencode(tmp_path)!r}, environment=os.environb, limits=CommandLimits(100, 0, 1000, 0.1),
             output={os.fsencode(tmp_path / "output")!r})
     """
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
@@ -140,18 +140,18 @@ def test_whoever_runs_it_is_killed_and_nothing_goes_on(tmp_path: Path) -> None:
 @needs_isolation
 def test_in_a_box_another_directory_is_seen_at_the_workspaces_path(tmp_path: Path) -> None:
     from holdfast.model.errors import UnsupportedError
-    from holdfast.sandbox.isolation_probe import require
+    from holdfast.sandbox.isolation_probe import require_isolation
     from holdfast.sandbox.namespace import Namespace
-    from holdfast.sandbox.policy import Files, Open, Policy
+    from holdfast.sandbox.policy import FileAccess, OpenNetwork, SandboxPolicy
 
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
     (here / "name").write_text("here")
     (there / "name").write_text("there")
-    policy = Policy(Files(os.fsencode(here), origin=os.fsencode(there)), Open())
+    policy = SandboxPolicy(FileAccess(os.fsencode(here), origin=os.fsencode(there)), OpenNetwork())
     try:
-        require(policy)
+        require_isolation(policy)
     except UnsupportedError as error:
         pytest.skip(error.message)
     output = os.fsencode(tmp_path / "output")
@@ -163,7 +163,7 @@ def test_in_a_box_another_directory_is_seen_at_the_workspaces_path(tmp_path: Pat
         limits=LIMITS,
         output=output,
     )
-    assert done == Contained(4, "")
+    assert done == CommandEnd(4, "")
     assert Path(os.fsdecode(output)).read_text().startswith(f"{here}\nthere")
     assert sorted(path.name for path in there.iterdir()) == ["name", "new"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "output", "there"]

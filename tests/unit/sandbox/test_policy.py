@@ -7,7 +7,16 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from holdfast.model.errors import UsageError
-from holdfast.sandbox.policy import Allow, Disabled, Files, Open, Policy, Target, parse_network, parse_target
+from holdfast.sandbox.policy import (
+    AllowedConnections,
+    ConnectionTarget,
+    FileAccess,
+    NoNetwork,
+    OpenNetwork,
+    SandboxPolicy,
+    parse_network,
+    parse_target,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +36,7 @@ from holdfast.sandbox.policy import Allow, Disabled, Files, Open, Policy, Target
 )
 def test_targets(text: str, range_: str, port: int | None) -> None:
     target = parse_target(text)
-    assert target == Target(ip_network(range_), port)
+    assert target == ConnectionTarget(ip_network(range_), port)
     assert parse_target(str(target)) == target
 
 
@@ -46,13 +55,13 @@ def test_what_is_no_target(text: str) -> None:
 
 
 def test_networks() -> None:
-    assert parse_network("open") == Open()
-    assert parse_network("disabled") == Disabled()
+    assert parse_network("open") == OpenNetwork()
+    assert parse_network("disabled") == NoNetwork()
     server = ip_address("127.0.0.53")
-    assert parse_network("allow", ["192.0.2.7:443"], ["127.0.0.53"]) == Allow(
-        (Target(ip_network("192.0.2.7"), 443),), (server,)
+    assert parse_network("allow", ["192.0.2.7:443"], ["127.0.0.53"]) == AllowedConnections(
+        (ConnectionTarget(ip_network("192.0.2.7"), 443),), (server,)
     )
-    assert parse_network("allow") == Allow(())
+    assert parse_network("allow") == AllowedConnections(())
 
 
 @pytest.mark.parametrize(
@@ -70,11 +79,11 @@ def test_what_is_no_network(mode: str, allow: tuple[str, ...], dns: tuple[str, .
 
 
 def test_the_environment_is_let_through_by_name() -> None:
-    policy = Policy(Files(b"/w"), environment=("PATH", "LC_*"))
+    policy = SandboxPolicy(FileAccess(b"/w"), environment=("PATH", "LC_*"))
     given = {b"PATH": b"/bin", b"PATHS": b"", b"LC_ALL": b"C", b"LC_": b"", b"AWS_SECRET": b"x", b"XLC_A": b""}
     assert set(policy.let_through(given)) == {b"PATH", b"LC_ALL", b"LC_"}
 
 
 def test_by_default_no_secrets_are_let_through() -> None:
     given = {b"SSH_AUTH_SOCK": b"", b"AWS_SECRET_ACCESS_KEY": b"", b"DBUS_SESSION_BUS_ADDRESS": b"", b"LD_PRELOAD": b""}
-    assert not Policy(Files(b"/w")).let_through(given)
+    assert not SandboxPolicy(FileAccess(b"/w")).let_through(given)

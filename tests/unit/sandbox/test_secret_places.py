@@ -9,38 +9,40 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.sandbox.bubblewrap import Host, mounts
-from holdfast.sandbox.policy import Files
+from holdfast.sandbox.bubblewrap import HostFiles, mounts
+from holdfast.sandbox.policy import FileAccess
 from holdfast.sandbox.secret_places import secret_places
 
 W = b"/home/u/project"
 SSH, DOCKER, SOCKET = b"/home/u/.ssh", b"/home/u/.docker", b"/home/u/agent.sock"
 
 
-def kinds(files: Files) -> dict[bytes, str]:
+def kinds(files: FileAccess) -> dict[bytes, str]:
     there = {b"/tmp", b"/run", SSH, DOCKER, b"/home/u", DOCKER + b"/plugins", W + b"/.ssh", b"/tmp/home/.ssh"}
-    return {mount.path: mount.kind for mount in mounts(files, (), Host(there, {SOCKET, b"/home/u/.netrc"}))}
+    return {mount.path: mount.kind for mount in mounts(files, (), HostFiles(there, {SOCKET, b"/home/u/.netrc"}))}
 
 
 def test_what_is_there_is_hidden_but_in_the_workspace_and_where_nothing_of_the_host_is() -> None:
     places = (SSH, SOCKET, b"/home/u/.aws", W + b"/.ssh", b"/tmp/home/.ssh", b"/run/agent", b"/dev/null", b"/")
-    found = kinds(Files(W, credentials=places))
+    found = kinds(FileAccess(W, credentials=places))
     assert found == {W: "writable", b"/tmp": "scratch", b"/run": "empty", SSH: "empty", SOCKET: "blank"}
 
 
 def test_what_is_let_in_is_seen_and_what_is_hidden_by_name_stays_so() -> None:
-    assert SSH not in kinds(Files(W, credentials=(SSH,), visible=(SSH,)))
-    assert SSH not in kinds(Files(W, credentials=(SSH,), visible=(b"/home/u",)))
-    found = kinds(Files(W, credentials=(DOCKER,), visible=(DOCKER + b"/plugins",)))
+    assert SSH not in kinds(FileAccess(W, credentials=(SSH,), visible=(SSH,)))
+    assert SSH not in kinds(FileAccess(W, credentials=(SSH,), visible=(b"/home/u",)))
+    found = kinds(FileAccess(W, credentials=(DOCKER,), visible=(DOCKER + b"/plugins",)))
     assert (found[DOCKER], found[DOCKER + b"/plugins"]) == ("empty", "readable")
-    found = kinds(Files(W, hidden=(DOCKER,), credentials=(DOCKER,), visible=(DOCKER + b"/plugins",)))
+    found = kinds(FileAccess(W, hidden=(DOCKER,), credentials=(DOCKER,), visible=(DOCKER + b"/plugins",)))
     assert DOCKER + b"/plugins" not in found
 
 
 def test_what_can_be_written_to_or_read_beside_the_workspace_shows_no_credentials() -> None:
-    assert kinds(Files(W, credentials=(SSH,), writable=(b"/home/u",)))[SSH] == "empty"
-    assert kinds(Files(W, credentials=(SSH,), writable=(SSH,)))[SSH] == "writable"
-    assert kinds(Files(W, credentials=(b"/tmp/home/.ssh",), readable=(b"/tmp/home",)))[b"/tmp/home/.ssh"] == "empty"
+    assert kinds(FileAccess(W, credentials=(SSH,), writable=(b"/home/u",)))[SSH] == "empty"
+    assert kinds(FileAccess(W, credentials=(SSH,), writable=(SSH,)))[SSH] == "writable"
+    assert (
+        kinds(FileAccess(W, credentials=(b"/tmp/home/.ssh",), readable=(b"/tmp/home",)))[b"/tmp/home/.ssh"] == "empty"
+    )
 
 
 def test_the_user_s_those_that_variables_name_and_the_system_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.sandbox import shim
 from holdfast.sandbox.channel import shim_command
-from holdfast.testing.exit_pipe import Leash
+from holdfast.testing.exit_pipe import ExitPipe
 from holdfast.wire import control_channel
 
 from ...waiting import wait_until
@@ -292,7 +292,7 @@ def test_a_host_that_does_not_read_makes_the_command_wait(talk: Talk) -> None:
     assert talk.peak() < 50_000_000
 
 
-def test_a_command_can_be_cancelled_while_the_host_does_not_read(talk: Talk, leash: Leash) -> None:
+def test_a_command_can_be_cancelled_while_the_host_does_not_read(talk: Talk, leash: ExitPipe) -> None:
     talk.start(1, f"exec 3> {leash.path}; yes")
     talk.until_it_waits()
     talk.send("cancel", id=1)
@@ -323,7 +323,7 @@ def test_what_ends_soon_after_the_command_is_waited_for(begin: Callable[..., Tal
     assert (written["stdout"], end) == (b"early\nlate\n", {"exit_code": 0})
 
 
-def test_what_goes_on_writing_goes_on_living(talk: Talk, fifo: Path, leash: Leash, tmp_path: Path) -> None:
+def test_what_goes_on_writing_goes_on_living(talk: Talk, fifo: Path, leash: ExitPipe, tmp_path: Path) -> None:
     goes_on = f"read line < {fifo}; head -c 1000000 /dev/zero && echo wrote > {tmp_path}/result"
     _, end = talk.run(1, f"exec 3> {leash.path}; ({goes_on}) &")
     assert end == {"exit_code": 0, "output_open": True}
@@ -397,7 +397,7 @@ def test_one_that_is_stopped_ends_too(begin: Callable[..., Talk]) -> None:
     assert talk.follow(1)[1] == {"exit_code": 143}
 
 
-def test_cancel_also_ends_what_only_holds_the_output_open(begin: Callable[..., Talk], leash: Leash) -> None:
+def test_cancel_also_ends_what_only_holds_the_output_open(begin: Callable[..., Talk], leash: ExitPipe) -> None:
     talk = begin("--grace", "600", "--drain", "600")
     talk.start(1, f"exec 3> {leash.path}; sleep 1000 3>&- & echo ready")
     assert talk.hear()["data"] == "ready\n"
@@ -477,7 +477,7 @@ def test_a_host_that_only_sends_is_not_read_without_end(talk: Talk) -> None:
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_ends_with_the_channel(begin: Callable[..., Talk], leash: Leash) -> None:
+def test_the_command_ends_with_the_channel(begin: Callable[..., Talk], leash: ExitPipe) -> None:
     talk = begin("--grace", "0.1")
     talk.start(1, f"exec 3> {leash.path}; {IGNORES_TERM}")
     talk.hear()
@@ -485,7 +485,7 @@ def test_the_command_ends_with_the_channel(begin: Callable[..., Talk], leash: Le
     leash.until_all_are_gone()
 
 
-def test_the_command_ends_when_nobody_reads_any_more(begin: Callable[..., Talk], leash: Leash) -> None:
+def test_the_command_ends_when_nobody_reads_any_more(begin: Callable[..., Talk], leash: ExitPipe) -> None:
     talk = begin("--grace", "0.1")
     talk.start(1, f"exec 3> {leash.path}; {IGNORES_TERM}")
     talk.hear()
@@ -496,7 +496,7 @@ def test_the_command_ends_when_nobody_reads_any_more(begin: Callable[..., Talk],
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_the_command_ends_with_the_shim(begin: Callable[..., Talk], leash: Leash, number: signal.Signals) -> None:
+def test_the_command_ends_with_the_shim(begin: Callable[..., Talk], leash: ExitPipe, number: signal.Signals) -> None:
     talk = begin("--grace", "0.1")
     talk.start(1, f"exec 3> {leash.path}; yes & {IGNORES_TERM}")
     talk.until_it_waits()

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.model.errors import RefusedError
 from holdfast.snapshot import provider_context as places
-from holdfast.snapshot.copied_repositories import Ways, end_keeping_apart, forget_linked, keep_apart, ways
+from holdfast.snapshot.copied_repositories import GitLinks, end_keeping_apart, find_git_links, forget_linked, keep_apart
 from holdfast.snapshot.full_copy import copy_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.snapshot.recorded_provider import LEADS_OUT
 
 GIT = ("git", "-c", "user.name=U", "-c", "user.email=u@example.org", "-c", "protocol.file.allow=always")
@@ -38,7 +38,7 @@ def _user(tmp_path: Path) -> Path:
 
 
 def leads(root: Path, *without: str) -> str:
-    return ways(os.fsencode(root), [os.fsencode(name) for name in without]).out
+    return find_git_links(os.fsencode(root), [os.fsencode(name) for name in without]).out
 
 
 def test_a_repository_of_its_own_may_be_copied(user: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_copy_to_work_in_knows_no_linked_work_tree_of_the_users(user: Path, tm
     (user / "inner/.git").write_text("gitdir: ../.git/worktrees/inner\n")
     (user / ".git/worktrees/inner/gitdir").write_text("../../../inner/.git\n")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    provider = copy_provider(Place(os.fsencode(user), os.fsencode(tmp_path / "state"), "s"))
+    provider = copy_provider(ProviderContext(os.fsencode(user), os.fsencode(tmp_path / "state"), "s"))
     taken = provider.snapshot(provider.prepare("in-place"), "s")
     for prepared in (provider.prepare("worktree"), provider.branch(taken, "b", "worktree")):
         copy = Path(os.fsdecode(prepared.path))
@@ -114,12 +114,12 @@ def test_a_bare_repository_that_knows_a_work_tree_of_the_users_is_not_copied_to_
     bare.parent.mkdir(parents=True)
     git(tmp_path, "clone", "--quiet", "--bare", user, bare)
     root = bare if where == "root" else tmp_path / "space"
-    provider = copy_provider(Place(os.fsencode(root), os.fsencode(tmp_path / "state"), "s"))
+    provider = copy_provider(ProviderContext(os.fsencode(root), os.fsencode(tmp_path / "state"), "s"))
     taken = provider.snapshot(provider.prepare("in-place"), "before")
     git(bare, "worktree", "add", "--quiet", "--detach", bare.parent / "inside")
     (bare / "worktrees/inside/gitdir").write_text("../../../inside/.git\n")
     (bare.parent / "inside/.git").write_text("gitdir: ../proj.git/worktrees/inside\n")
-    assert ways(os.fsencode(tmp_path / "space"), []) == Ways(""), "a copy has all of it"
+    assert find_git_links(os.fsencode(tmp_path / "space"), []) == GitLinks(""), "a copy has all of it"
     shutil.rmtree(bare.parent / "inside")
     git(bare, "worktree", "prune")
     git(bare, "worktree", "add", "--quiet", "--detach", tmp_path / "linked")
@@ -150,11 +150,11 @@ def test_what_only_looks_like_a_bare_repository_may_be_copied(tmp_path: Path) ->
     for name in ("objects", "refs", "worktrees/x"):
         (tmp_path / "tree" / name).mkdir(parents=True)
     (tmp_path / "tree/worktrees/x/gitdir").write_text("/somewhere/.git\n")
-    assert ways(os.fsencode(tmp_path / "tree"), []) == Ways("")
+    assert find_git_links(os.fsencode(tmp_path / "tree"), []) == GitLinks("")
     (tmp_path / "tree/HEAD").write_text("ref: refs/heads/main\n")
-    assert ways(os.fsencode(tmp_path / "tree"), []) == Ways("", (), (b"worktrees/x",))
+    assert find_git_links(os.fsencode(tmp_path / "tree"), []) == GitLinks("", (), (b"worktrees/x",))
     (tmp_path / "tree/worktrees/x/gitdir").unlink()
-    assert ways(os.fsencode(tmp_path / "tree"), []) == Ways("")
+    assert find_git_links(os.fsencode(tmp_path / "tree"), []) == GitLinks("")
 
 
 def test_what_is_forgotten_is_the_copys_also_where_a_link_leads_away(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_every_provider_that_copies_all_asks(user: Path, tmp_path: Path, name: s
     where = {"copy": "full_copy", "reflink": "full_copy", "btrfs": "btrfs"}.get(name, f"{name}.provider")
     module = importlib.import_module(f"holdfast.snapshot.{where}")
     git(user, "worktree", "add", "--quiet", tmp_path / "linked")
-    place = Place(os.fsencode(tmp_path / "linked"), os.fsencode(tmp_path / "state"), "s")
+    place = ProviderContext(os.fsencode(tmp_path / "linked"), os.fsencode(tmp_path / "state"), "s")
     provider = getattr(module, f"{name}_provider")(place)
     could = Capabilities(name, 90, ("worktree", "in-place"), carries_ignored=True)
     monkeypatch.setattr(provider._technique, "detect", lambda: could)
@@ -264,12 +264,12 @@ def test_providers_that_are_asked_together_look_through_the_tree_once(
     """And whoever copies looks again: it may be another tree by then (I15)."""
     looks: list[bytes] = []
 
-    def looking(source: bytes, without: tuple[bytes, ...]) -> Ways:
+    def looking(source: bytes, without: tuple[bytes, ...]) -> GitLinks:
         looks.append(source)
-        return ways(source, without)
+        return find_git_links(source, without)
 
-    monkeypatch.setattr(places, "ways", looking)
-    shared = Place(bytes(user), bytes(tmp_path / "state"), "s", looked={})
+    monkeypatch.setattr(places, "find_git_links", looking)
+    shared = ProviderContext(bytes(user), bytes(tmp_path / "state"), "s", looked={})
     one, other = copy_provider(shared), copy_provider(shared._replace(state=bytes(tmp_path / "other")))
     assert one.detect().score
     assert other.detect().score

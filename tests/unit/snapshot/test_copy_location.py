@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.full_copy import reflink_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.testing.provider_contract import content, lay
 
 from ...disks import mounted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.root
 @pytest.mark.parametrize("make", [btrfs_provider, reflink_provider])
-def test_a_home_in_the_workspace_is_in_no_copy(tmp_path: Path, make: Callable[[Place], Provider]) -> None:
+def test_a_home_in_the_workspace_is_in_no_copy(tmp_path: Path, make: Callable[[ProviderContext], Provider]) -> None:
     with mounted("btrfs", tmp_path) as disk:
         root = disk / "tree"
         subprocess.run(["btrfs", "subvolume", "create", root], check=True, capture_output=True)
@@ -34,7 +34,7 @@ def test_a_home_in_the_workspace_is_in_no_copy(tmp_path: Path, make: Callable[[P
         home.mkdir(parents=True)
         (home / "catalog.db").write_text("what Holdfast knows\n")
         state = home / f"workspaces/w/snapshots/{make.__name__}"
-        provider = make(Place(bytes(root), bytes(state), "one", own=(bytes(home),)))
+        provider = make(ProviderContext(bytes(root), bytes(state), "one", own=(bytes(home),)))
         line = provider.prepare("in-place")
         view = provider.mount(provider.snapshot(line, "s"))
         branch = provider.prepare("worktree")

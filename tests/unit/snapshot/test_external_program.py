@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.snapshot import _external_program as external_program
-from holdfast.snapshot._external_program import Ended, ProgramLimits, execute
+from holdfast.snapshot._external_program import ProgramLimits, ProgramResult, execute
 
 LIMITS = {resource.RLIMIT_FSIZE: 8 << 20, resource.RLIMIT_CORE: 0}
 
 
-def run(directory: Path, code: str, limits: dict[int, int] | None = None, stdin: bytes = b"") -> Ended:
+def run(directory: Path, code: str, limits: dict[int, int] | None = None, stdin: bytes = b"") -> ProgramResult:
     words = [sys.executable, "-I", "-S", "-c", code]
     environ = {"PATH": "/usr/bin:/bin"}
     allowed = ProgramLimits(1 << 20, 60, "slow", resources=limits or {})

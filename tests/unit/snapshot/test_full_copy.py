@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.directories.directory_size import Size, size_of
+from holdfast.files.directories.directory_size import DirectorySize, size_of
 from holdfast.files.directories.replication import remove_whole
 from holdfast.files.linux import syscalls
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.full_copy import copy_provider, refuse_huge
 from holdfast.snapshot.overlay.provider import overlay_provider
-from holdfast.snapshot.provider_context import Place
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.snapshot.provider_context import ProviderContext
+from holdfast.testing.tree_state import PathState, differences, photograph
 
 from ...disks import mounted
 
@@ -52,8 +52,8 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def place(root: Path, most: int = 0) -> Place:
-    return Place(bytes(root), bytes(root.with_name("state")), "one", most_bytes=most)
+def place(root: Path, most: int = 0) -> ProviderContext:
+    return ProviderContext(bytes(root), bytes(root.with_name("state")), "one", most_bytes=most)
 
 
 def nothing_is_left(root: Path) -> bool:
@@ -76,7 +76,7 @@ def test_a_copy_is_the_same_in_everything(root: Path) -> None:
     assert nothing_is_left(root)
 
 
-def photograph_of(root: Path | bytes) -> dict[bytes, Seen]:
+def photograph_of(root: Path | bytes) -> dict[bytes, PathState]:
     """Without reading through a file of a tebibyte."""
     hole = os.path.join(os.fsencode(root), b"sparse")
     os.truncate(hole, 0)
@@ -91,12 +91,12 @@ def photograph_of(root: Path | bytes) -> dict[bytes, Seen]:
 def test_what_a_copy_takes_is_counted_as_it_lies_there(root: Path) -> None:
     (root / "home").mkdir()
     (root / "home/much").write_bytes(bytes(MIB))
-    found = size_of(bytes(root), without=find_own([bytes(root / "home")]))
+    found = size_of(bytes(root), without=find_protected([bytes(root / "home")]))
     assert found.files == 6
     assert 3 * MIB <= found.bytes < 3 * MIB + (1 << 18), "a hole takes nothing, and a file of two names its room once"
-    assert size_of(bytes(root), without=find_own([])) == Size(7, found.bytes + MIB)
+    assert size_of(bytes(root), without=find_protected([])) == DirectorySize(7, found.bytes + MIB)
     with pytest.raises(FileNotFoundError):
-        size_of(bytes(root / "gone"), without=find_own([]))
+        size_of(bytes(root / "gone"), without=find_protected([]))
 
 
 def test_no_more_is_copied_than_is_allowed(root: Path) -> None:
@@ -221,10 +221,10 @@ def dug(top: Path, depth: int) -> tuple[bytes, int]:
 
 @pytest.mark.parametrize("make", [copy_provider, pytest.param(overlay_provider, marks=pytest.mark.root)])
 def test_directories_deeper_than_a_path_is_long_are_copied_and_removed(
-    root: Path, make: Callable[[Place], Provider]
+    root: Path, make: Callable[[ProviderContext], Provider]
 ) -> None:
     dig(root / "node_modules", 50)
-    assert size_of(bytes(root), without=find_own([])).files == 7
+    assert size_of(bytes(root), without=find_protected([])).files == 7
     provider = make(place(root))
     assert provider.detect().score > 0
     made = provider.prepare("worktree")

@@ -23,7 +23,7 @@ def work(number):
     word = f"echo $$ > {number}.new; mv {number}.new {number}; exec sleep 1000"
     words = ["sh", "-c", f"sh -c '{word}' & wait"]
     if number:
-        kill_on_exit.run(words)
+        kill_on_exit.run_program(words)
     else:
         external_program.execute(words, os.environ, b".", external_program.ProgramLimits(10, 1000, "slow"))
 
@@ -64,7 +64,7 @@ from pathlib import Path
 from holdfast.snapshot import kill_on_exit
 
 mine = Path(f"/proc/self/task/{{os.getpid()}}/children")
-kill_on_exit.run(["true"])
+kill_on_exit.run_program(["true"])
 [watching] = map(int, mine.read_text().split())
 bystander = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 with kill_on_exit.ends_with_us(bystander.pid):
@@ -92,7 +92,7 @@ def test_a_fork_of_the_starter_keeps_nothing_alive(tmp_path: Path) -> None:
     script = f"""
 import os, sys, time
 from holdfast.snapshot import kill_on_exit
-kill_on_exit.run(["true"])
+kill_on_exit.run_program(["true"])
 child = os.fork()
 if not child:
     time.sleep(1000)
@@ -114,9 +114,9 @@ os.rename("child.new", "child")
 
 def test_what_takes_too_long_is_ended_and_what_was_said_is_returned(tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
-        kill_on_exit.run(["sh", "-c", f"echo $$ > {tmp_path}/pid; sleep 1000"], seconds=0.5)
+        kill_on_exit.run_program(["sh", "-c", f"echo $$ > {tmp_path}/pid; sleep 1000"], seconds=0.5)
     assert has_ended(int((tmp_path / "pid").read_text()))
-    done = kill_on_exit.run(
+    done = kill_on_exit.run_program(
         ["sh", "-c", "pwd; echo $HOME; cat; echo no >&2; exit 3"], cwd=os.fsencode(tmp_path), bare=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (3, f"{tmp_path}\n\n".encode(), b"no\n")

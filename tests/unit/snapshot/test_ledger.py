@@ -10,15 +10,15 @@ import pytest
 
 from holdfast.model.errors import FormatError, LockedError, UsageError
 from holdfast.snapshot.ledger import damaged_in
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(os.fsencode(tmp_path / "root"), os.fsencode(tmp_path / "state"), "s", timeout=0)
+def place(tmp_path: Path) -> ProviderContext:
+    return ProviderContext(os.fsencode(tmp_path / "root"), os.fsencode(tmp_path / "state"), "s", timeout=0)
 
 
-def test_entries_come_back_as_they_were_in_the_order_of_their_times(place: Place, tmp_path: Path) -> None:
+def test_entries_come_back_as_they_were_in_the_order_of_their_times(place: ProviderContext, tmp_path: Path) -> None:
     ledger = place.ledger()
     assert ledger.entries() == []
     with ledger.lock():
@@ -39,7 +39,7 @@ def test_entries_come_back_as_they_were_in_the_order_of_their_times(place: Place
     assert ledger.is_last(second)
 
 
-def test_the_order_holds_on_a_clock_that_stands_still(place: Place) -> None:
+def test_the_order_holds_on_a_clock_that_stands_still(place: ProviderContext) -> None:
     class Still:
         def now(self) -> int:
             return 5
@@ -54,7 +54,7 @@ def test_the_order_holds_on_a_clock_that_stands_still(place: Place) -> None:
     assert [entry.created_at for entry in ledger.entries()] == [5, 6, 7]
 
 
-def test_sessions_have_ledgers_of_their_own_and_are_held_by_one(place: Place) -> None:
+def test_sessions_have_ledgers_of_their_own_and_are_held_by_one(place: ProviderContext) -> None:
     one, two = place.ledger(), place._replace(session="two").ledger()
     with one.lock(), two.lock():
         two.write(two.new("view"))
@@ -66,7 +66,7 @@ def test_sessions_have_ledgers_of_their_own_and_are_held_by_one(place: Place) ->
         pass
 
 
-def test_what_is_no_entry_is_none(place: Place) -> None:
+def test_what_is_no_entry_is_none(place: ProviderContext) -> None:
     # As docs/formats/snapshot-ledger.md has it: *.new was never put in place.
     ledger = place.ledger()
     folder = Path(os.fsdecode(place.state)) / "ledger/s"
@@ -78,7 +78,7 @@ def test_what_is_no_entry_is_none(place: Place) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 5, 10, 39, 50, -3])
-def test_a_damaged_entry_is_named(place: Place, at: int) -> None:
+def test_a_damaged_entry_is_named(place: ProviderContext, at: int) -> None:
     ledger = place.ledger()
     with ledger.lock():
         entry, other = ledger.new("view"), ledger.new("view")
@@ -98,7 +98,7 @@ def test_a_damaged_entry_is_named(place: Place, at: int) -> None:
     assert not place._replace(session="two").ledger().is_last(other), "something may be there"
 
 
-def test_an_entry_under_another_name_is_refused(place: Place) -> None:
+def test_an_entry_under_another_name_is_refused(place: ProviderContext) -> None:
     ledger = place.ledger()
     with ledger.lock():
         entry = ledger.new("view")
@@ -111,12 +111,14 @@ def test_an_entry_under_another_name_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("session", ["", "..", "a/b", "-o", "x" * 65, "a.lock"])
-def test_sessions_have_names(place: Place, session: str) -> None:
+def test_sessions_have_names(place: ProviderContext, session: str) -> None:
     with pytest.raises(UsageError):
         place._replace(session=session).ledger()
 
 
-def test_what_is_left_of_a_session_that_was_killed_before_it_wrote_anything_goes(place: Place, tmp_path: Path) -> None:
+def test_what_is_left_of_a_session_that_was_killed_before_it_wrote_anything_goes(
+    place: ProviderContext, tmp_path: Path
+) -> None:
     ledger, other = place.ledger(), place._replace(session="other").ledger()
     child = os.fork()
     if not child:
@@ -126,12 +128,12 @@ def test_what_is_left_of_a_session_that_was_killed_before_it_wrote_anything_goes
     ledgers = tmp_path / "state/ledger"
     assert sorted(os.listdir(ledgers)) == ["s", "s.lock"]
     with ledger.lock():
-        place.ledger().tidy()
+        place.ledger().remove_empty()
         assert sorted(os.listdir(ledgers)) == ["s", "s.lock"], "it is in use"
         ledger.write(ledger.new("view"))
-    place.ledger().tidy()
+    place.ledger().remove_empty()
     assert sorted(os.listdir(ledgers)) == ["s", "s.lock"], "there is something in it"
-    other.tidy()
+    other.remove_empty()
     ledger.remove(ledger.entries()[0])
-    place.ledger().tidy()
+    place.ledger().remove_empty()
     assert os.listdir(ledgers) == []

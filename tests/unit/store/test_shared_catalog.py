@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.opening.identity import find_moved
+from holdfast.engine.opening.missing_workspaces import find_moved
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import ConfigError, IntegrityError, NotFoundError, RefusedError

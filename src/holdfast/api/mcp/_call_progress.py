@@ -11,12 +11,12 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.hosting.monitor import Held
+    from holdfast.engine.hosting.monitor import OperationHeld
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.undo.service import TicketInfo
 
 
-class Activity:
+class CallActivity:
     """One call; for the thread of the event loop."""
 
     def __init__(self, text: str) -> None:
@@ -25,7 +25,7 @@ class Activity:
         """The safeguards that held it, the last one last."""
         self._waits = ""
         self._news = anyio.Event()
-        self.concerns: Callable[[Held], bool] = lambda _held: False
+        self.concerns: Callable[[OperationHeld], bool] = lambda _held: False
         """Whether an operation that is held is this call's."""
 
     def tell(self, text: Callable[[], str]) -> None:
@@ -37,11 +37,11 @@ class Activity:
         """What there is to say now."""
         return self._waits or self._text()
 
-    def hold(self, hosted: HostedDirectory, held: Held) -> None:
+    def hold(self, hosted: HostedDirectory, held: OperationHeld) -> None:
         """A safeguard holds an operation, which may be this call's."""
         if self.concerns(held):
             self.held.append(held.ticket)
-            self._waits = f"waiting for a person: {asked(hosted, held.ticket)}"
+            self._waits = f"waiting for a person: {ticket_question(hosted, held.ticket)}"
             self._news.set()
 
     def go_on(self) -> None:
@@ -55,7 +55,7 @@ class Activity:
             self._news = anyio.Event()
 
 
-def asked(hosted: HostedDirectory, ticket: TicketInfo) -> str:
+def ticket_question(hosted: HostedDirectory, ticket: TicketInfo) -> str:
     """What a safeguard asks, and how a person answers."""
     where = display(hosted.path)
     return (

@@ -1,4 +1,4 @@
-"""The SDK's server over a workplace: calls become the engine's work, and its errors become results."""
+"""The SDK's server over a host: calls become the engine's work, and its errors become results."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from holdfast.api._error_details import FOR_MODELS, hint
 from holdfast.api._log_redaction import known_or_length
 from holdfast.api.mcp import _resources as resources
 from holdfast.api.mcp import _tools as tools
-from holdfast.api.mcp._call_progress import Activity
-from holdfast.api.mcp._log_vocabulary import known
+from holdfast.api.mcp._call_progress import CallActivity
+from holdfast.api.mcp._log_vocabulary import protocol_vocabulary
 from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
 from holdfast.model.log import Log, logged
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
-    from holdfast.api.mcp._shared_host import Workplace
+    from holdfast.api.mcp._shared_host import SharedHost
 
 _log = Log(__name__)
 
@@ -55,11 +55,11 @@ INSIDE: Final = (
 """The same inside of a run."""
 
 
-def build(workplace: Workplace) -> Server[Any]:
+def build(host: SharedHost) -> Server[Any]:
     """The server; one is enough for any number of connections."""
 
     async def list_tools(_ctx: ServerRequestContext[Any, Any], _params: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=LISTED if workplace.host.inside is None else LISTED_INSIDE)
+        return types.ListToolsResult(tools=LISTED if host.host.inside is None else LISTED_INSIDE)
 
     async def call_tool(
         ctx: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
@@ -68,11 +68,11 @@ def build(workplace: Workplace) -> Server[Any]:
         if tool is None:
             _log.warning("unknown tool", tool=known_or_length(params.name, ()))
             return _failed(NotFoundError(f"there is no tool {params.name[:100]!r}", code="no_tool"))
-        activity = Activity(tool.title)
+        activity = CallActivity(tool.title)
         _log.info("tool called", tool=tool.name)
         began = time.monotonic()
         async with _progress(ctx, activity):
-            result = await _call(workplace, tool, params.arguments, activity)
+            result = await _call(host, tool, params.arguments, activity)
         took = round((time.monotonic() - began) * 1000)
         code = result.meta[ERROR_META]["code"] if result.meta else None
         _log.info("tool answered", tool=tool.name, error=code, milliseconds=took)
@@ -82,7 +82,7 @@ def build(workplace: Workplace) -> Server[Any]:
         _ctx: ServerRequestContext[Any, Any], params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         cursor = None if params is None else params.cursor
-        return await _resource(workplace, lambda: resources.list_checkpoints(workplace, cursor))
+        return await _resource(host, lambda: resources.list_checkpoints(host, cursor))
 
     async def list_templates(
         _ctx: ServerRequestContext[Any, Any], _params: object
@@ -92,28 +92,28 @@ def build(workplace: Workplace) -> Server[Any]:
     async def read_resource(
         _ctx: ServerRequestContext[Any, Any], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        return await _resource(workplace, lambda: resources.read(workplace, str(params.uri)))
+        return await _resource(host, lambda: resources.read(host, str(params.uri)))
 
     server: Server[Any] = Server(
         "holdfast",
         version=__version__,
         title="Holdfast",
-        instructions=INSTRUCTIONS if workplace.host.inside is None else INSIDE,
+        instructions=INSTRUCTIONS if host.host.inside is None else INSIDE,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
         on_list_resources=list_resources,
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
     )
-    server.middleware[:] = [_logging]  # (in the place of spans that nobody collects)
+    server.middleware[:] = [_logging]  # (in the place of spans that are not collected)
     return server
 
 
 async def _call(
-    workplace: Workplace, tool: tools.Tool, arguments: dict[str, Any] | None, activity: Activity
+    host: SharedHost, tool: tools.Tool, arguments: dict[str, Any] | None, activity: CallActivity
 ) -> types.CallToolResult:
     try:
-        value, text = await tools.work(workplace, tool, tools.convert(tool, arguments), activity)
+        value, text = await tools.run_tool(host, tool, tools.convert(tool, arguments), activity)
     except HoldfastError as error:
         return _failed(error, activity)
     except Exception as error:  # noqa: BLE001 - the last resort: a mistake of ours must not end the connection
@@ -123,16 +123,16 @@ async def _call(
     return types.CallToolResult(content=[types.TextContent(text=shown)], structured_content=value)
 
 
-async def _resource(workplace: Workplace, work: Any) -> Any:
+async def _resource(host: SharedHost, work: Any) -> Any:
     try:
-        return await workplace.look(work)
+        return await host.look(work)
     except (NotFoundError, UsageError) as error:
         raise MCPError(types.INVALID_PARAMS, error.message, _error(error)) from None
     except HoldfastError as error:
         raise MCPError(types.INTERNAL_ERROR, error.message, _error(error)) from None
 
 
-def _failed(error: HoldfastError, activity: Activity | None = None) -> types.CallToolResult:
+def _failed(error: HoldfastError, activity: CallActivity | None = None) -> types.CallToolResult:
     """An error for the model to read and act on."""
     lines = [f"{error.message} [{error.code}]"]
     if (advice := hint(error, FOR_MODELS)) is not None:
@@ -148,7 +148,7 @@ def _error(error: HoldfastError) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _progress(ctx: ServerRequestContext[Any, Any], activity: Activity) -> AsyncGenerator[None]:
+async def _progress(ctx: ServerRequestContext[Any, Any], activity: CallActivity) -> AsyncGenerator[None]:
     """Report what the call is about, each second and when it is held, to a client that has asked for it."""
     if not ctx.meta or "progress_token" not in ctx.meta:
         yield
@@ -171,7 +171,7 @@ async def _progress(ctx: ServerRequestContext[Any, Any], activity: Activity) -> 
 async def _logging(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
     name = None if ctx.request_id is None else f"{client.get()}{ctx.request_id}"
     with logged(request_id=name):
-        method = known_or_length(ctx.method, known().words)
+        method = known_or_length(ctx.method, protocol_vocabulary().words)
         _log.debug("received", method=method)
         try:
             return await call_next(ctx)

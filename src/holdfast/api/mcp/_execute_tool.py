@@ -8,7 +8,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from holdfast.api._request_arguments import path_in
-from holdfast.api.mcp._text_content import Kept
+from holdfast.api.mcp._text_content import OutputExcerpt
 from holdfast.api.mcp._tool_results import step_object
 from holdfast.engine.encoding import step_json
 from holdfast.engine.hosting.host import MAX_DIRECTORIES
@@ -17,11 +17,11 @@ from holdfast.model.log import Log, logged
 
 if TYPE_CHECKING:
     from holdfast.api.mcp import _tool_results as tool_results
-    from holdfast.api.mcp._call_progress import Activity
-    from holdfast.api.mcp._shared_host import Workplace
+    from holdfast.api.mcp._call_progress import CallActivity
+    from holdfast.api.mcp._shared_host import SharedHost
     from holdfast.api.mcp._tool_arguments import ExecuteCommand
-    from holdfast.engine.hosting.executor import Executed
-    from holdfast.engine.hosting.monitor import Held
+    from holdfast.engine.hosting.executor import CommandOutcome
+    from holdfast.engine.hosting.monitor import OperationHeld
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.wire.control_channel import Stream
 
@@ -37,22 +37,24 @@ class _NotWantedError(HoldfastError):
     code = "timed_out"
 
 
-class _Command:
+class _CommandThread:
     """A command on its thread."""
 
     def __init__(self, hosted: HostedDirectory, request: ExecuteCommand) -> None:
         self._hosted = hosted
         self._request = request
-        self.output: dict[Stream, Kept] = {each: Kept(request.max_output_bytes) for each in ("stdout", "stderr")}
+        self.output: dict[Stream, OutputExcerpt] = {
+            each: OutputExcerpt(request.max_output_bytes) for each in ("stdout", "stderr")
+        }
         self.step: int | None = None
         self.wanted = True
         self.over = anyio.Event()
-        self._done: Executed | None = None
+        self._done: CommandOutcome | None = None
         self._failure: HoldfastError | None = None
         self._newest: Stream = "stdout"
 
     async def run(self) -> None:
-        """Have it run, to its end whoever is cancelled meanwhile."""
+        """Have it run, to its end also if the call is cancelled meanwhile."""
         with anyio.CancelScope(shield=True):
             try:
                 self._done = await to_thread.run_sync(self._work, limiter=_threads)
@@ -73,7 +75,7 @@ class _Command:
                     await self.over.wait()
             await self.over.wait()
 
-    def result(self) -> Executed:
+    def result(self) -> CommandOutcome:
         """What became of it. Raises what it has raised."""
         if self._failure is not None:
             raise self._failure
@@ -84,7 +86,7 @@ class _Command:
         """What it has written last."""
         return self.output[self._newest].last_line() or "running"
 
-    def _work(self) -> Executed:
+    def _work(self) -> CommandOutcome:
         request = self._request
         return self._hosted.execute(
             request.command,
@@ -113,7 +115,7 @@ class _Command:
 
 
 async def execute(
-    workplace: Workplace, hosted: HostedDirectory, request: ExecuteCommand, activity: Activity
+    host: SharedHost, hosted: HostedDirectory, request: ExecuteCommand, activity: CallActivity
 ) -> tuple[tool_results.Executed, str]:
     """What ``execute_command`` does: the result, and the same for reading.
 
@@ -121,16 +123,16 @@ async def execute(
     SIGKILL to its process group), and what it has done stays, as a step.
     """
     activity.tell(lambda: "waiting for another command to end")
-    async with workplace.turn(hosted):
-        command = _Command(hosted, request)
+    async with host.turn(hosted):
+        command = _CommandThread(hosted, request)
 
-        def concerns(held: Held) -> bool:
+        def concerns(held: OperationHeld) -> bool:
             return held.ticket.step == command.step
 
         activity.concerns = concerns
         activity.tell(command.says)
         timed_out = False
-        with workplace.listening(hosted, activity):
+        with host.listening(hosted, activity):
             async with anyio.create_task_group() as group:
                 group.start_soon(command.run)
                 try:
@@ -143,7 +145,7 @@ async def execute(
 
 
 def _answer(
-    command: _Command, done: Executed, activity: Activity, timed_out: bool
+    command: _CommandThread, done: CommandOutcome, activity: CallActivity, timed_out: bool
 ) -> tuple[tool_results.Executed, str]:
     out, err = command.output["stdout"], command.output["stderr"]
     value: tool_results.Executed = {

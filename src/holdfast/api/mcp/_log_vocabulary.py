@@ -13,7 +13,7 @@ from holdfast.api.mcp import _tools as tools
 
 
 @cache
-def known() -> Vocabulary:
+def protocol_vocabulary() -> Vocabulary:
     """What the protocol, as the SDK has it, and the schemas of the tools name."""
     models = [each for each in vars(types).values() if isinstance(each, type) and issubclass(each, BaseModel)]
     fields = [(field.alias or name, field) for model in models for name, field in model.model_fields.items()]

@@ -28,12 +28,12 @@ class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 _decoder = msgspec.json.Decoder(_Cursor)
 
 
-def cursor(kind: Kind, after: int | str) -> str:
-    """An opaque text that `after` turns back."""
+def encode_cursor(kind: Kind, after: int | str) -> str:
+    """An opaque text that `decode_cursor` turns back."""
     return base64.urlsafe_b64encode(msgspec.json.encode(_Cursor(kind, after))).decode()
 
 
-def after(kind: Kind, given: str | None, of: type[Key]) -> Key | None:
+def decode_cursor(kind: Kind, given: str | None, of: type[Key]) -> Key | None:
     """What a cursor of that kind says; None without one. Raises `UsageError` for one that was not made here."""
     if given is None:
         return None
@@ -56,7 +56,7 @@ def page(
     Raises `UsageError` if that one is gone.
     """
     start = 0
-    last = after(kind, given, of)
+    last = decode_cursor(kind, given, of)
     if last is not None:
         found = next((number for number, item in enumerate(items) if key(item) == last), None)
         if found is None:
@@ -64,4 +64,4 @@ def page(
         start = found + 1
     shown = items[start : start + limit]
     more = start + limit < len(items)
-    return shown, cursor(kind, key(shown[-1])) if more and shown else None
+    return shown, encode_cursor(kind, key(shown[-1])) if more and shown else None

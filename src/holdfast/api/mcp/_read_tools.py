@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast import __version__
 from holdfast.api._request_arguments import path_in
 from holdfast.api.mcp import _tool_results as tool_results
-from holdfast.api.mcp._pagination import after, cursor, page
-from holdfast.api.mcp._text_content import encoded, whole_characters
+from holdfast.api.mcp._pagination import decode_cursor, encode_cursor, page
+from holdfast.api.mcp._text_content import encode_bytes, whole_characters
 from holdfast.api.mcp._tool_results import step_object
-from holdfast.engine.encoding import step_json as encoding_undo
-from holdfast.engine.encoding import workspace_json
-from holdfast.engine.encoding import workspace_json as encoding
+from holdfast.engine.encoding import step_json, workspace_json
 from holdfast.model.entries import count_changes
 from holdfast.model.ids import format_hash
 from holdfast.model.message_text import plural
@@ -21,7 +19,7 @@ from holdfast.model.paths import display, parse_display
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.api.mcp._shared_host import Workplace
+    from holdfast.api.mcp._shared_host import SharedHost
     from holdfast.api.mcp._tool_arguments import (
         Compare,
         GetSessionStatus,
@@ -40,7 +38,7 @@ MOST_PATCH = 128 << 10
 _BARRIERS = 20
 
 
-class Answer(NamedTuple):
+class ToolAnswer(NamedTuple):
     """What a tool says."""
 
     value: Mapping[str, Any]
@@ -48,15 +46,15 @@ class Answer(NamedTuple):
     """For reading; the value itself without."""
 
 
-def read_file(_workplace: Workplace, hosted: HostedDirectory, request: ReadFile) -> Answer:
+def read_file(_host: SharedHost, hosted: HostedDirectory, request: ReadFile) -> ToolAnswer:
     """A page of a file: whole characters, and whole lines where there are any."""
     path = path_in(hosted.path, request.path)
-    offset = after("bytes", request.cursor, int) or 0
+    offset = decode_cursor("bytes", request.cursor, int) or 0
     read = hosted.read_file(path, offset=offset, limit=request.max_bytes)
     content, more = read.content, read.offset + len(read.content) < read.size
     if more and content:
         content = content[: content.rfind(b"\n") + 1] or whole_characters(content)
-    text, how = encoded(content)
+    text, how = encode_bytes(content)
     value: tool_results.FileRead = {
         "path": display(path),
         "content": text,
@@ -65,30 +63,30 @@ def read_file(_workplace: Workplace, hosted: HostedDirectory, request: ReadFile)
         "bytes": len(content),
         "size": read.size,
         "hash": None if read.hash is None else format_hash(read.hash),
-        "next_cursor": cursor("bytes", offset + len(content)) if more and content else None,
+        "next_cursor": encode_cursor("bytes", offset + len(content)) if more and content else None,
     }
     if how == "utf-8" and not more and not offset:
-        return Answer(value, text)
+        return ToolAnswer(value, text)
     said = f"bytes {offset} to {offset + len(content)} of {read.size}" + ("" if how == "utf-8" else ", in Base64")
     rest = f"; cursor of what follows: {value['next_cursor']}" if value["next_cursor"] else ""
-    return Answer(value, f"{text}\n[{said}{rest}]")
+    return ToolAnswer(value, f"{text}\n[{said}{rest}]")
 
 
-def list_directory(_workplace: Workplace, hosted: HostedDirectory, request: ListDirectory) -> Answer:
+def list_directory(_host: SharedHost, hosted: HostedDirectory, request: ListDirectory) -> ToolAnswer:
     """What a directory holds, sorted by name."""
     path = path_in(hosted.path, request.path)
-    behind = parse_display(after("entries", request.cursor, str) or "")
+    behind = parse_display(decode_cursor("entries", request.cursor, str) or "")
     found = hosted.list_directory(path, after=behind, limit=request.limit)
-    following = None if found.following is None else cursor("entries", display(found.following))
+    following = None if found.following is None else encode_cursor("entries", display(found.following))
     value: tool_results.Listing = {
         **workspace_json.listing(path, found.items),
         "total": found.total,
         "next_cursor": following,
     }
-    return Answer(value)
+    return ToolAnswer(value)
 
 
-def get_undo_history(_workplace: Workplace, hosted: HostedDirectory, request: GetUndoHistory) -> Answer:
+def get_undo_history(_host: SharedHost, hosted: HostedDirectory, request: GetUndoHistory) -> ToolAnswer:
     """The steps, newest first; or one of them with what it changed."""
     with hosted.workspace() as workspace:
         if request.step is not None:
@@ -98,18 +96,18 @@ def get_undo_history(_workplace: Workplace, hosted: HostedDirectory, request: Ge
             )
             value = step_object(step, shown, _left(workspace, step))
             value["totals"] = {"changes": len(changes)}
-            return Answer(tool_results.History(steps=[value], total=1, next_cursor=following))
+            return ToolAnswer(tool_results.History(steps=[value], total=1, next_cursor=following))
         steps = workspace.steps()[::-1]
         shown, following = page(steps, lambda each: each.id, "steps", request.cursor, int, request.limit)
         listed = [step_object(each, left=_left(workspace, each)) for each in shown]
-    return Answer(tool_results.History(steps=listed, total=len(steps), next_cursor=following))
+    return ToolAnswer(tool_results.History(steps=listed, total=len(steps), next_cursor=following))
 
 
 def _left(workspace: Workspace, step: StepInfo) -> Sequence[ConflictInfo]:
     return workspace.conflicts(step.id) if step.state == "partly" else ()
 
 
-def get_session_status(workplace: Workplace, hosted: HostedDirectory, request: GetSessionStatus) -> Answer:
+def get_session_status(host: SharedHost, hosted: HostedDirectory, request: GetSessionStatus) -> ToolAnswer:
     """What runs, what waits, and where the tree stands."""
     if hosted.access == "read_write":
         hosted.recover()
@@ -125,7 +123,7 @@ def get_session_status(workplace: Workplace, hosted: HostedDirectory, request: G
                 "run": each.run,
                 "step": each.step,
             }
-            for each in workplace.host.directories
+            for each in host.host.directories
         ],
         "directory": hosted.index,
         "guarded": False,
@@ -141,31 +139,31 @@ def get_session_status(workplace: Workplace, hosted: HostedDirectory, request: G
         with hosted.undo_log() as log:
             value["guarded"] = hosted.rules(log).thresholds.asks
         with hosted.workspace() as workspace:
-            value["held"] = [encoding_undo.ticket(each) for each in workspace.held()]
-            value["barriers"] = [encoding_undo.barrier(each) for each in workspace.barriers()[-_BARRIERS:]]
+            value["held"] = [step_json.ticket(each) for each in workspace.held()]
+            value["barriers"] = [step_json.barrier(each) for each in workspace.barriers()[-_BARRIERS:]]
             value["last_checkpoint"] = workspace.log(0).head
             value["steps"] = len(workspace.steps())
             value["unfinished_restore"] = workspace.unfinished() is not None
             if request.compare:
-                value["differs"] = encoding.counts(count_changes(workspace.status().changes))
+                value["differs"] = workspace_json.counts(count_changes(workspace.status().changes))
     # (Last: to look may itself be what has something finished.)
-    value["recovered"] = [{"steps": list(report.steps), "paths": report.paths} for report in workplace.recovered]
-    return Answer(value)
+    value["recovered"] = [{"steps": list(report.steps), "paths": report.paths} for report in host.recovered]
+    return ToolAnswer(value)
 
 
-def list_checkpoints(_workplace: Workplace, hosted: HostedDirectory, request: ListCheckpoints) -> Answer:
+def list_checkpoints(_host: SharedHost, hosted: HostedDirectory, request: ListCheckpoints) -> ToolAnswer:
     """The checkpoints, newest first."""
     with hosted.workspace() as workspace:
         found = workspace.log()
     shown, following = page(
         found.checkpoints, lambda each: str(each.id), "checkpoints", request.cursor, str, request.limit
     )
-    listed = [encoding.record(each) for each in shown]
+    listed = [workspace_json.record(each) for each in shown]
     total = len(found.checkpoints)
-    return Answer(tool_results.Checkpoints(head=found.head, checkpoints=listed, total=total, next_cursor=following))
+    return ToolAnswer(tool_results.Checkpoints(head=found.head, checkpoints=listed, total=total, next_cursor=following))
 
 
-def compare(_workplace: Workplace, hosted: HostedDirectory, request: Compare) -> Answer:
+def compare(_host: SharedHost, hosted: HostedDirectory, request: Compare) -> ToolAnswer:
     """How two states differ, a page of files at a time."""
     with hosted.workspace() as workspace:
         paths = [path_in(hosted.path, path) for path in request.paths]
@@ -185,13 +183,13 @@ def compare(_workplace: Workplace, hosted: HostedDirectory, request: Compare) ->
             text, omitted, number = _patch(workspace, shown)
             if number < len(shown):
                 shown = shown[:number]
-                value["next_cursor"] = cursor("files", display(shown[-1].path))
+                value["next_cursor"] = encode_cursor("files", display(shown[-1].path))
             value["patch"], value["patch_omitted"] = text, omitted
         value["files"] = [item.row() for item in shown]
         if request.format == "stat":
             for row, stat in zip(value["files"], workspace.diff_stat(_joined(whole, shown)), strict=True):
                 row["added"], row["removed"], row["binary"] = stat.added, stat.removed, stat.binary
-    return Answer(value, _reading(value))
+    return ToolAnswer(value, _reading(value))
 
 
 class _Difference(NamedTuple):

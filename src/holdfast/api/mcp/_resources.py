@@ -11,7 +11,7 @@ import mcp_types as types
 
 from holdfast.api._truncated_results import cut
 from holdfast.api.mcp._pagination import page
-from holdfast.api.mcp._shared_host import directories
+from holdfast.api.mcp._shared_host import recorded_directories
 from holdfast.api.mcp._tool_results import SHOWN
 from holdfast.engine.encoding import workspace_json
 from holdfast.model.clock import isoformat
@@ -20,7 +20,7 @@ from holdfast.model.message_text import plural
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from holdfast.api.mcp._shared_host import Workplace
+    from holdfast.api.mcp._shared_host import SharedHost
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.checkpoint import Checkpoint
 
@@ -47,14 +47,14 @@ TEMPLATES = (
 )
 
 
-class Address(NamedTuple):
+class ResourceAddress(NamedTuple):
     """What a URI names."""
 
     checkpoint: str
     path: bytes | None
 
 
-def parse(uri: str) -> Address:
+def parse_uri(uri: str) -> ResourceAddress:
     """Take a URI apart. Raises `NotFoundError` for one that names nothing here."""
     name, slash, path = uri.removeprefix(ROOT).partition("/")
     try:
@@ -63,24 +63,24 @@ def parse(uri: str) -> Address:
         checkpoint = ""
     if not uri.startswith(ROOT) or len(uri) > _MOST_URI or not checkpoint or (slash and not path):
         raise NotFoundError(f"{uri[:200]!r} is no resource", hint=f"{ROOT}ID or {ROOT}ID/PATH", code="no_resource")
-    return Address(checkpoint, unquote_to_bytes(path) if slash else None)
+    return ResourceAddress(checkpoint, unquote_to_bytes(path) if slash else None)
 
 
-def list_checkpoints(workplace: Workplace, cursor: str | None) -> types.ListResourcesResult:
+def list_checkpoints(host: SharedHost, cursor: str | None) -> types.ListResourcesResult:
     """A page of the checkpoints of all directories, newest first."""
     found: list[Checkpoint] = []
-    for hosted in directories(workplace):
+    for hosted in recorded_directories(host):
         with hosted.workspace() as workspace:
             found += workspace.log().checkpoints
     shown, following = page(found, lambda each: str(each.id), "resources", cursor, str, _PAGE)
     return types.ListResourcesResult(resources=[_resource(each) for each in shown], next_cursor=following)
 
 
-def read(workplace: Workplace, uri: str) -> types.ReadResourceResult:
+def read(host: SharedHost, uri: str) -> types.ReadResourceResult:
     """The content of a resource. Raises `NotFoundError`, `RefusedError` (``too_large``)."""
-    address = parse(uri)
+    address = parse_uri(uri)
     failure: NotFoundError | None = None
-    for hosted in directories(workplace):
+    for hosted in recorded_directories(host):
         with hosted.workspace() as workspace:
             try:
                 workspace.resolve(address.checkpoint)
@@ -103,7 +103,7 @@ def _resource(checkpoint: Checkpoint) -> types.Resource:
 
 
 def _content(
-    workspace: Workspace, address: Address, uri: str
+    workspace: Workspace, address: ResourceAddress, uri: str
 ) -> types.TextResourceContents | types.BlobResourceContents:
     if address.path is None:
         text = json.dumps(_details(workspace_json.details(workspace.show(address.checkpoint))))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 from anyio import to_thread
 
-from holdfast.engine.hosting.monitor import Edited, Held, Mismatched, RolledBack
+from holdfast.engine.hosting.monitor import ForeignEdit, OperationHeld, StepsRolledBack, VersionMismatch
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
@@ -21,9 +21,9 @@ from holdfast.model.paths import display, under
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from holdfast.api.mcp._call_progress import Activity
+    from holdfast.api.mcp._call_progress import CallActivity
     from holdfast.engine.hosting.host import Host
-    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.monitor import HostEvent
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.undo.service import UndoReport
 
@@ -39,17 +39,17 @@ MOST_AT_ONCE: Final = 8
 _log = Log(__name__)
 
 
-class Workplace:
+class SharedHost:
     """See the module. For the thread of the event loop that it was made on, but for `notify`."""
 
     def __init__(
-        self, open_host: Callable[[Callable[[HostedDirectory, Event], object]], Host], *, forks: bytes | None
+        self, open_host: Callable[[Callable[[HostedDirectory, HostEvent], object]], Host], *, forks: bytes | None
     ) -> None:
         """``open_host`` makes the host, whose events go to the function that it is given. ``forks``: where forks are
         written to, if not beside their directory. Raises `RefusedError` if they would be in one.
         """
         self._loop = asyncio.get_running_loop()
-        self._activities: dict[int, set[Activity]] = {}
+        self._activities: dict[int, set[CallActivity]] = {}
         self._turns: dict[int, anyio.Lock] = {}
         self._looks = ThreadPoolExecutor(MOST_AT_ONCE, "look")
         self._changes = anyio.CapacityLimiter(MOST_AT_ONCE)
@@ -60,10 +60,10 @@ class Workplace:
         self.forks = None if forks is None else os.path.realpath(forks)
         self.host = open_host(self._notify)
         if forks is not None:
-            _keep_outside(self.host, forks)
+            _check_fork_place(self.host, forks)
 
     async def recover(self) -> None:
-        """Finish what killed keepers have left, before anybody is served."""
+        """Finish what killed keepers have left, before a client is served."""
         await to_thread.run_sync(self.host.recover)
 
     def turn(self, hosted: HostedDirectory) -> anyio.Lock:
@@ -71,7 +71,7 @@ class Workplace:
         return self._turns.setdefault(hosted.index, anyio.Lock())
 
     @contextmanager
-    def listening(self, hosted: HostedDirectory, activity: Activity) -> Generator[None]:
+    def listening(self, hosted: HostedDirectory, activity: CallActivity) -> Generator[None]:
         """While it is entered, the activity is told of safeguards that hold something in the directory."""
         activities = self._activities.setdefault(hosted.index, set())
         activities.add(activity)
@@ -83,7 +83,7 @@ class Workplace:
     async def look(self, work: Callable[[], T]) -> T:
         """Do what changes nothing, on a thread; if the call is cancelled it is not begun, or left to itself.
 
-        (Unlike a limiter's token, the thread is taken until it is free, whoever has been cancelled meanwhile.)
+        (Unlike a limiter's token, the thread is taken until it is free, even if its call has been cancelled meanwhile.)
         """
         return await asyncio.wrap_future(self._looks.submit(copy_context().run, work))
 
@@ -111,29 +111,29 @@ class Workplace:
 
     # -- what the host tells, on threads of its own --------------------------------------------------------------------
 
-    def _notify(self, hosted: HostedDirectory, event: Event) -> None:
+    def _notify(self, hosted: HostedDirectory, event: HostEvent) -> None:
         match event:
-            case Held():
+            case OperationHeld():
                 _log.info("held", ticket=event.ticket.id, danger=event.ticket.danger, step_id=event.ticket.step)
                 try:
                     self._loop.call_soon_threadsafe(self._hold, hosted, event)
                 except RuntimeError:
-                    return  # the loop has just ended, and with it whoever would have been told
-            case Edited():
+                    return  # the loop has just ended, and with it the clients that would have been told
+            case ForeignEdit():
                 _log.info("somebody else has changed the tree", paths=event.barrier.paths, who=event.barrier.who)
-            case RolledBack():
+            case StepsRolledBack():
                 self.recovered.append(event.report)
-            case Mismatched():
+            case VersionMismatch():
                 pass  # (who sets the log aside, or cannot, says so)
             case _:
                 _log.warning("%s", event.message, code=event.code)
 
-    def _hold(self, hosted: HostedDirectory, held: Held) -> None:
+    def _hold(self, hosted: HostedDirectory, held: OperationHeld) -> None:
         for activity in self._activities.get(hosted.index, ()):
             activity.hold(hosted, held)
 
 
-def _keep_outside(host: Host, forks: bytes) -> None:
+def _check_fork_place(host: Host, forks: bytes) -> None:
     """Raise `RefusedError` if commands could put something else into the place where forks are written to."""
     for hosted in host.directories:
         root = hosted.path.rstrip(b"/")
@@ -144,6 +144,6 @@ def _keep_outside(host: Host, forks: bytes) -> None:
             )
 
 
-def directories(workplace: Workplace) -> Sequence[HostedDirectory]:
+def recorded_directories(host: SharedHost) -> Sequence[HostedDirectory]:
     """Those with checkpoints and an undo log."""
-    return [hosted for hosted in workplace.host.directories if hosted.access == "read_write"]
+    return [hosted for hosted in host.host.directories if hosted.access == "read_write"]

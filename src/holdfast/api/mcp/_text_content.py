@@ -11,7 +11,7 @@ from holdfast.model.errors import UsageError
 Encoding = Literal["utf-8", "base64"]
 
 
-def decoded(content: str, encoding: Encoding) -> bytes:
+def decode_text(content: str, encoding: Encoding) -> bytes:
     """The bytes that a request's text stands for. Raises `UsageError`."""
     if encoding == "utf-8":
         return content.encode()
@@ -21,7 +21,7 @@ def decoded(content: str, encoding: Encoding) -> bytes:
         raise UsageError(f"content is not Base64: {error}") from None
 
 
-def encoded(content: bytes) -> tuple[str, Encoding]:
+def encode_bytes(content: bytes) -> tuple[str, Encoding]:
     """Bytes as text: as they are if they are UTF-8, else in Base64."""
     try:
         return content.decode(), "utf-8"
@@ -41,7 +41,7 @@ def whole_characters(content: bytes) -> bytes:
     return content
 
 
-class Kept:
+class OutputExcerpt:
     """The beginning and the end of an output, in bounded memory."""
 
     def __init__(self, most: int) -> None:

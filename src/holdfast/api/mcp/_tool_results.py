@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from holdfast.api._truncated_results import MadeCheckpoint, Restored, Step, cut
 from holdfast.api.mcp._text_content import Encoding
-from holdfast.engine.encoding import step_json as encoding_undo
-from holdfast.engine.encoding import workspace_json
+from holdfast.engine.encoding import step_json, workspace_json
 from holdfast.model.json_types import Barrier, Checkpoint, Counts, Entry, Ticket
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def step_object(
     value: StepInfo, changes: Sequence[PathChange] | None = None, left: Sequence[ConflictInfo] = ()
 ) -> Step:
     """A step, with what was ``left`` as it is; without ``changes`` only their number."""
-    shown = encoding_undo.step_with_changes(value, changes or (), left[:SHOWN])
+    shown = step_json.step_with_changes(value, changes or (), left[:SHOWN])
     if changes is None:
         return {**shown, "totals": {"changes": value.paths}}
     return cut(shown, "changes", most=SHOWN)
@@ -152,7 +151,7 @@ def step_object(
 
 def restored_object(result: RestoreResult) -> Restored:
     """What a restore, an undo or a redo did, or would do."""
-    return cut(workspace_json.restored(result), "written", "deleted", "skipped", "steps", most=SHOWN)
+    return cut(workspace_json.restore_result(result), "written", "deleted", "skipped", "steps", most=SHOWN)
 
 
 def checkpoint_object(result: CheckpointResult) -> MadeCheckpoint:

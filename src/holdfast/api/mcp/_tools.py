@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import msgspec
 
 from holdfast.api import _truncated_results as truncated_results
-from holdfast.api._error_details import telling
+from holdfast.api._error_details import with_details
 from holdfast.api.mcp import _read_tools as read_tools
 from holdfast.api.mcp import _tool_arguments as tool_arguments
 from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp import _write_tools as write_tools
 from holdfast.api.mcp._execute_tool import execute
-from holdfast.api.mcp._read_tools import Answer
+from holdfast.api.mcp._read_tools import ToolAnswer
 from holdfast.model.errors import RefusedError, UsageError
 from holdfast.model.json_types import Forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.api.mcp._call_progress import Activity
-    from holdfast.api.mcp._shared_host import Workplace
+    from holdfast.api.mcp._call_progress import CallActivity
+    from holdfast.api.mcp._shared_host import SharedHost
     from holdfast.engine.encoding.workspace_json import Json
     from holdfast.engine.hosting.working_directory import HostedDirectory
 
-    Work = Callable[[Workplace, HostedDirectory, Any], Answer]
+    Work = Callable[[SharedHost, HostedDirectory, Any], ToolAnswer]
 
 _MOST_DIGITS = 9
 """Of the index of a directory."""
 
 How = Literal["look", "change", "write", "execute"]
-"""How it is waited for, see `Workplace`; ``execute``: by `commands`."""
+"""How it is waited for, see `SharedHost`; ``execute``: by `commands`."""
 
 
 class Tool(NamedTuple):
@@ -266,17 +266,17 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def directory(workplace: Workplace, request: tool_arguments.Request) -> HostedDirectory:
+def directory(host: SharedHost, request: tool_arguments.Request) -> HostedDirectory:
     """The working directory that a request is about."""
     which = request.directory
     if isinstance(which, str) and which.isdecimal() and len(which) <= _MOST_DIGITS:
-        return workplace.host.directory(int(which))
-    return workplace.host.directory(which)
+        return host.host.directory(int(which))
+    return host.host.directory(which)
 
 
-async def work(workplace: Workplace, tool: Tool, request: tool_arguments.Request, activity: Activity) -> Answer:
+async def run_tool(host: SharedHost, tool: Tool, request: tool_arguments.Request, activity: CallActivity) -> ToolAnswer:
     """Do what the tool does. Raises `HoldfastError`."""
-    hosted = directory(workplace, request)
+    hosted = directory(host, request)
     if tool.outside_only and hosted.inside is not None:
         raise RefusedError(
             f"{tool.name} cannot be asked for here, inside of the run {hosted.inside}: what is recorded has no say in "
@@ -284,23 +284,23 @@ async def work(workplace: Workplace, tool: Tool, request: tool_arguments.Request
             code="inside_run",
         )
     if tool.work is None:
-        value, text = await execute(workplace, hosted, cast("tool_arguments.ExecuteCommand", request), activity)
-        return Answer(value, text)
+        value, text = await execute(host, hosted, cast("tool_arguments.ExecuteCommand", request), activity)
+        return ToolAnswer(value, text)
     do = tool.work
 
-    def doing() -> Answer:
-        with telling(hosted):
-            return do(workplace, hosted, request)
+    def doing() -> ToolAnswer:
+        with with_details(hosted):
+            return do(host, hosted, request)
 
     match tool.how:
         case "look":
-            return await workplace.look(doing)
+            return await host.look(doing)
         case "write":
             activity.concerns = lambda held: held.step is not None and held.step.kind in ("api", "explicit")
-            with workplace.listening(hosted, activity):
-                return await workplace.write(doing)
+            with host.listening(hosted, activity):
+                return await host.write(doing)
         case _:
-            return await workplace.change(doing)
+            return await host.change(doing)
 
 
 def schema(of: Any, *, optional: bool = False) -> Json:

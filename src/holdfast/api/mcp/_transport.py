@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from holdfast.api._log_redaction import without_contents
-from holdfast.api.mcp._log_vocabulary import known
+from holdfast.api.mcp._log_vocabulary import protocol_vocabulary
 from holdfast.model.errors import FormatError
 from holdfast.model.log import Log
 from holdfast.wire.json_lines import Lines, has_more_values
@@ -67,7 +67,7 @@ _TOKEN_LINE = 1024
 """Bytes: more than any token has."""
 
 
-class Refused(Exception):
+class RefusedClient(Exception):
     """The client did not begin with the token."""
 
 
@@ -86,14 +86,16 @@ class Connection:
         self._trace = _log.wants("trace")
 
     async def authorise(self, fits: Callable[[bytes], bool]) -> None:
-        """Take the first line, which has to be the token. Raises `Refused`; of a longer line, no more is taken in."""
+        """Take the first line, which has to be the token. Raises `RefusedClient`; of a longer line, no more is taken
+        in.
+        """
         line = b""
         self._lines.limit(_TOKEN_LINE)
         with anyio.move_on_after(TOKEN_SECONDS), suppress(FormatError):
             line = await self._next() or b""
         if not fits(line):
             await self._refuse(None, UNAUTHORISED, "the first line is not the token")
-            raise Refused
+            raise RefusedClient
         self._lines.limit(MOST_LINE)
 
     @asynccontextmanager
@@ -163,7 +165,7 @@ class Connection:
             await self._refuse(None, INVALID_REQUEST, f"a line holds more than {MOST_VALUES} values")
             return None
         if self._trace:
-            _log.trace("received", line=without_contents(line, known()))
+            _log.trace("received", line=without_contents(line, protocol_vocabulary()))
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValidationError as error:
@@ -221,7 +223,7 @@ class Connection:
     async def _send(self, message: JSONRPCMessage) -> None:
         line = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         if self._trace:
-            _log.trace("sent", line=without_contents(line, known(), ours=True))
+            _log.trace("sent", line=without_contents(line, protocol_vocabulary(), ours=True))
         async with self._writing:
             rest = memoryview(line)
             while rest:
@@ -255,4 +257,4 @@ async def _ready(wait: Callable[[int], Awaitable[None]], fd: int) -> None:
     try:
         await wait(fd)
     except PermissionError:
-        await checkpoint()  # a regular file never makes anybody wait, and cannot be waited for
+        await checkpoint()  # a regular file never makes a reader wait, and cannot be waited for

@@ -7,10 +7,10 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api._request_arguments import file_in, named, path_in
+from holdfast.api._request_arguments import file_in, named_steps, path_in
 from holdfast.api.mcp import _tool_results as tool_results
-from holdfast.api.mcp._read_tools import Answer
-from holdfast.api.mcp._text_content import decoded
+from holdfast.api.mcp._read_tools import ToolAnswer
+from holdfast.api.mcp._text_content import decode_text
 from holdfast.api.mcp._tool_results import checkpoint_object, restored_object, step_object
 from holdfast.engine.encoding import workspace_json
 from holdfast.model.errors import RefusedError, StorageError, UsageError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.api._truncated_results import Step
-    from holdfast.api.mcp._shared_host import Workplace
+    from holdfast.api.mcp._shared_host import SharedHost
     from holdfast.api.mcp._tool_arguments import (
         AnswerReapply,
         EditFile,
@@ -38,78 +38,78 @@ if TYPE_CHECKING:
     from holdfast.undo.service import StepInfo
 
 
-def write_file(_workplace: Workplace, hosted: HostedDirectory, request: WriteFile) -> Answer:
+def write_file(_host: SharedHost, hosted: HostedDirectory, request: WriteFile) -> ToolAnswer:
     """A file with a new content: a step of its own."""
     path = file_in(hosted.path, request.path)
-    content = decoded(request.content, request.encoding)
-    _be_guarded(hosted)
+    content = decode_text(request.content, request.encoding)
+    _require_keeper(hosted)
     step = hosted.write_file(path, content, expected=_expected(request.expected_hash))
     digest = format_hash(hash_bytes(content))
-    return Answer(tool_results.FileWritten(path=display(path), bytes=len(content), hash=digest, step=_step(step)))
+    return ToolAnswer(tool_results.FileWritten(path=display(path), bytes=len(content), hash=digest, step=_step(step)))
 
 
-def edit_file(_workplace: Workplace, hosted: HostedDirectory, request: EditFile) -> Answer:
+def edit_file(_host: SharedHost, hosted: HostedDirectory, request: EditFile) -> ToolAnswer:
     """A part of a file replaced: a step of its own."""
     path = file_in(hosted.path, request.path)
-    _be_guarded(hosted)
+    _require_keeper(hosted)
     done = hosted.edit_file(path, request.old_text.encode(), request.new_text.encode(), every=request.replace_all)
-    return Answer(tool_results.FileEdited(path=display(path), replaced=done.replaced, step=_step(done.step)))
+    return ToolAnswer(tool_results.FileEdited(path=display(path), replaced=done.replaced, step=_step(done.step)))
 
 
-def undo(_workplace: Workplace, hosted: HostedDirectory, request: Undo) -> Answer:
+def undo(_host: SharedHost, hosted: HostedDirectory, request: Undo) -> ToolAnswer:
     """The newest changes, some steps, or a run, taken back; not what others have changed, be it saved or not."""
     with hosted.workspace() as workspace:
-        steps = named(request.step, request.steps)
+        steps = named_steps(request.step, request.steps)
         result = workspace.undo(request.count, step=steps, run=request.run, recorded_only=True, dry_run=request.dry_run)
     if not result.dry_run:
         hosted.rolled_back(result.steps)
     return _answer(result)
 
 
-def redo(_workplace: Workplace, hosted: HostedDirectory, request: Redo) -> Answer:
+def redo(_host: SharedHost, hosted: HostedDirectory, request: Redo) -> ToolAnswer:
     """What undo took back, brought back."""
     with hosted.workspace() as workspace:
-        steps = named(request.step, request.steps)
+        steps = named_steps(request.step, request.steps)
         return _answer(workspace.redo(request.count, step=steps, dry_run=request.dry_run))
 
 
-def restore(_workplace: Workplace, hosted: HostedDirectory, request: Restore) -> Answer:
+def restore(_host: SharedHost, hosted: HostedDirectory, request: Restore) -> ToolAnswer:
     """The tree, or some paths of it, as a checkpoint holds them."""
     paths = [path_in(hosted.path, path) for path in request.paths]
     with hosted.workspace() as workspace:
         return _answer(workspace.restore(request.checkpoint, paths, dry_run=request.dry_run, as_state=True))
 
 
-def take_checkpoint(_workplace: Workplace, hosted: HostedDirectory, request: TakeCheckpoint) -> Answer:
+def take_checkpoint(_host: SharedHost, hosted: HostedDirectory, request: TakeCheckpoint) -> ToolAnswer:
     """The state as it is now, saved."""
     with hosted.workspace() as workspace:
         made = workspace.checkpoint(request.label, message=request.message)
-    return Answer(checkpoint_object(made))
+    return ToolAnswer(checkpoint_object(made))
 
 
-def fork(workplace: Workplace, hosted: HostedDirectory, request: Fork) -> Answer:
+def fork(host: SharedHost, hosted: HostedDirectory, request: Fork) -> ToolAnswer:
     """A checkpoint written out as a workspace of its own, beside this one.
 
     A client says the name alone, not where: what runs isolated has no other way to write elsewhere, and gets none here.
     """
-    folder = workplace.forks or hosted.path + b".forks"
+    folder = host.forks or hosted.path + b".forks"
     hosted.refuse_others(folder)
     with _made(folder):
         target = os.path.join(folder, request.name.encode())
         if os.path.lexists(target):
             raise RefusedError(f"there is a {display(target)} already", hint="choose another name", code="exists")
         with hosted.workspace() as workspace:
-            return Answer(workspace_json.forked(workspace.fork(request.checkpoint, target)))
+            return ToolAnswer(workspace_json.fork_result(workspace.fork(request.checkpoint, target)))
 
 
-def next_reapply(_workplace: Workplace, hosted: HostedDirectory, _request: NextReapply) -> Answer:
+def next_reapply(_host: SharedHost, hosted: HostedDirectory, _request: NextReapply) -> ToolAnswer:
     """The change that waits longest to be applied anew; the client's for a while."""
     with hosted.workspace() as workspace:
-        return Answer(tool_results.NextReapply(change=workspace.next_reapply()))
+        return ToolAnswer(tool_results.NextReapply(change=workspace.next_reapply()))
 
 
-def answer_reapply(_workplace: Workplace, hosted: HostedDirectory, request: AnswerReapply) -> Answer:
-    """What becomes of it: nothing yet, until somebody merges."""
+def answer_reapply(_host: SharedHost, hosted: HostedDirectory, request: AnswerReapply) -> ToolAnswer:
+    """What becomes of it: nothing yet, until the next merge."""
     given: dict[str, Any] = {"version": request.version, "said": request.said}
     if request.content is not None:
         given["content" if request.encoding == "utf-8" else "content_base64"] = request.content
@@ -119,14 +119,14 @@ def answer_reapply(_workplace: Workplace, hosted: HostedDirectory, request: Answ
         given["decline"] = request.decline
     with hosted.workspace() as workspace:
         status = workspace.answer_reapply(request.id, request.token, given)
-    return Answer({"id": request.id, "status": status})
+    return ToolAnswer({"id": request.id, "status": status})
 
 
 @contextmanager
 def _made(folder: bytes) -> Generator[None]:
     """The directory is there for the block; if that fails, and nothing is in it, only if it was there before.
 
-    A link in its place is not followed: whoever could make one must not say where forks are written.
+    A link in its place is not followed: a process that could make one must not say where forks are written.
     """
     try:
         os.mkdir(folder)
@@ -145,8 +145,8 @@ def _made(folder: bytes) -> Generator[None]:
         raise
 
 
-def _be_guarded(hosted: HostedDirectory) -> None:
-    """A safeguard can hold an operation only where somebody keeps the undo log until the answer."""
+def _require_keeper(hosted: HostedDirectory) -> None:
+    """A safeguard can hold an operation only where a process keeps the undo log until the answer."""
     if hosted.access == "read_write" and hosted.inside is None and hosted.thresholds.asks:
         hosted.start()
 
@@ -168,5 +168,5 @@ def _step(step: StepInfo | None) -> Step | None:
     return None if step is None else step_object(step)
 
 
-def _answer(result: RestoreResult) -> Answer:
-    return Answer(restored_object(result))
+def _answer(result: RestoreResult) -> ToolAnswer:
+    return ToolAnswer(restored_object(result))

@@ -1,6 +1,6 @@
 """The Unix socket that lets in clients with the token, and the relay that reaches it from standard input and output.
 
-The socket has mode 0600, in a directory that nobody else can enter. A client has to be a process of the same user (or
+The socket has mode 0600, in a directory that no other user can enter. A client has to be a process of the same user (or
 root's), which the kernel tells, and to begin with the token, which lies beside the socket in a file of mode 0600.
 """
 
@@ -17,8 +17,8 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from holdfast.api._unix_listener import listening, take_away
-from holdfast.files.linux.private_socket import address, peer
+from holdfast.api._unix_listener import listen, remove_socket
+from holdfast.files.linux.private_socket import address, peer_of
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -38,7 +38,7 @@ _MOST_TOKEN = 1024
 _TOKEN = re.compile(b"[0-9a-f]{%d}\n" % (2 * _TOKEN_BYTES))
 
 
-class Door:
+class TokenSocket:
     """A socket that listens."""
 
     def __init__(self, path: bytes, listener: socket.socket, token: bytes) -> None:
@@ -57,7 +57,7 @@ class Door:
         except BlockingIOError:
             return None
         connection.setblocking(False)
-        who = peer(connection)
+        who = peer_of(connection)
         if who.may_speak:
             return connection
         _log.warning("refused a client of another user", uid=who.uid, pid=who.pid)
@@ -66,7 +66,7 @@ class Door:
 
 
 @contextmanager
-def opened(path: bytes) -> Generator[Door]:
+def listen_with_token(path: bytes) -> Generator[TokenSocket]:
     """Listen at ``path`` for the length of the block; then the socket and its token are gone.
 
     The directory is made if it is missing. Raises `RefusedError` for one that others can enter, or where something else
@@ -78,11 +78,11 @@ def opened(path: bytes) -> Generator[Door]:
     def write_token(context: ExitStack) -> None:
         _remove_token(token_file(path))
         file = context.enter_context(_new_token(token_file(path)))
-        context.callback(take_away, token_file(path), os.fstat(file.fileno()))
+        context.callback(remove_socket, token_file(path), os.fstat(file.fileno()))
         file.write(token + b"\n")
 
-    with listening(path, _BACKLOG, write_token) as listener:
-        yield Door(path, listener, token)
+    with listen(path, _BACKLOG, write_token) as listener:
+        yield TokenSocket(path, listener, token)
 
 
 def token_file(path: bytes) -> bytes:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 
 from holdfast.api.mcp._dispatch import build, client
-from holdfast.api.mcp._shared_host import Workplace
-from holdfast.api.mcp._transport import Connection, Refused
-from holdfast.api.mcp.authenticated_socket import MOST_CLIENTS, MOST_STRANGERS, opened
-from holdfast.model.log import Log, sent_already
+from holdfast.api.mcp._shared_host import SharedHost
+from holdfast.api.mcp._transport import Connection, RefusedClient
+from holdfast.api.mcp.authenticated_socket import MOST_CLIENTS, MOST_STRANGERS, listen_with_token
+from holdfast.model.log import Log, install_sender
 from holdfast.model.log_format import adopt
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from mcp.server.lowlevel import Server
 
-    from holdfast.api.mcp.authenticated_socket import Door
+    from holdfast.api.mcp.authenticated_socket import TokenSocket
     from holdfast.engine.hosting.host import Host
-    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.monitor import HostEvent
     from holdfast.engine.hosting.working_directory import HostedDirectory
 
 _log = Log(__name__)
@@ -34,10 +34,10 @@ _log = Log(__name__)
 _LIBRARIES = ("mcp", "asyncio")
 
 
-class Serving(NamedTuple):
+class ServeOptions(NamedTuple):
     """What to serve, and where."""
 
-    open_host: Callable[[Callable[[HostedDirectory, Event], object]], Host]
+    open_host: Callable[[Callable[[HostedDirectory, HostEvent], object]], Host]
     forks: bytes | None = None
     socket: bytes | None = None
     """None: standard input and output."""
@@ -45,30 +45,30 @@ class Serving(NamedTuple):
     """Is told when clients can come."""
 
 
-def serve(serving: Serving) -> None:
+def serve(serving: ServeOptions) -> None:
     """Serve until the client is gone (on a socket: until a signal comes); commands that run then are ended."""
-    sent_already()
+    install_sender()
     for name in _LIBRARIES:
         adopt(name)
     anyio.run(_serve, serving)
 
 
-async def _serve(serving: Serving) -> None:
+async def _serve(serving: ServeOptions) -> None:
     # (What cannot be had is said as it is, by no group of tasks.)
-    with nullcontext() if serving.socket is None else opened(serving.socket) as door:
-        workplace = Workplace(serving.open_host, forks=serving.forks)
+    with nullcontext() if serving.socket is None else listen_with_token(serving.socket) as listener:
+        host = SharedHost(serving.open_host, forks=serving.forks)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(_stop_on_signals, group.cancel_scope)
-                await workplace.recover()
-                if door is None:
-                    await _serve_standard(build(workplace))
+                await host.recover()
+                if listener is None:
+                    await _serve_standard(build(host))
                 else:
-                    serving.listening(door.path)
-                    await _serve_door(build(workplace), door)
+                    serving.listening(listener.path)
+                    await _serve_socket(build(host), listener)
                 group.cancel_scope.cancel()
         finally:
-            await workplace.close()
+            await host.close()
 
 
 async def _stop_on_signals(scope: anyio.CancelScope) -> None:
@@ -94,29 +94,29 @@ async def _serve_standard(server: Server[object]) -> None:
         os.close(writer)
 
 
-async def _serve_door(server: Server[object], door: Door) -> None:
+async def _serve_socket(server: Server[object], listener: TokenSocket) -> None:
     clients = anyio.CapacityLimiter(MOST_CLIENTS)
     strangers: deque[anyio.CancelScope] = deque()
     number = 0
     async with anyio.create_task_group() as group:
         while True:
-            await anyio.wait_readable(door.listener)
-            connection = door.accept()
+            await anyio.wait_readable(listener.listener)
+            connection = listener.accept()
             if connection is not None:
                 number += 1
-                group.start_soon(_serve_guest, server, door, connection, strangers, clients, f"{number}-")
+                group.start_soon(_serve_guest, server, listener, connection, strangers, clients, f"{number}-")
 
 
 async def _serve_guest(
     server: Server[object],
-    door: Door,
+    listener: TokenSocket,
     connection: socket.socket,
     strangers: deque[anyio.CancelScope],
     clients: anyio.CapacityLimiter,
     name: str,
 ) -> None:
-    """Let somebody in who has the token. ``strangers`` are those who have not shown theirs yet: they take no place of a
-    client, and if there are many, who came first goes.
+    """Let a client in that has the token. ``strangers`` are those who have not shown theirs yet: they take no place of
+    a client, and if there are many, who came first goes.
     """
     client.set(name)
     with connection:
@@ -127,7 +127,7 @@ async def _serve_guest(
                 if len(strangers) > MOST_STRANGERS:
                     strangers.popleft().cancel()
                 try:
-                    await guest.authorise(door.fits)
+                    await guest.authorise(listener.fits)
                 finally:
                     with suppress(ValueError):  # (it was sent away)
                         strangers.remove(scope)
@@ -136,7 +136,7 @@ async def _serve_guest(
                 return
             with _place(clients):
                 await _serve_client(server, guest)
-        except Refused:
+        except RefusedClient:
             return
         except anyio.WouldBlock:
             _log.warning("refused a client: there are %d already", MOST_CLIENTS)

@@ -15,24 +15,31 @@ from starlette.routing import compile_path
 from holdfast import __version__
 from holdfast.api.rest import _endpoints as endpoints
 from holdfast.api.rest import _openapi as openapi
-from holdfast.api.rest._authorization import bearer, fingerprint, refuse_often
+from holdfast.api.rest._authorization import bearer_token, check_rate, fingerprint
 from holdfast.api.rest._endpoints import ENDPOINTS
-from holdfast.api.rest._export_locks import Turns
+from holdfast.api.rest._export_locks import ExportTurns
 from holdfast.api.rest._openapi import document
 from holdfast.api.rest._problems import WebError
 from holdfast.api.rest._request_execution import (
-    Answer,
-    Request,
+    HttpAnswer,
+    ParsedRequest,
     check_key,
+    execute_request,
     failure,
     in_flight,
     is_worked_on,
-    translated,
-    work,
+    translate_error,
 )
-from holdfast.api.rest._request_reader import Given, GoneError, body_of, query_of, receive_body
+from holdfast.api.rest._request_reader import GoneError, IncomingRequest, body_of, query_of, receive_body
 from holdfast.api.rest._request_types import NoBody
-from holdfast.api.rest._response_writer import as_json, as_text, begin_events, pass_on, send_answer, send_preflight
+from holdfast.api.rest._response_writer import (
+    as_json,
+    as_text,
+    begin_events,
+    send_answer,
+    send_preflight,
+    stream_answer,
+)
 from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.log import Log, logged
 
@@ -42,13 +49,13 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from holdfast.api.rest._authorization import Admission, Principal
+    from holdfast.api.rest._authorization import Authorizer, Principal
     from holdfast.api.rest._endpoints import Endpoint
-    from holdfast.api.rest._event_stream import Hub
+    from holdfast.api.rest._event_stream import EventHub
     from holdfast.api.rest._metrics import Metrics
-    from holdfast.api.rest._store_pool import Doors
-    from holdfast.engine.exports.maintenance import Condition, Maintenance
-    from holdfast.engine.promotion.job_process import Outside
+    from holdfast.api.rest._store_pool import StorePool
+    from holdfast.engine.exports.maintenance import Maintenance, UpkeepCondition
+    from holdfast.engine.promotion.job_process import PromotionProcesses
     from holdfast.model.command_results import CheckpointResult
     from holdfast.model.config.settings import Serve
     from holdfast.model.content import Progress
@@ -72,7 +79,7 @@ def _routes() -> list[Route]:
     return [Route(compile_path(path)[0], methods) for path, methods in by_path.items()]
 
 
-class Threads(NamedTuple):
+class ServerThreads(NamedTuple):
     """The threads of the server, but for that of the event loop."""
 
     requests: Executor
@@ -89,16 +96,16 @@ class App:
         self,
         *,
         settings: Serve,
-        doors: Doors,
-        admission: Admission,
-        threads: Threads,
-        hub: Hub,
+        stores: StorePool,
+        admission: Authorizer,
+        threads: ServerThreads,
+        hub: EventHub,
         caretaker: Maintenance,
         metrics: Metrics,
-        outside: Outside,
+        outside: PromotionProcesses,
     ) -> None:
         self._settings = settings
-        self._doors = doors
+        self._stores = stores
         self._admission = admission
         self._threads = threads
         self._hub = hub
@@ -106,37 +113,37 @@ class App:
         self._metrics = metrics
         self._outside = outside
         self._routes = _routes()
-        self._turns = Turns(max(1, settings.threads // 2))
+        self._turns = ExportTurns(max(1, settings.threads // 2))
         self._document = document()
-        self.running: set[asyncio.Future[Answer]] = set()
+        self.running: set[asyncio.Future[HttpAnswer]] = set()
         self.ending = False
 
-    # -- what requests have of the server (`holdfast.api.rest._request_context.World`) ---------------------------------
+    # -- what requests have of the server (`holdfast.api.rest._request_context.ServerServices`) ------------------------
 
     @property
-    def outside(self) -> Outside:
-        """See `World.outside`."""
+    def outside(self) -> PromotionProcesses:
+        """See `ServerServices.outside`."""
         return self._outside
 
     def look(self) -> None:
-        """See `World.look`."""
-        self._caretaker.look()
+        """See `ServerServices.look`."""
+        self._caretaker.reread_exports()
 
-    def condition(self, tenant: str, export: str) -> Condition:
-        """See `World.condition`."""
+    def condition(self, tenant: str, export: str) -> UpkeepCondition:
+        """See `ServerServices.condition`."""
         return self._caretaker.condition(tenant, export)
 
     def progress(self, tenant: str, export: str, operation: str, request_id: str) -> Progress:
-        """See `World.progress`."""
+        """See `ServerServices.progress`."""
         return self._hub.progress(tenant, export, operation, request_id)
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
-        """See `World.saved`."""
+        """See `ServerServices.saved`."""
         self._metrics.counted("checkpoints" if result.created else "checkpoints_unchanged")
         self._hub.saved(tenant, export, result)
 
     def happened(self, tenant: str, export: str, event: str, data: dict[str, Any]) -> None:
-        """See `World.happened`."""
+        """See `ServerServices.happened`."""
         self._metrics.counted(event)
         self._hub.happened(tenant, export, event, data)
 
@@ -148,7 +155,7 @@ class App:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1000})
             return
-        given = Given(scope, receive, Headers(scope=scope), secrets.token_hex(8), {})
+        given = IncomingRequest(scope, receive, Headers(scope=scope), secrets.token_hex(8), {})
         begun = time.monotonic()
         endpoint: Endpoint | None = None
         principal: Principal | None = None
@@ -167,14 +174,14 @@ class App:
                     principal = await self._admit(given, endpoint)
                     if endpoint is endpoints.EVENTS:
                         status = 200
-                        await self._stream(given, _known(principal), params, send)
+                        await self._stream(given, _require_principal(principal), params, send)
                         return
                     answer, received = await self._answer(given, endpoint, principal, params)
                 except GoneError:
                     status = 499
                     return
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is an answer
-                    answer = failure(translated(error), given.request_id)
+                    answer = failure(translate_error(error), given.request_id)
                 status, sent = answer.status, answer.size
                 await send_answer(send, answer, given, head_only=scope["method"] == "HEAD")
             finally:
@@ -192,7 +199,7 @@ class App:
                     token=principal.token.id if principal else None,
                 )
 
-    def _share(self, given: Given) -> None:
+    def _share(self, given: IncomingRequest) -> None:
         """Let a page have the answer whose origin may ask."""
         origin = given.headers.get("origin")
         if origin is not None:
@@ -216,27 +223,27 @@ class App:
             return found, params
         raise WebError("no_such_route", "there is no such path", hint="/api/docs lists what there is")
 
-    async def _admit(self, given: Given, endpoint: Endpoint) -> Principal | None:
-        """Who asks; None where nobody has to say so."""
+    async def _admit(self, given: IncomingRequest, endpoint: Endpoint) -> Principal | None:
+        """Who asks; None where no token is needed."""
         if endpoint.rights is None:
             return None
         client = given.scope.get("client")
         address = client[0] if client else "local"
-        refuse_often(self._admission.of_addresses.is_spent(address))
+        check_rate(self._admission.of_addresses.is_spent(address))
         try:
-            text = bearer(given.headers.get("authorization"))
+            text = bearer_token(given.headers.get("authorization"))
             loop = asyncio.get_running_loop()
             principal = await loop.run_in_executor(self._threads.tokens, self._admission.look_up, text)
         except WebError:
             self._admission.of_addresses.wait(address)
             raise
-        refuse_often(self._admission.of_tokens.wait(fingerprint(text)))
+        check_rate(self._admission.of_tokens.wait(fingerprint(text)))
         principal.require(endpoint.rights)
         return principal
 
     async def _answer(
-        self, given: Given, endpoint: Endpoint, principal: Principal | None, params: dict[str, str]
-    ) -> tuple[Answer, int]:
+        self, given: IncomingRequest, endpoint: Endpoint, principal: Principal | None, params: dict[str, str]
+    ) -> tuple[HttpAnswer, int]:
         """The answer, and how many bytes the request's body had."""
         raw = given.scope.get("query_string", b"")
         query = query_of(endpoint, raw)
@@ -247,9 +254,9 @@ class App:
             return await self._own(endpoint), len(body)
         if self.ending:
             raise WebError("shutting_down", "the server is being stopped", hint="try again soon", Retry_After="5")
-        request = Request(
+        request = ParsedRequest(
             endpoint=endpoint,
-            principal=_known(principal),
+            principal=_require_principal(principal),
             params=params,
             query=query,
             body=parsed,
@@ -259,14 +266,14 @@ class App:
         )
         return await self._work(request), len(body)
 
-    async def _work(self, request: Request) -> Answer:
+    async def _work(self, request: ParsedRequest) -> HttpAnswer:
         """Have it done. It goes on, whatever becomes of who asked; they are told if it takes too long."""
         loop = asyncio.get_running_loop()
         key = request.principal.tenant, request.params.get("name", "")
         end = None
         promotes = request.endpoint.promotes
         # (A build takes long enough for clients to ask again and again how it is.)
-        if promotes and await loop.run_in_executor(self._threads.requests, is_worked_on, self._doors, request):
+        if promotes and await loop.run_in_executor(self._threads.requests, is_worked_on, self._stores, request):
             raise in_flight()
         if key[1]:
             wait = self._settings.request_timeout
@@ -277,7 +284,7 @@ class App:
         doing = loop.run_in_executor(executor, self._logged_work, request)
         self.running.add(doing)
 
-        def ended(_: asyncio.Future[Answer]) -> None:
+        def ended(_: asyncio.Future[HttpAnswer]) -> None:
             self.running.discard(doing)
             if end is not None:
                 end()
@@ -293,13 +300,13 @@ class App:
             hint="the same request with the same Idempotency-Key is told how it ended; …/events shows how far it is",
         )
 
-    def _logged_work(self, request: Request) -> Answer:
+    def _logged_work(self, request: ParsedRequest) -> HttpAnswer:
         with logged(request_id=request.request_id):
-            return work(self._doors, self, request, self._settings.keep_answers)
+            return execute_request(self._stores, self, request, self._settings.keep_answers)
 
     # -- what the server answers itself -------------------------------------------------------------------------
 
-    async def _own(self, endpoint: Endpoint) -> Answer:
+    async def _own(self, endpoint: Endpoint) -> HttpAnswer:
         if endpoint is endpoints.HEALTH:
             return as_json({"status": "ok", "version": __version__, "checks": {}})
         if endpoint is endpoints.READY:
@@ -316,7 +323,7 @@ class App:
         answer = as_text(openapi.page(self._document), "text/html")
         return answer._replace(headers={**answer.headers, "content-security-policy": openapi.POLICY})
 
-    async def _ready(self) -> Answer:
+    async def _ready(self) -> HttpAnswer:
         """Whether the catalog answers, within five seconds, and nothing is being stopped."""
         loop = asyncio.get_running_loop()
         checks = {"catalog": "ok", "accepting": "no" if self.ending else "ok"}
@@ -336,21 +343,21 @@ class App:
 
     # -- streams ------------------------------------------------------------------------------------------------
 
-    async def _stream(self, given: Given, principal: Principal, params: dict[str, str], send: Send) -> None:
+    async def _stream(self, given: IncomingRequest, principal: Principal, params: dict[str, str], send: Send) -> None:
         """The events of an export, until the client goes, or the server ends, or the token is taken away."""
         query_of(endpoints.EVENTS, given.scope.get("query_string", b""))
         name = principal.check_export(params["name"])
         await asyncio.get_running_loop().run_in_executor(self._threads.requests, self._require, principal, name)
         if self._hub.count() >= self._settings.max_streams:
             raise WebError("no_room_for_streams", "too many listen already", Retry_After="10")
-        text = bearer(given.headers.get("authorization"))
+        text = bearer_token(given.headers.get("authorization"))
         last = given.headers.get("last-event-id")
         await begin_events(send, given)
         if given.scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})
             return
         events = self._hub.listen(principal.tenant, name, last)
-        await pass_on(events, given.receive, send, partial(self._may_still, text))
+        await stream_answer(events, given.receive, send, partial(self._may_still, text))
 
     async def _may_still(self, text: str) -> bool:
         """Whether a token counts yet."""
@@ -362,21 +369,21 @@ class App:
 
     def _require(self, principal: Principal, name: str) -> None:
         """Raise `NotFoundError` if there is no such export."""
-        with self._doors.of(principal.tenant) as door:
-            door.exports.get(name)
+        with self._stores.lend(principal.tenant) as store:
+            store.exports.get(name)
 
 
-def _known(principal: Principal | None) -> Principal:
+def _require_principal(principal: Principal | None) -> Principal:
     assert principal is not None, "this endpoint needs a token"
     return principal
 
 
-def _close_answer(doing: asyncio.Future[Answer]) -> None:
-    """Nobody waits for it any more."""
+def _close_answer(doing: asyncio.Future[HttpAnswer]) -> None:
+    """No client waits for it any more."""
     if not doing.cancelled() and doing.exception() is None:
         doing.result().close()
 
 
 def _method(method: str) -> str:
-    """A method as it is counted: there are not as many as somebody can make up."""
+    """A method as it is counted: there are not as many as a client can make up."""
     return method if method in ("GET", "HEAD", "POST", "PUT", "DELETE") else "other"

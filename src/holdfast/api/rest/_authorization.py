@@ -14,7 +14,7 @@ from holdfast.model.errors import NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from holdfast.api.rest._store_pool import Door
+    from holdfast.api.rest._store_pool import OpenedStore
     from holdfast.model.clock import Clock
     from holdfast.store.catalog.token_rows import Rights, TokenRow
     from holdfast.store.database.sql_database import Database
@@ -81,10 +81,10 @@ class Rates:
         return 0.0 if left >= 1 else (1 - left) / self._per_second
 
 
-class Admission(NamedTuple):
+class Authorizer(NamedTuple):
     """What decides who may ask."""
 
-    tokens: Door
+    tokens: OpenedStore
     """A store of its own, to look up tokens in, for a thread of its own."""
     origins: Origins
     of_tokens: Rates
@@ -106,14 +106,14 @@ class Admission(NamedTuple):
         return self.tokens.opener.store().catalog.database
 
 
-def refuse_often(wait: float) -> None:
+def check_rate(wait: float) -> None:
     """Raise `WebError` (429) if there is something to wait for."""
     if wait > 0:
         seconds = str(max(1, round(wait + 0.5)))
         raise WebError("too_many", f"too many requests: wait {seconds} s", Retry_After=seconds)
 
 
-def bearer(header: str | None) -> str:
+def bearer_token(header: str | None) -> str:
     """The token that a request has; raises `WebError` (401) if it has none."""
     kind, _, text = (header or "").partition(" ")
     if kind.lower() != "bearer" or not text.strip():

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
-from holdfast.api.rest.routes import checkpoints, exports, merges, promotions
-from holdfast.api.rest.routes import merges as reapplies
-from holdfast.api.rest.routes import restore_undo_write as changes
+from holdfast.api.rest.routes import checkpoints, exports, merges, promotions, tree_changes
 from holdfast.model import json_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.api.rest._request_context import Call
+    from holdfast.api.rest._request_context import RequestCall
     from holdfast.store.catalog.token_rows import Rights
 
 
@@ -25,7 +23,7 @@ class Endpoint(NamedTuple):
     path: str
     rights: Rights | None
     """What the token has to have; None: no token is needed."""
-    handler: Callable[[Call], Any] | None
+    handler: Callable[[RequestCall], Any] | None
     """None: the server itself answers."""
     answer: Any
     """The type of the answer; `bytes`, or `str` for text that is no JSON."""
@@ -113,13 +111,13 @@ ENDPOINTS = (
         response_types.Taken,
         request_types.NewCheckpoint,
     ),
-    Endpoint("POST", f"{_E}/restore", "write", changes.restore, response_types.Restored, request_types.Restore),
-    Endpoint("POST", f"{_E}/recover", "write", changes.recover, response_types.Restored, request_types.Recover),
-    Endpoint("POST", f"{_E}/undo", "write", changes.undo, response_types.Restored, request_types.Steps),
-    Endpoint("POST", f"{_E}/redo", "write", changes.redo, response_types.Restored, request_types.Steps),
-    Endpoint("POST", f"{_E}/fork", "admin", changes.fork, response_types.Forked, request_types.Fork),
+    Endpoint("POST", f"{_E}/restore", "write", tree_changes.restore, response_types.Restored, request_types.Restore),
+    Endpoint("POST", f"{_E}/recover", "write", tree_changes.recover, response_types.Restored, request_types.Recover),
+    Endpoint("POST", f"{_E}/undo", "write", tree_changes.undo, response_types.Restored, request_types.Steps),
+    Endpoint("POST", f"{_E}/redo", "write", tree_changes.redo, response_types.Restored, request_types.Steps),
+    Endpoint("POST", f"{_E}/fork", "admin", tree_changes.fork, response_types.Forked, request_types.Fork),
     Endpoint(
-        "POST", f"{_E}/write-files", "write", changes.write_files, response_types.Written, request_types.WriteFiles
+        "POST", f"{_E}/write-files", "write", tree_changes.write_files, response_types.Written, request_types.WriteFiles
     ),
     Endpoint("POST", f"{_E}/promote", "admin", promotions.promote, response_types.Promoted, request_types.Promote),
     Endpoint(
@@ -135,7 +133,7 @@ ENDPOINTS = (
         "GET",
         f"{_E}/reapplies",
         "write",
-        reapplies.list_reapplies,
+        merges.list_reapplies,
         response_types.ReapplyList,
         query=request_types.ReappliesQuery,
     ),
@@ -143,7 +141,7 @@ ENDPOINTS = (
         "POST",
         f"{_E}/reapplies/take",
         "write",
-        reapplies.take_reapply,
+        merges.take_reapply,
         response_types.TakenReapply,
         request_types.TakeReapply,
     ),
@@ -151,7 +149,7 @@ ENDPOINTS = (
         "POST",
         f"{_E}/reapplies/{{reapply}}/answer",
         "write",
-        reapplies.answer_reapply,
+        merges.answer_reapply,
         response_types.AnsweredReapply,
         request_types.AnswerReapply,
     ),

@@ -39,7 +39,7 @@ _ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,18})")
 Key = tuple[str, str]
 
 
-class Event(NamedTuple):
+class StreamEvent(NamedTuple):
     """Something that has happened. ``number`` 0: about the stream itself; it has no id."""
 
     number: int
@@ -47,18 +47,18 @@ class Event(NamedTuple):
     data: dict[str, Any]
 
 
-class Listener:
+class EventListener:
     """One who listens. Events come from any thread, and are taken on the loop's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._lock = threading.Lock()
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[StreamEvent] = deque()
         self._lost = 0
         self._ended = False
         self._something = asyncio.Event()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: StreamEvent) -> None:
         """Never waits."""
         with self._lock:
             self._waiting.append(event)
@@ -72,7 +72,7 @@ class Listener:
         self._ended = True
         self._wake()
 
-    async def take(self) -> list[Event] | None:
+    async def take(self) -> list[StreamEvent] | None:
         """What has happened since; empty after a while without anything; None at the end."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._something.wait(), HEARTBEAT)
@@ -82,7 +82,7 @@ class Listener:
             self._waiting.clear()
             self._lost = 0
         if lost:
-            taken.insert(0, Event(0, "lost", {"events": lost}))
+            taken.insert(0, StreamEvent(0, "lost", {"events": lost}))
         return None if self._ended and not taken else taken
 
     def _wake(self) -> None:
@@ -90,7 +90,7 @@ class Listener:
             self._loop.call_soon_threadsafe(self._something.set)
 
 
-class Hub:
+class EventHub:
     """Tells those who listen. All but `listen` may be called from any thread."""
 
     def __init__(self, clock: Clock, epoch: str) -> None:
@@ -99,14 +99,14 @@ class Hub:
         self._epoch = epoch
         self._lock = threading.Lock()
         self._number = 0
-        self._kept: OrderedDict[Key, deque[Event]] = OrderedDict()
+        self._kept: OrderedDict[Key, deque[StreamEvent]] = OrderedDict()
         self._dropped: dict[Key, int] = {}
         """The last event of an export that is not kept any more."""
         self._pushed_out = 0
         """And the last of an export of which none is."""
         self._saved: OrderedDict[Key, str] = OrderedDict()
         """The last checkpoint that was told of."""
-        self._listeners: dict[Key, set[Listener]] = {}
+        self._listeners: dict[Key, set[EventListener]] = {}
         self._ended = False
 
     # -- telling ------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Hub:
         said = {"export": export, "at": isoformat(self._clock.now()), **data}
         with self._lock:
             self._number += 1
-            new = Event(self._number, event, said)
+            new = StreamEvent(self._number, event, said)
             kept = self._kept.setdefault(key, deque())
             kept.append(new)
             if len(kept) > KEPT:
@@ -132,20 +132,20 @@ class Hub:
             listener.put(new)
 
     def changed(self, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
-        """See `holdfast.engine.exports._export_worker.Told`."""
+        """See `holdfast.engine.exports._export_worker.ExportListener`."""
         shown = [] if paths is None else sorted(paths)
         data = {"paths": [display(path) for path in shown[:MOST_PATHS]]}
         more = {"total": None if paths is None else len(shown)}
         self.happened(tenant, export, "changed", {**data, **more})
 
     def listens(self, tenant: str, export: str) -> bool:
-        """See `holdfast.engine.exports._export_worker.Told`."""
+        """See `holdfast.engine.exports._export_worker.ExportListener`."""
         with self._lock:
             return (tenant, export) in self._listeners
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
-        """See `holdfast.engine.exports._export_worker.Told`. Of each checkpoint once: whoever asked for it tells of it,
-        and whoever took it.
+        """See `holdfast.engine.exports._export_worker.ExportListener`. Of each checkpoint once: whoever asked for it
+        tells of it, and whoever took it.
         """
         key, name = (tenant, export), result.checkpoint.id
         with self._lock:
@@ -175,7 +175,7 @@ class Hub:
     async def listen(self, tenant: str, export: str, last: str | None) -> AsyncIterator[bytes]:
         """The events of an export from now on, or behind the one with the id ``last``, as they go over the wire."""
         key = tenant, export
-        listener = Listener(asyncio.get_running_loop())
+        listener = EventListener(asyncio.get_running_loop())
         with self._lock:
             missed = self._since(key, last)
             self._listeners.setdefault(key, set()).add(listener)
@@ -206,17 +206,17 @@ class Hub:
         with self._lock:
             return sum(map(len, self._listeners.values()))
 
-    def _since(self, key: Key, last: str | None) -> list[Event]:
-        """What somebody has missed who had the event ``last``; that it cannot be told, if so."""
+    def _since(self, key: Key, last: str | None) -> list[StreamEvent]:
+        """What a client has missed that had the event ``last``; that it cannot be told, if so."""
         if last is None:
             return []
         match = _ID.fullmatch(last)
         kept = self._kept.get(key, ())
         # (Which exports were pushed out by all others is not kept: each of which nothing else is known may have been.)
         if match is None or match[1] != self._epoch or int(match[2]) < self._dropped.get(key, self._pushed_out):
-            return [Event(0, "reset", {"export": key[1]})]
+            return [StreamEvent(0, "reset", {"export": key[1]})]
         return [event for event in kept if event.number > int(match[2])]
 
-    def _encoded(self, event: Event) -> bytes:
+    def _encoded(self, event: StreamEvent) -> bytes:
         head = f"id: {self._epoch}-{event.number}\n" if event.number else ""
         return f"{head}event: {event.name}\ndata: {json.dumps(event.data)}\n\n".encode()

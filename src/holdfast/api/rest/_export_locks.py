@@ -1,6 +1,6 @@
 """Whose turn it is: one request at a time changes an export, and no export takes all threads for itself.
 
-They wait on the loop, and not on a thread: whoever waits for one export holds up no other.
+They wait on the loop, and not on a thread: a request that waits for one export holds up no other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Turn:
         """How many have it or wait for it."""
 
 
-class Turns:
+class ExportTurns:
     """The turns of all exports. For the loop's thread."""
 
     def __init__(self, most: int) -> None:

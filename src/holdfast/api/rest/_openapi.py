@@ -163,7 +163,7 @@ def page(document: dict[str, Any]) -> str:
     by_tag: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            by_tag.setdefault(operation["tags"][0], []).append(_operation_openapi_page(method, path, operation))
+            by_tag.setdefault(operation["tags"][0], []).append(_operation_section(method, path, operation))
     sections = "".join(f"<h2>{escape(tag)}</h2>{''.join(parts)}" for tag, parts in by_tag.items())
     schemas = "".join(
         f"<details id='{escape(name)}'><summary><code>{escape(name)}</code></summary>{_pre(schema)}</details>"
@@ -178,7 +178,7 @@ def page(document: dict[str, Any]) -> str:
     )
 
 
-def _operation_openapi_page(method: str, path: str, operation: dict[str, Any]) -> str:
+def _operation_section(method: str, path: str, operation: dict[str, Any]) -> str:
     rows = "".join(
         f"<tr><td><code>{escape(one['name'])}</code></td><td>{escape(one['in'])}"
         f"{', required' if one['required'] else ''}</td><td>{_inline(one['schema'])}</td></tr>"

@@ -16,7 +16,7 @@ from holdfast.model.errors import (
     StorageError,
     UnsupportedError,
     UsageError,
-    lacks_room,
+    out_of_space_errno,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def status_of(error: HoldfastError) -> int:
     known = STATUS.get(error.code)
     if known is not None:
         return known
-    if lacks_room(error):
+    if out_of_space_errno(error):
         return 507
     return next((status for kind, status in _CLASSES if isinstance(error, kind)), 500)
 

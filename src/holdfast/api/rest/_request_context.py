@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from holdfast.api.rest._authorization import Principal
     from holdfast.api.rest._request_types import Page
-    from holdfast.api.rest._store_pool import Door
-    from holdfast.engine.exports.maintenance import Condition
-    from holdfast.engine.promotion.job_process import Outside
+    from holdfast.api.rest._store_pool import OpenedStore
+    from holdfast.engine.exports.maintenance import UpkeepCondition
+    from holdfast.engine.promotion.job_process import PromotionProcesses
     from holdfast.model.command_results import CheckpointResult
     from holdfast.model.content import Progress
     from holdfast.store.catalog.export_rows import ExportRow
@@ -29,11 +29,11 @@ MOST_SHOWN: Final = 1000
 """Items of a list in an answer that has no pages."""
 
 
-class World(Protocol):
+class ServerServices(Protocol):
     """What the server does beside answering."""
 
     @property
-    def outside(self) -> Outside:
+    def outside(self) -> PromotionProcesses:
         """The processes that make promotions."""
         ...
 
@@ -41,7 +41,7 @@ class World(Protocol):
         """The list of exports was changed."""
         ...
 
-    def condition(self, tenant: str, export: str) -> Condition:
+    def condition(self, tenant: str, export: str) -> UpkeepCondition:
         """How the upkeep of an export goes."""
         ...
 
@@ -58,7 +58,7 @@ class World(Protocol):
         ...
 
 
-class Raw(NamedTuple):
+class RawAnswer(NamedTuple):
     """An answer that is no JSON: bytes, in pieces that are read one by one."""
 
     pieces: Iterator[bytes]
@@ -66,15 +66,15 @@ class Raw(NamedTuple):
     headers: dict[str, str]
 
 
-class Call(NamedTuple):
-    """One request. ``again``: an attempt at the same one was cut short, and nobody knows how far it came.
+class RequestCall(NamedTuple):
+    """One request. ``again``: an attempt at the same one was cut short, and it is not known how far it came.
 
     ``key`` is the same for requests that are to be done once, and for no others.
     """
 
-    world: World
+    world: ServerServices
     principal: Principal
-    door: Door
+    store: OpenedStore
     params: dict[str, str]
     query: Any
     body: Any
@@ -89,14 +89,14 @@ class Call(NamedTuple):
 
     def export(self) -> ExportRow:
         """The export in the path; raises `NotFoundError` for one that the token is not for, too."""
-        return self.door.exports.get(self.principal.check_export(self.params["name"]))
+        return self.store.exports.get(self.principal.check_export(self.params["name"]))
 
     def happened(self, export: str, event: str, /, **data: Any) -> None:
         """Tell those who listen."""
         self.world.happened(self.tenant, export, event, data)
 
     def progress(self, export: str, operation: str) -> Progress:
-        """See `World.progress`."""
+        """See `ServerServices.progress`."""
         return self.world.progress(self.tenant, export, operation, self.request_id)
 
 
@@ -142,6 +142,6 @@ def cut(value: dict[str, Any], *names: str) -> Any:
     }
 
 
-def given(value: T | msgspec.UnsetType) -> T | None:
+def set_value(value: T | msgspec.UnsetType) -> T | None:
     """``value``, if it was given."""
     return None if isinstance(value, msgspec.UnsetType) else value

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.api.rest._openapi import IDEMPOTENCY_PATTERN
 from holdfast.api.rest._problems import WebError, problem, status_of
-from holdfast.api.rest._request_context import Call, Raw
+from holdfast.api.rest._request_context import RawAnswer, RequestCall
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError, UsageError, unexpected
 from holdfast.model.ids import Hasher
 from holdfast.model.log import Log
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from holdfast.api.rest._authorization import Principal
     from holdfast.api.rest._endpoints import Endpoint
-    from holdfast.api.rest._request_context import World
-    from holdfast.api.rest._store_pool import Door, Doors
+    from holdfast.api.rest._request_context import ServerServices
+    from holdfast.api.rest._store_pool import OpenedStore, StorePool
     from holdfast.model.ids import Hash
 
 _log = Log(__name__)
@@ -33,7 +33,7 @@ _PASSING: Final = frozenset(("moved", "vanished", "changed_meanwhile", "unfinish
 """Codes of refusals that may be gone the next time: they are not kept as the answer to a key."""
 
 
-class Request(NamedTuple):
+class ParsedRequest(NamedTuple):
     """What is asked for, as far as it was read and found to be right."""
 
     endpoint: Endpoint
@@ -47,7 +47,7 @@ class Request(NamedTuple):
     request_id: str
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What is answered: bytes, or a file of them."""
 
     status: int
@@ -56,21 +56,21 @@ class Answer(NamedTuple):
     headers: Mapping[str, str]
 
     def close(self) -> None:
-        """Nobody wants it any more: a file of it is closed. Harmless a second time."""
+        """No client wants it any more: a file of it is closed. Harmless a second time."""
         if not isinstance(self.content, bytes):
             self.content.close()
 
 
-def failure(error: HoldfastError, request_id: str) -> Answer:
+def failure(error: HoldfastError, request_id: str) -> HttpAnswer:
     """An error as an answer."""
     content = msgspec.json.encode(problem(error, request_id))
     headers = dict(error.headers) if isinstance(error, WebError) else {}
     if isinstance(error, LockedError):
         headers.setdefault("Retry-After", "1")
-    return Answer(status_of(error), content, len(content), {**headers, "content-type": "application/problem+json"})
+    return HttpAnswer(status_of(error), content, len(content), {**headers, "content-type": "application/problem+json"})
 
 
-def translated(error: Exception) -> HoldfastError:
+def translate_error(error: Exception) -> HoldfastError:
     """An error as one of ours; a mistake of our own is logged."""
     if isinstance(error, HoldfastError):
         return error
@@ -86,24 +86,24 @@ def check_key(key: str | None) -> str | None:
     return key
 
 
-def work(doors: Doors, world: World, request: Request, lasts: float) -> Answer:
+def execute_request(stores: StorePool, world: ServerServices, request: ParsedRequest, lasts: float) -> HttpAnswer:
     """Do what is asked for, and answer; never raises. ``lasts``: seconds that the answer to a key is kept."""
     try:
-        with doors.of(request.principal.tenant) as door:
+        with stores.lend(request.principal.tenant) as store:
             if request.key is None or not request.endpoint.changes:
-                return _done(_call(world, door, request, again=False))
-            return _once(world, door, request, request.key, lasts)
+                return _done(_call(world, store, request, again=False))
+            return _once(world, store, request, request.key, lasts)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is an answer
-        return failure(translated(error), request.request_id)
+        return failure(translate_error(error), request.request_id)
 
 
-def is_worked_on(doors: Doors, request: Request) -> bool:
-    """Whether the same request, with its key, is being worked on: then nobody has to wait to be told so."""
+def is_worked_on(stores: StorePool, request: ParsedRequest) -> bool:
+    """Whether the same request, with its key, is being worked on: then no client has to wait to be told so."""
     if request.key is None:
         return False
-    with doors.of(request.principal.tenant) as door:
-        rows = AnswerRows(door.opener.store().catalog, door.opener.clock)
-        return rows.is_worked_on(f"{request.principal.token.id}/{request.key}", _asked(request))
+    with stores.lend(request.principal.tenant) as store:
+        rows = AnswerRows(store.opener.store().catalog, store.opener.clock)
+        return rows.is_in_progress(f"{request.principal.token.id}/{request.key}", _asked(request))
 
 
 def in_flight() -> LockedError:
@@ -113,7 +113,7 @@ def in_flight() -> LockedError:
     )
 
 
-def _asked(request: Request) -> Hash:
+def _asked(request: ParsedRequest) -> Hash:
     asked = Hasher()
     for part in request.asked:
         asked.update(b"%d:" % len(part))
@@ -121,13 +121,13 @@ def _asked(request: Request) -> Hash:
     return asked.hash()
 
 
-def _call(world: World, door: Door, request: Request, *, again: bool) -> Any:
+def _call(world: ServerServices, store: OpenedStore, request: ParsedRequest, *, again: bool) -> Any:
     assert request.endpoint.handler is not None
     return request.endpoint.handler(
-        Call(
+        RequestCall(
             world=world,
             principal=request.principal,
-            door=door,
+            store=store,
             params=request.params,
             query=request.query,
             body=request.body,
@@ -138,10 +138,10 @@ def _call(world: World, door: Door, request: Request, *, again: bool) -> Any:
     )
 
 
-def _done(result: Any) -> Answer:
-    if not isinstance(result, Raw):
+def _done(result: Any) -> HttpAnswer:
+    if not isinstance(result, RawAnswer):
         content = msgspec.json.encode(result)
-        return Answer(200, content, len(content), {"content-type": "application/json"})
+        return HttpAnswer(200, content, len(content), {"content-type": "application/json"})
     # (All of it is read before the first byte is sent: what is damaged is an error, and not half a file.)
     spool = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - who sends it closes it
     try:
@@ -151,14 +151,14 @@ def _done(result: Any) -> Answer:
     except BaseException:
         spool.close()
         raise
-    return Answer(200, spool, result.size, result.headers)  # type: ignore[arg-type]
+    return HttpAnswer(200, spool, result.size, result.headers)  # type: ignore[arg-type]
 
 
 # -- once --------------------------------------------------------------------------------------------------------
 
 
-def _once(world: World, door: Door, request: Request, key: str, lasts: float) -> Answer:
-    rows = AnswerRows(door.opener.store().catalog, door.opener.clock)
+def _once(world: ServerServices, store: OpenedStore, request: ParsedRequest, key: str, lasts: float) -> HttpAnswer:
+    rows = AnswerRows(store.opener.store().catalog, store.opener.clock)
     name = f"{request.principal.token.id}/{key}"
     asked = _asked(request)
     found = rows.begin(name, asked, lasts)
@@ -170,18 +170,18 @@ def _once(world: World, door: Door, request: Request, key: str, lasts: float) ->
         if found.status is not None:
             kind = "application/json" if found.status < 400 else "application/problem+json"
             headers = {"content-type": kind, "idempotent-replayed": "true"}
-            return Answer(found.status, found.body, len(found.body), headers)
+            return HttpAnswer(found.status, found.body, len(found.body), headers)
         if not found.lost:
             raise in_flight()
         _log.warning("a request that was cut short is taken up again", request_id=request.request_id)
     again = found is not None
     try:
-        answer = _done(_call(world, door, request, again=again))
+        answer = _done(_call(world, store, request, again=again))
     except Exception as error:
-        failed = translated(error)
+        failed = translate_error(error)
         answer = failure(failed, request.request_id)
         if answer.status >= 500 or (again and _passes(failed)):
-            rows.give_up(name)
+            rows.mark_lost(name)
         elif _passes(failed):
             rows.drop(name)
         else:
@@ -191,7 +191,7 @@ def _once(world: World, door: Door, request: Request, key: str, lasts: float) ->
             raise
         raise failed from error
     except BaseException:
-        rows.give_up(name)
+        rows.mark_lost(name)
         raise
     assert isinstance(answer.content, bytes)
     rows.end(name, answer.status, answer.content)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MOST_QUERY: Final = 32 << 10
 
 
-class Given(NamedTuple):
+class IncomingRequest(NamedTuple):
     """A request, before anything of it was looked at but its head."""
 
     scope: Scope
@@ -54,7 +54,7 @@ def query_of(endpoint: Endpoint, raw: bytes) -> Any:
     return _converted(lambda: msgspec.convert(found, endpoint.query, strict=False), "the query")
 
 
-async def receive_body(given: Given, *, most: int, seconds: float) -> bytes:
+async def receive_body(given: IncomingRequest, *, most: int, seconds: float) -> bytes:
     """The body: at most ``most`` bytes, within ``seconds``. Raises `WebError`, and `GoneError`."""
     said = given.headers.get("content-length", "0")
     if said.isdigit() and len(said) < 20 and int(said) > most:

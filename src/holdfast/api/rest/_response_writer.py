@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.api.rest._request_execution import Answer
+from holdfast.api.rest._request_execution import HttpAnswer
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Send
 
-    from holdfast.api.rest._request_reader import Given
+    from holdfast.api.rest._request_reader import IncomingRequest
 
 _LOG = Log(__name__)
 _PIECE: Final = 1 << 18
 _LOOK_AGAIN: Final = 10.0
-"""Seconds after which it is asked again whether somebody may still listen."""
+"""Seconds after which it is asked again whether a client may still listen."""
 _SAFE: Final = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -36,25 +36,25 @@ _PREFLIGHT: Final = {
 """What a browser asks before it lets a page ask."""
 
 
-def as_json(value: Any, *, status: int = 200) -> Answer:
+def as_json(value: Any, *, status: int = 200) -> HttpAnswer:
     """``value`` as an answer."""
     content = msgspec.json.encode(value)
-    return Answer(status, content, len(content), {"content-type": "application/json"})
+    return HttpAnswer(status, content, len(content), {"content-type": "application/json"})
 
 
-def as_text(content: str, kind: str) -> Answer:
+def as_text(content: str, kind: str) -> HttpAnswer:
     """``content`` as an answer of a media type."""
     encoded = content.encode()
-    return Answer(200, encoded, len(encoded), {"content-type": f"{kind}; charset=utf-8"})
+    return HttpAnswer(200, encoded, len(encoded), {"content-type": f"{kind}; charset=utf-8"})
 
 
-async def send_preflight(send: Send, given: Given) -> None:
+async def send_preflight(send: Send, given: IncomingRequest) -> None:
     """Tell a browser what its page may ask."""
     await send(_start(204, _PREFLIGHT, given))
     await _end(send)
 
 
-async def send_answer(send: Send, answer: Answer, given: Given, *, head_only: bool) -> None:
+async def send_answer(send: Send, answer: HttpAnswer, given: IncomingRequest, *, head_only: bool) -> None:
     """Send all of an answer, or its head alone; a file is closed, whatever happens."""
     content = answer.content
     try:
@@ -72,12 +72,12 @@ async def send_answer(send: Send, answer: Answer, given: Given, *, head_only: bo
         answer.close()
 
 
-async def begin_events(send: Send, given: Given) -> None:
+async def begin_events(send: Send, given: IncomingRequest) -> None:
     """The head of a stream of events."""
     await send(_start(200, {"content-type": "text/event-stream", "x-accel-buffering": "no"}, given))
 
 
-async def pass_on(
+async def stream_answer(
     events: AsyncIterator[bytes], receive: Receive, send: Send, may_listen: Callable[[], Awaitable[bool]]
 ) -> None:
     """Send events, behind `begin_events`, until they end, the client goes, or it may not listen any more.
@@ -128,7 +128,7 @@ async def _end(send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def _start(status: int, headers: Mapping[str, str], given: Given) -> Message:
+def _start(status: int, headers: Mapping[str, str], given: IncomingRequest) -> Message:
     every = {**_SAFE, **headers, **given.more, "x-request-id": given.request_id}
     raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in every.items()]
     return {"type": "http.response.start", "status": status, "headers": raw}

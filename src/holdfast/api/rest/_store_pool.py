@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.opener import Opener
 
 
-class Door:
+class OpenedStore:
     """A tenant's store, opened, and its exports."""
 
     def __init__(self, opener: Opener) -> None:
@@ -24,66 +24,66 @@ class Door:
         self.exports = Exports(opener)
 
 
-class Doors:
-    """Lends doors. Idle ones are kept, ``most`` of them; those of the tenant that was asked for last stay longest."""
+class StorePool:
+    """Lends stores. Idle ones are kept, ``most`` of them; those of the tenant that was asked for last stay longest."""
 
     def __init__(self, open_tenant: Callable[[str], Opener], most: int) -> None:
         self._open = open_tenant
         self._most = most
         self._lock = threading.Lock()
-        self._idle: OrderedDict[str, deque[Door]] = OrderedDict()
+        self._idle: OrderedDict[str, deque[OpenedStore]] = OrderedDict()
         self._count = 0
         self._closed = False
 
     @contextmanager
-    def of(self, tenant: str) -> Generator[Door]:
-        """A door of this tenant, for the length of the block and this thread alone.
+    def lend(self, tenant: str) -> Generator[OpenedStore]:
+        """A store of this tenant, for the length of the block and this thread alone.
 
         One that an error came from is not used again, unless it was the request's: it may be about the store.
         """
-        door = self._take(tenant)
-        if door is None:
+        store = self._take(tenant)
+        if store is None:
             opener = self._open(tenant)
             try:
-                door = Door(opener)
+                store = OpenedStore(opener)
             except BaseException:
                 opener.close()
                 raise
         try:
-            yield door
+            yield store
         except (NotFoundError, RefusedError, UsageError):
-            self._give_back(tenant, door)
+            self._give_back(tenant, store)
             raise
         except BaseException:
-            door.opener.close()
+            store.opener.close()
             raise
-        self._give_back(tenant, door)
+        self._give_back(tenant, store)
 
     def close(self) -> None:
         """Close those that are idle, and from now on each when it comes back."""
         with self._lock:
             self._closed = True
-            idle = [door for doors in self._idle.values() for door in doors]
+            idle = [store for stores in self._idle.values() for store in stores]
             self._idle.clear()
-        for door in idle:
-            door.opener.close()
+        for store in idle:
+            store.opener.close()
 
-    def _take(self, tenant: str) -> Door | None:
+    def _take(self, tenant: str) -> OpenedStore | None:
         with self._lock:
-            doors = self._idle.get(tenant)
-            if not doors:
+            idle = self._idle.get(tenant)
+            if not idle:
                 return None
             self._idle.move_to_end(tenant)
             self._count -= 1
-            return doors.pop()
+            return idle.pop()
 
-    def _give_back(self, tenant: str, door: Door) -> None:
-        over: Door | None = None
+    def _give_back(self, tenant: str, store: OpenedStore) -> None:
+        over: OpenedStore | None = None
         with self._lock:
             if self._closed:
-                over = door
+                over = store
             else:
-                self._idle.setdefault(tenant, deque()).append(door)
+                self._idle.setdefault(tenant, deque()).append(store)
                 self._idle.move_to_end(tenant)
                 self._count += 1
                 if self._count > self._most:
@@ -91,7 +91,7 @@ class Doors:
         if over is not None:
             over.opener.close()
 
-    def _oldest(self) -> Door | None:
+    def _oldest(self) -> OpenedStore | None:
         for name in list(self._idle):
             if self._idle[name]:
                 self._count -= 1

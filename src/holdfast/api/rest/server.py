@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from holdfast.api._unix_listener import listening
-from holdfast.api.rest._app import App, Threads
-from holdfast.api.rest._authorization import Admission, Origins, Rates, hosts_of
-from holdfast.api.rest._event_stream import Hub
+from holdfast.api._unix_listener import listen
+from holdfast.api.rest._app import App, ServerThreads
+from holdfast.api.rest._authorization import Authorizer, Origins, Rates, hosts_of
+from holdfast.api.rest._event_stream import EventHub
 from holdfast.api.rest._metrics import Metrics
-from holdfast.api.rest._store_pool import Door, Doors
-from holdfast.engine.exports.maintenance import Maintenance, Setup, raise_limit_of_files
+from holdfast.api.rest._store_pool import OpenedStore, StorePool
+from holdfast.engine.exports.maintenance import Maintenance, MaintenanceLimits, raise_limit_of_files
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.promotion.job_process import Outside
+from holdfast.engine.promotion.job_process import PromotionProcesses
 from holdfast.model.errors import RefusedError, StorageError, UsageError
-from holdfast.model.log import Log, sent_already
+from holdfast.model.log import Log, install_sender
 from holdfast.model.log_format import adopt
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _HEAD_TIMEOUT: Final = 15.0
 _MOST_HEAD: Final = 64 << 10
 
 
-class Serving(NamedTuple):
+class ServeOptions(NamedTuple):
     """What is served, and where."""
 
     home: bytes | None
@@ -58,11 +58,11 @@ class Serving(NamedTuple):
     """Called with the address, once clients can come."""
 
 
-def serve(serving: Serving) -> list[str]:
+def serve(serving: ServeOptions) -> list[str]:
     """Serve until SIGTERM or SIGINT. Then no request is taken any more, those that are worked on come to their end,
     and what is unsaved is saved: what could not be, each with the reason, is returned.
     """
-    sent_already()
+    install_sender()
     adopt("uvicorn.error")
     raise_limit_of_files()
     with ExitStack() as stack:
@@ -77,25 +77,28 @@ def serve(serving: Serving) -> list[str]:
 
         listener, address, hosts, local = stack.enter_context(_listener(serving, settings.listen))
         clock, metrics = first.clock, Metrics()
-        hub = Hub(clock, secrets.token_hex(4))
+        hub = EventHub(clock, secrets.token_hex(4))
         interval = first.settings(None).retention.interval
         caretaker = Maintenance(
-            open_tenant, _Counting(hub, metrics), clock, Setup(workers=settings.watchers, collect_interval=interval)
+            open_tenant,
+            _Counting(hub, metrics),
+            clock,
+            MaintenanceLimits(workers=settings.watchers, collect_interval=interval),
         )
         # (Upkeep looks further for a directory that is gone; who asks for it is told so at once.)
-        doors = Doors(partial(open_tenant, lenient=True, nearby=True), settings.threads)
-        stack.callback(doors.close)
-        threads = Threads(
+        stores = StorePool(partial(open_tenant, lenient=True, nearby=True), settings.threads)
+        stack.callback(stores.close)
+        threads = ServerThreads(
             requests=ThreadPoolExecutor(settings.threads, thread_name_prefix="holdfast-request"),
             tokens=ThreadPoolExecutor(1, thread_name_prefix="holdfast-token"),
             promotions=ThreadPoolExecutor(settings.promotions, thread_name_prefix="holdfast-promotion"),
         )
-        outside = Outside(home)
+        outside = PromotionProcesses(home)
         app = App(
             settings=settings,
-            doors=doors,
-            admission=Admission(
-                tokens=Door(first),
+            stores=stores,
+            admission=Authorizer(
+                tokens=OpenedStore(first),
                 origins=Origins([*hosts, *settings.hosts], settings.origins, any_host=local),
                 of_tokens=Rates(settings.requests_per_minute),
                 of_addresses=Rates(max(1, settings.requests_per_minute // 10)),
@@ -139,7 +142,7 @@ def serve(serving: Serving) -> list[str]:
 async def _run(
     server: _Server,
     app: App,
-    hub: Hub,
+    hub: EventHub,
     listener: socket.socket,
     end_timeout: float,
     address: str,
@@ -149,7 +152,7 @@ async def _run(
 
     def end() -> None:
         app.ending = True
-        # (A build may take longer than anybody waits: it is taken back, and its request's key begins it anew.)
+        # (A build may take longer than a client waits: it is taken back, and its request's key begins it anew.)
         app.outside.end()
         hub.end()
         server.should_exit = True
@@ -220,7 +223,7 @@ class _Protocol(H11Protocol):
 class _Counting:
     """Passes on what the upkeep tells, and counts it."""
 
-    def __init__(self, hub: Hub, metrics: Metrics) -> None:
+    def __init__(self, hub: EventHub, metrics: Metrics) -> None:
         self._hub, self._metrics = hub, metrics
 
     def changed(self, tenant: str, export: str, paths: Any) -> None:
@@ -236,13 +239,13 @@ class _Counting:
 
 
 @contextmanager
-def _listener(serving: Serving, usual: str) -> Generator[tuple[socket.socket, str, list[str], bool]]:
+def _listener(serving: ServeOptions, usual: str) -> Generator[tuple[socket.socket, str, list[str], bool]]:
     """What listens, its address for people, the names that it has, and whether it is a Unix socket."""
     if serving.socket is not None:
-        with listening(serving.socket, _BACKLOG) as bound:
+        with listen(serving.socket, _BACKLOG) as bound:
             yield bound, f"unix:{serving.socket.decode('utf-8', 'backslashreplace')}", [], True
         return
-    host, port = _parsed(serving.listen or usual)
+    host, port = parse_address(serving.listen or usual)
     _refuse_remote(host, serving)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # (With the protocol named, asyncio sends what is there at once; else each answer may take 40 ms more.)
@@ -262,7 +265,8 @@ def _listener(serving: Serving, usual: str) -> Generator[tuple[socket.socket, st
         yield bound, f"http://{shown}:{number}", hosts_of(host), False
 
 
-def _parsed(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``text``. Raises `UsageError`."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -275,7 +279,7 @@ def _parsed(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _refuse_remote(host: str, serving: Serving) -> None:
+def _refuse_remote(host: str, serving: ServeOptions) -> None:
     if host == "localhost" or ipaddress.ip_address(host).is_loopback:
         return
     if not serving.allow_remote:

@@ -13,7 +13,7 @@ from holdfast.api._error_details import FOR_FRONTENDS, hint
 from holdfast.api._request_arguments import path_in
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _result_types as result_types
-from holdfast.engine.hosting.executor import Executed
+from holdfast.engine.hosting.executor import CommandOutcome
 from holdfast.model.errors import ChannelError, HoldfastError, RefusedError, UsageError, unexpected
 from holdfast.model.log import Log, logged
 from holdfast.model.paths import display
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.stdio._outbox import Outbox
     from holdfast.api.stdio._result_types import Result
-    from holdfast.engine.hosting.executor import Lost
+    from holdfast.engine.hosting.executor import LostCommand
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.wire.control_channel import Stream
 
@@ -37,7 +37,7 @@ _PROMPT = "{prompt}"
 _PAUSE_SECONDS = 0.02
 
 
-class Command:
+class QueuedCommand:
     """One that waits, or runs."""
 
     def __init__(
@@ -63,15 +63,15 @@ class Command:
         self.output = output
         self.step: int | None = None
         self.is_abandoned = False
-        """The session ends: nobody waits for it any more."""
+        """The session ends: no client waits for it any more."""
         self.is_cancelled = False
-        """Somebody has asked for its end."""
+        """The client has asked for its end."""
         self.was_cancelled = False
         """And that was its end."""
         self.over = threading.Event()
 
 
-class Lane:
+class CommandLane:
     """See the module. Any thread may call."""
 
     def __init__(
@@ -89,8 +89,8 @@ class Lane:
         self._answer = answer
         self._turn = threading.Lock()
         """Of all that follows."""
-        self._waiting: deque[Command] = deque()
-        self._running: Command | None = None
+        self._waiting: deque[QueuedCommand] = deque()
+        self._running: QueuedCommand | None = None
         self._is_draining = False
         self._is_closed = False
 
@@ -99,7 +99,7 @@ class Lane:
         """How many wait."""
         return len(self._waiting)
 
-    def submit(self, command: Command) -> None:
+    def submit(self, command: QueuedCommand) -> None:
         """Run it when its turn has come. Raises `RefusedError` (``queue_full``, ``session_stopped``)."""
         with self._turn:
             if self._is_closed:
@@ -156,7 +156,7 @@ class Lane:
                 command.over.set()
                 self._answer(command.request_id, result)
 
-    def _outcome(self, command: Command) -> Result | HoldfastError:
+    def _outcome(self, command: QueuedCommand) -> Result | HoldfastError:
         try:
             done = self._run(command)
         except ChannelError as error:
@@ -183,7 +183,7 @@ class Lane:
             changed=len(done.changes),
         )
 
-    def _run(self, command: Command) -> Executed:
+    def _run(self, command: QueuedCommand) -> CommandOutcome:
         index = self._hosted.index
         directory = path_in(self._hosted.path, command.cwd)
         with ExitStack() as stack:
@@ -227,7 +227,7 @@ def prompt_command(words: Sequence[str], prompt: str) -> str:
     return f"printf %s {shlex.quote(prompt)} | {shlex.join(words)}"
 
 
-def _output(index: int, command: Command, stream: Stream, data: bytes) -> event_messages.TerminalOutput:
+def _output(index: int, command: QueuedCommand, stream: Stream, data: bytes) -> event_messages.TerminalOutput:
     try:
         text, encoded = data.decode(), None
     except UnicodeDecodeError:
@@ -243,13 +243,13 @@ def _output(index: int, command: Command, stream: Stream, data: bytes) -> event_
     )
 
 
-def _completed(index: int, command: Command, done: Executed | Lost) -> event_messages.StepCompleted:
+def _completed(index: int, command: QueuedCommand, done: CommandOutcome | LostCommand) -> event_messages.StepCompleted:
     changed = [display(change.path) for change in done.changes[: result_types.MAX_LISTED]]
     exit_code, step = None, None
     if done.info is not None:
         step = event_messages.step(done.info, done.changes[: result_types.MAX_LISTED], done.conflicts, 0)
         exit_code = done.info.exit_code  # who keeps the undo log may have seen the end of what was lost
-    if isinstance(done, Executed):
+    if isinstance(done, CommandOutcome):
         exit_code = done.exit_code
     return event_messages.StepCompleted(
         request_id=command.request_id,
@@ -260,7 +260,7 @@ def _completed(index: int, command: Command, done: Executed | Lost) -> event_mes
         affected_count=len(done.changes),
         cancelled=done.cancelled,
         denied=done.denied,
-        output_open=isinstance(done, Executed) and done.output_open,
+        output_open=isinstance(done, CommandOutcome) and done.output_open,
         step=step,
     )
 

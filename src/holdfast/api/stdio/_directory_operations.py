@@ -7,14 +7,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from holdfast.api._request_arguments import named, path_in
+from holdfast.api._request_arguments import named_steps, path_in
 from holdfast.api._truncated_results import MadeCheckpoint, Restored, Status, cut
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio import _result_types as result_types
-from holdfast.engine.encoding import step_json as encoding_undo
-from holdfast.engine.encoding import workspace_json
-from holdfast.engine.encoding import workspace_json as encoding
+from holdfast.engine.encoding import step_json, workspace_json
 from holdfast.model import json_types
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import display, parse_display
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.api._truncated_results import Step
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.model.command_results import Diff, RestoreResult
-    from holdfast.undo.service import BarrierInfo, Limits, Thresholds
+    from holdfast.undo.service import BarrierInfo, LogLimits, Thresholds
 
 MAX_DIFF_BYTES: Final = 16 << 20
 MAX_DIFF_FILES: Final = 10_000
@@ -45,7 +43,7 @@ def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Rest
     with hosted.workspace() as workspace:
         done = workspace.undo(
             asked.steps,
-            step=named(asked.step_id, asked.step_ids),
+            step=named_steps(asked.step_id, asked.step_ids),
             run=asked.run,
             force=asked.force,
             recorded_only=not asked.force,
@@ -59,7 +57,7 @@ def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Rest
 def redo(hosted: HostedDirectory, asked: messages.Redo) -> Restored:
     """Bring changes forward again."""
     with hosted.workspace() as workspace:
-        steps = named(asked.step_id, asked.step_ids)
+        steps = named_steps(asked.step_id, asked.step_ids)
         return _restored(workspace.redo(asked.steps, step=steps, force=asked.force, dry_run=asked.dry_run))
 
 
@@ -78,7 +76,7 @@ def undo_history(hosted: HostedDirectory, asked: messages.UndoHistory) -> result
     ids, known = {step.id for step in page}, {step.id for step in steps}
     # (What was edited before the oldest step is on the page that ends the list.)
     among = [each for each in barriers if each.after in ids or (following is None and each.after not in known)]
-    said = [encoding_undo.barrier(each) for each in among[-result_types.MAX_LISTED :]]
+    said = [step_json.barrier(each) for each in among[-result_types.MAX_LISTED :]]
     return result_types.History(steps=shown, next=following, barriers=said)
 
 
@@ -129,13 +127,13 @@ def fs_read(hosted: HostedDirectory, asked: messages.FsRead) -> json_types.Part:
     """A part of a file."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_file(path, offset=asked.offset, limit=asked.limit)
-    return workspace_json.read(path, read)
+    return workspace_json.file_part(path, read)
 
 
 def fs_status(hosted: HostedDirectory, _asked: messages.FsStatus) -> Status:
     """How the tree differs from its last checkpoint."""
     with hosted.workspace() as workspace:
-        status = encoding.status(workspace.status())
+        status = workspace_json.status(workspace.status())
     names = ("added", "modified", "deleted", "not_captured")
     return cut(status, *names, most=result_types.MAX_LISTED)
 
@@ -151,13 +149,13 @@ def safeguard_configure(hosted: HostedDirectory, asked: messages.SafeguardConfig
     }
     hosted.guard(hosted.thresholds._replace(**_said(changed)))
     with hosted.undo_log() as log:
-        return guarding(hosted.rules(log).thresholds, hosted.thresholds)
+        return guarding_object(hosted.rules(log).thresholds, hosted.thresholds)
 
 
 def checkpoint_create(hosted: HostedDirectory, asked: messages.CheckpointCreate) -> MadeCheckpoint:
     """Save the present state."""
     with hosted.workspace() as workspace:
-        made = encoding.checkpoint(workspace.checkpoint(asked.label, message=asked.message, author=asked.author))
+        made = workspace_json.checkpoint(workspace.checkpoint(asked.label, message=asked.message, author=asked.author))
     return cut(made, "not_captured", most=result_types.MAX_LISTED)
 
 
@@ -166,7 +164,9 @@ def checkpoint_list(hosted: HostedDirectory, asked: messages.CheckpointList) -> 
     with hosted.workspace() as workspace:
         log = workspace.log()
     page, following = _page(log.checkpoints, lambda each: str(each.id), asked.before, asked.limit)
-    return result_types.Checkpoints(head=log.head, checkpoints=[encoding.record(each) for each in page], next=following)
+    return result_types.Checkpoints(
+        head=log.head, checkpoints=[workspace_json.record(each) for each in page], next=following
+    )
 
 
 def checkpoint_diff(hosted: HostedDirectory, asked: messages.CheckpointDiff) -> json_types.Diff:
@@ -200,7 +200,7 @@ def checkpoint_read(hosted: HostedDirectory, asked: messages.CheckpointRead) -> 
     """A part of a file in a checkpoint."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_saved(asked.checkpoint, path, offset=asked.offset, limit=asked.limit)
-    return workspace_json.read(path, read)
+    return workspace_json.file_part(path, read)
 
 
 def fork(hosted: HostedDirectory, asked: messages.Fork) -> json_types.Forked:
@@ -210,7 +210,7 @@ def fork(hosted: HostedDirectory, asked: messages.Fork) -> json_types.Forked:
         raise UsageError("path: a fork's path begins with /")
     hosted.refuse_others(path)
     with hosted.workspace() as workspace:
-        return encoding.forked(workspace.fork(asked.checkpoint, path))
+        return workspace_json.fork_result(workspace.fork(asked.checkpoint, path))
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -234,7 +234,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def undo_limits(limits: Limits) -> result_types.UndoLimits:
+def undo_limits(limits: LogLimits) -> result_types.UndoLimits:
     """How much an undo log holds, as an object."""
     return result_types.UndoLimits(
         max_log_size_bytes=limits.max_bytes,
@@ -243,7 +243,7 @@ def undo_limits(limits: Limits) -> result_types.UndoLimits:
     )
 
 
-def guarding(holding: Thresholds, own: Thresholds) -> result_types.Guarding:
+def guarding_object(holding: Thresholds, own: Thresholds) -> result_types.Guarding:
     """When a person is asked, and when the session alone would have one asked, as an object."""
     return result_types.Guarding(
         **_thresholds(holding), own=None if own == holding else result_types.Thresholds(**_thresholds(own))
@@ -277,7 +277,7 @@ def _page(items: Sequence[T], key: Callable[[T], K], before: K | None, limit: in
 
 def _restored(done: RestoreResult) -> Restored:
     names = ("written", "deleted", "skipped")
-    return cut(encoding.restored(done), *names, most=result_types.MAX_LISTED)
+    return cut(workspace_json.restore_result(done), *names, most=result_types.MAX_LISTED)
 
 
 def _said(values: dict[str, Any]) -> dict[str, Any]:

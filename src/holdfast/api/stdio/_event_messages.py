@@ -10,7 +10,7 @@ from holdfast.api._error_details import FOR_FRONTENDS, hint
 from holdfast.api._truncated_results import Step, cut
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio._result_types import MAX_LISTED, Object, Waiting
-from holdfast.engine.encoding import step_json as encoding_undo
+from holdfast.engine.encoding import step_json
 from holdfast.engine.hosting import monitor
 from holdfast.model import json_types
 from holdfast.model.paths import display
@@ -18,7 +18,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.monitor import HostEvent
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.undo.service import ConflictInfo, PathChange, StepInfo, TicketInfo
 
@@ -141,11 +141,11 @@ def line(event: Object) -> bytes:
     return _line(type(event), event)
 
 
-def told(hosted: HostedDirectory, value: Event) -> bytes:
+def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
     """What the host tells of a working directory, as the line of an event."""
     directory = hosted.index
     match value:
-        case monitor.Held():
+        case monitor.OperationHeld():
             event = SafeguardTriggered(
                 **msgspec.structs.asdict(waiting(directory, value.ticket)),
                 directory=directory,
@@ -154,30 +154,30 @@ def told(hosted: HostedDirectory, value: Event) -> bytes:
                 command=[] if value.step is None else [display(word) for word in value.step.command],
             )
             return line(event)
-        case monitor.Edited():
-            barrier = encoding_undo.barrier(value.barrier)
+        case monitor.ForeignEdit():
+            barrier = step_json.barrier(value.barrier)
             paths = barrier["paths"][:MAX_LISTED]
             return _line(ExternalModification, {**barrier, "paths": paths, "directory": directory})
-        case monitor.RolledBack():
-            done = encoding_undo.rolled_back(value.report)
+        case monitor.StepsRolledBack():
+            done = step_json.rollback_result(value.report)
             conflicts = done["conflicts"][:MAX_LISTED]
             return _line(Recovery, {**done, "conflicts": conflicts, "directory": directory})
-        case monitor.Mismatched():
+        case monitor.VersionMismatch():
             advice = hint(value.error, FOR_FRONTENDS)
             return line(UndoVersionMismatch(directory=directory, message=value.error.message, hint=advice))
-        case monitor.Warned():
+        case monitor.HostWarning():
             return line(Warned(directory=directory, step_id=value.step, code=value.code, message=value.message))
 
 
 def step(value: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo], most: int) -> Step:
     """A step with its changes, of which at most so many are listed, and with what was ``left`` as it is."""
-    shown = encoding_undo.step_with_changes(value, changes, left[:MAX_LISTED])
+    shown = step_json.step_with_changes(value, changes, left[:MAX_LISTED])
     return cut(shown, "changes", most=most)
 
 
 def waiting(directory: int, ticket: TicketInfo) -> Waiting:
     """What waits for an answer, with what the answer has to name."""
-    said = encoding_undo.ticket(ticket)
+    said = step_json.ticket(ticket)
     return Waiting(
         # (The time makes it that of one ticket of one keeper: the next keeper counts from 1 again.)
         safeguard_id=f"{directory}-{ticket.id}-{ticket.asked_at}",

@@ -10,11 +10,11 @@ import msgspec
 
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _result_types as result_types
-from holdfast.api.stdio._command_queue import Lane
-from holdfast.api.stdio._directory_operations import VERSION_MISMATCH, guarding, undo_limits
+from holdfast.api.stdio._command_queue import CommandLane
+from holdfast.api.stdio._directory_operations import VERSION_MISMATCH, guarding_object, undo_limits
 from holdfast.engine.hosting.host import Host
-from holdfast.engine.hosting.working_directory import WorkingDirectory
-from holdfast.engine.running.isolation import adjusted
+from holdfast.engine.hosting.working_directory import DirectorySpec
+from holdfast.engine.running.isolation import adjust
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from holdfast.api.stdio._messages import SafeguardConfirm, SessionStart
     from holdfast.api.stdio._outbox import Outbox
     from holdfast.api.stdio._result_types import Result
-    from holdfast.engine.hosting.monitor import Event
-    from holdfast.engine.hosting.working_directory import HostedDirectory, Rules
+    from holdfast.engine.hosting.monitor import HostEvent
+    from holdfast.engine.hosting.working_directory import DirectoryRules, HostedDirectory
     from holdfast.model.config.settings import Isolation
     from holdfast.undo.service import TicketInfo
 
@@ -39,10 +39,10 @@ _BACKEND = "supervisor"
 class _Session(NamedTuple):
     asked: SessionStart
     host: Host
-    lanes: Sequence[Lane]
+    lanes: Sequence[CommandLane]
 
 
-class Sessions:
+class FrontendSessions:
     """See the module. Any thread may call; what begins or ends the session waits for each other."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Sessions:
         answer: Callable[[str, Result | HoldfastError], object],
     ) -> None:
         """``directory``: where to work if nothing is said of that, and what paths are relative to. For the rest see
-        `Host` and `Lane`.
+        `Host` and `CommandLane`.
         """
         self._home = home
         self._directory = directory
@@ -63,7 +63,7 @@ class Sessions:
         self._outbox = outbox
         self._answer = answer
         self._turn = threading.Lock()
-        """Held by whoever begins or ends the session."""
+        """Held by the thread that begins or ends the session."""
         self._session: _Session | None = None
         self._is_closed = False
 
@@ -109,7 +109,7 @@ class Sessions:
         """A working directory. Raises `RefusedError` (``no_session``) and `NotFoundError` (``no_directory``)."""
         return self._current().host.directory(which)
 
-    def lane(self, which: int | str | None) -> tuple[HostedDirectory, Lane]:
+    def lane(self, which: int | str | None) -> tuple[HostedDirectory, CommandLane]:
         """A working directory, and its commands. Raises as `hosted`."""
         session = self._current()
         hosted = session.host.directory(which)
@@ -138,12 +138,12 @@ class Sessions:
         }
 
         def isolation(configured: Isolation) -> Isolation:
-            return adjusted(configured, said)
+            return adjust(configured, said)
 
         given = [
-            WorkingDirectory(os.path.join(self._directory, parse_display(each.path)), each.label, each.access)
+            DirectorySpec(os.path.join(self._directory, parse_display(each.path)), each.label, each.access)
             for each in asked.working_directories or ()
-        ] or [WorkingDirectory(self._directory)]
+        ] or [DirectorySpec(self._directory)]
         host = Host(
             given,
             home=self._home,
@@ -158,7 +158,10 @@ class Sessions:
         except BaseException:
             host.close()
             raise
-        lanes = [Lane(hosted, pool=self._pool, outbox=self._outbox, answer=self._answer) for hosted in host.directories]
+        lanes = [
+            CommandLane(hosted, pool=self._pool, outbox=self._outbox, answer=self._answer)
+            for hosted in host.directories
+        ]
         self._session = _Session(asked, host, lanes)
 
     def _stop(self) -> None:
@@ -176,10 +179,10 @@ class Sessions:
             raise RefusedError("there is no session", hint="session.start begins one", code="no_session")
         return session
 
-    def _told(self, hosted: HostedDirectory, event: Event) -> None:
+    def _told(self, hosted: HostedDirectory, event: HostEvent) -> None:
         try:
-            self._outbox.offer(event_messages.told(hosted, event))
-        except Exception:  # noqa: BLE001 - whoever tells goes on
+            self._outbox.offer(event_messages.encode_event(hosted, event))
+        except Exception:  # noqa: BLE001 - the thread that tells goes on
             _log.exception("an event could not be told", event=type(event).__name__)
 
 
@@ -196,7 +199,7 @@ def _begin(hosted: HostedDirectory) -> None:
             raise
 
 
-def _directory_status(hosted: HostedDirectory, lane: Lane) -> result_types.DirectoryStatus:
+def _directory_status(hosted: HostedDirectory, lane: CommandLane) -> result_types.DirectoryStatus:
     rules, held = _of_the_log(hosted) if hosted.access == "read_write" else (None, [])
     return result_types.DirectoryStatus(
         index=hosted.index,
@@ -209,13 +212,13 @@ def _directory_status(hosted: HostedDirectory, lane: Lane) -> result_types.Direc
         queued=lane.queued,
         isolation=None if hosted.isolation is None else hosted.isolation.level,
         undo=None if rules is None else undo_limits(rules.limits),
-        safeguard=None if rules is None else guarding(rules.thresholds, hosted.thresholds),
+        safeguard=None if rules is None else guarding_object(rules.thresholds, hosted.thresholds),
         held=held,
         unfinished_restore=None if hosted.access == "read_only" else hosted.unfinished_restore(),
     )
 
 
-def _of_the_log(hosted: HostedDirectory) -> tuple[Rules, list[result_types.Waiting]]:
+def _of_the_log(hosted: HostedDirectory) -> tuple[DirectoryRules, list[result_types.Waiting]]:
     try:
         with hosted.undo_log() as log:
             rules = hosted.rules(log)

@@ -43,7 +43,7 @@ class Outbox:
         clock: Clock | None = None,
     ) -> None:
         """Lines go to the descriptor ``fd``. ``lost`` makes the line that says how many events were dropped;
-        ``changed`` is called, on a thread of its own, when there is room again, and when nobody reads any more.
+        ``changed`` is called, on a thread of its own, when there is room again, and when the client reads no more.
         """
         self._fd = fd
         self._lost_line = lost
@@ -59,7 +59,7 @@ class Outbox:
         """When something was written last, or began to wait for that."""
         self._is_over = False
         self.is_broken = False
-        """Nobody reads any more; what comes now is dropped."""
+        """The client reads no more; what comes now is dropped."""
         self._thread = threading.Thread(target=self._work, name="outbox", daemon=True)
         self._thread.start()
 
@@ -82,7 +82,7 @@ class Outbox:
                 self._put("offered", line)
 
     def stream(self, line: bytes, given_up: Callable[[], bool]) -> bool:
-        """Take ``line`` when there is room for it; False, if nobody reads any more, or ``given_up`` says so (`nudge`
+        """Take ``line`` when there is room for it; False, if the client reads no more, or ``given_up`` says so (`nudge`
         has it asked again).
         """
         if self._bytes["streamed"] >= MAX_STREAMED_BYTES:
@@ -156,7 +156,7 @@ class Outbox:
         while left:
             try:
                 left = left[os.write(self._fd, left) :]
-            except BlockingIOError:  # whoever started us has made it so
+            except BlockingIOError:  # the process that started us has made it so
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll()

@@ -14,14 +14,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api._error_details import telling
+from holdfast.api._error_details import with_details
 from holdfast.api._log_redaction import field_or_length, without_contents
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio import _result_types as result_types
-from holdfast.api.stdio._command_queue import MAX_QUEUED, Command, prompt_command
+from holdfast.api.stdio._command_queue import MAX_QUEUED, QueuedCommand, prompt_command
 from holdfast.api.stdio._directory_operations import HELLO, MAX_DIFF_BYTES, OPERATIONS, REQUESTS
-from holdfast.api.stdio._frontend_session import Sessions
+from holdfast.api.stdio._frontend_session import FrontendSessions
 from holdfast.api.stdio._messages import BadRequestError, Request
 from holdfast.api.stdio._outbox import Outbox
 from holdfast.engine.hosting.host import MAX_DIRECTORIES
@@ -62,7 +62,7 @@ class Server:
         self._pool = ThreadPoolExecutor(_THREADS, "request")
         self._urgent = ThreadPoolExecutor(_MAX_URGENT + MAX_DIRECTORIES, "urgent")
         """For that, and for the commands of each directory."""
-        self._sessions = Sessions(
+        self._sessions = FrontendSessions(
             home=home, directory=directory, pool=self._urgent, outbox=self._outbox, answer=self._answer
         )
         self._lines = Lines(messages.MAX_LINE_BYTES)
@@ -211,7 +211,7 @@ class Server:
             words, output = prompt_command(hosted.agent_command, asked.prompt), event_messages.AgentOutput
         else:
             words, output = asked.command, event_messages.TerminalOutput
-        lane.submit(Command(request.request_id, words, cwd=asked.cwd, env=asked.env, output=output))
+        lane.submit(QueuedCommand(request.request_id, words, cwd=asked.cwd, env=asked.env, output=output))
 
     # -- working -------------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Server:
                     result = self._of_the_session(request)
                 else:
                     hosted = self._sessions.hosted(request.payload.directory)
-                    with telling(hosted):
+                    with with_details(hosted):
                         result = operation.work(hosted, request.payload)
             except HoldfastError as error:
                 result = error
@@ -271,7 +271,7 @@ class Server:
 
 
 def serve(*, directory: bytes, home: bytes | None = None) -> None:
-    """Serve a client on standard input and output, which are nobody else's from then on (I13): what else would read or
+    """Serve a client on standard input and output, which are for that alone from then on (I13): what else would read or
     write there, here or in a process that is started, finds nothing, or gets to standard error.
     """
     sys.stdout.flush()

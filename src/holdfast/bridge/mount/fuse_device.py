@@ -1,6 +1,6 @@
 """``/dev/fuse``: getting a file system mounted on a directory, and gone again.
 
-As root by mount(2); for anybody else by `holdfast.bridge.mount._fusermount`.
+As root by mount(2); for other users by `holdfast.bridge.mount._fusermount`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ FILE_SYSTEM: Final = b"fuse.holdfast"
 _SOURCE: Final = b"holdfast"
 _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
+READ_ONLY: Final = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV
+_OPTIONS: Final = {os.ST_RDONLY: b"ro", os.ST_NOSUID: b"nosuid", os.ST_NODEV: b"nodev", os.ST_NOEXEC: b"noexec"}
 
 
-class Device:
+class FuseDevice:
     """A mounted device. Its server reads requests from `descriptor` and writes replies to it."""
 
     def __init__(self, descriptor: int, directory: bytes, *, helped: bool) -> None:
@@ -49,11 +51,7 @@ class Device:
         os.close(self.descriptor)
 
 
-READ_ONLY: Final = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV
-_OPTIONS: Final = {os.ST_RDONLY: b"ro", os.ST_NOSUID: b"nosuid", os.ST_NODEV: b"nodev", os.ST_NOEXEC: b"noexec"}
-
-
-def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY) -> Device:
+def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY) -> FuseDevice:
     """Mount a file system on ``directory``, a real path; served it is not yet.
 
     ``flags`` are ``ST_RDONLY``, ``ST_NOSUID``, ``ST_NODEV`` and ``ST_NOEXEC`` of `os`. Only the user who mounts it can
@@ -62,12 +60,12 @@ def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY
     """
     if os.geteuid() == 0:
         with suppress(PermissionError):
-            return Device(mount_directly(directory, allow_other=allow_other, flags=flags), directory, helped=False)
-    from holdfast.bridge.mount import _fusermount as fusermount
+            return FuseDevice(mount_directly(directory, allow_other=allow_other, flags=flags), directory, helped=False)
+    from holdfast.bridge.mount import _fusermount
 
     chosen = [name for flag, name in _OPTIONS.items() if flags & flag]
     options = [*chosen, b"fsname=" + _SOURCE, b"subtype=holdfast", _options(allow_other=allow_other)]
-    return Device(fusermount.mount(directory, options), directory, helped=True)
+    return FuseDevice(_fusermount.mount(directory, options), directory, helped=True)
 
 
 def _options(*, allow_other: bool) -> bytes:
@@ -109,9 +107,9 @@ def detach(directory: bytes, *, helped: bool) -> None:
             if number != errno.EINVAL:  # it was unmounted just before
                 raise OSError(number, os.strerror(number))
         return
-    from holdfast.bridge.mount import _fusermount as fusermount
+    from holdfast.bridge.mount import _fusermount
 
-    why = fusermount.unmount(directory, lazily=True)
+    why = _fusermount.unmount(directory, lazily=True)
     if why and is_mounted(directory):
         raise OSError(errno.EBUSY, why)
 
@@ -122,9 +120,9 @@ def unmount(directory: bytes) -> None:
         number = ctypes.get_errno() if _libc.umount2(directory, 0) else 0
         why = os.strerror(number) if number else ""
     else:
-        from holdfast.bridge.mount import _fusermount as fusermount
+        from holdfast.bridge.mount import _fusermount
 
-        why = fusermount.unmount(directory)
+        why = _fusermount.unmount(directory)
     if why:
         raise RefusedError(
             f"{display(directory)} cannot be unmounted: {why}",
@@ -141,7 +139,7 @@ def is_mounted(directory: bytes) -> bool:
 def clear_dead(directory: bytes) -> bool:
     """Detach a mount of ours that is served no more, as after its server was killed; True if there was one.
 
-    Raises `RefusedError` if it is somebody else's that is dead.
+    Raises `RefusedError` if it is another program's that is dead.
     """
     try:
         # (What stat(2) says of the root may be remembered by the kernel.)
@@ -155,7 +153,7 @@ def clear_dead(directory: bytes) -> bool:
         os.statvfs(directory)
     except OSError as error:
         raise RefusedError(
-            f"{display(directory)} is a mount that nobody serves any more",
+            f"{display(directory)} is a mount that no process serves any more",
             hint=f"unmount it: umount -l {display(directory)}",
         ) from error
     return True

@@ -13,7 +13,7 @@ from holdfast.model.paths import display
 
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18, 1 << 19
 KEPT_FLAGS: Final = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
-"""The same in mount(2). Of a mount that was made outside, nobody in a user namespace may take them away."""
+"""The same in mount(2). Of a mount that was made outside, no process in a user namespace may take them away."""
 _CAP_SYS_ADMIN = 21
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _libc = ctypes.CDLL(None, use_errno=True)

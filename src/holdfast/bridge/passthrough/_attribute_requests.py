@@ -9,8 +9,8 @@ import stat
 import struct
 from typing import TYPE_CHECKING, Final
 
-from holdfast.files.linux import syscalls as system
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
+from holdfast.files.linux.syscalls import birth_time_at, syncfs
 from holdfast.undo.safeguards.guard import Risk
 from holdfast.wire.fuse import protocol_constants, replies
 from holdfast.wire.fuse.protocol_constants import Opcode
@@ -53,9 +53,9 @@ class AttributeRequests:
     """See the module."""
 
     def __init__(
-        self, world: BridgeHost, objects: NodeRegistry, shown: CacheValidity, callers: Callers, opening: OpenRequests
+        self, host: BridgeHost, objects: NodeRegistry, shown: CacheValidity, callers: Callers, opening: OpenRequests
     ) -> None:
-        self._world = world
+        self._host = host
         self._objects = objects
         self._shown = shown
         self._callers = callers
@@ -80,7 +80,7 @@ class AttributeRequests:
             # (Asked for after each change of what is in it.)
             with self._objects.directory(header.node) as fd:
                 return self._told(header, fd)
-        with self._objects.opened(header.node, self._opening.descriptor(header, body.handle)) as fd:
+        with self._objects.descriptor(header.node, self._opening.descriptor(header, body.handle)) as fd:
             return self._told(header, fd)
 
     def _told(self, header: Header, fd: int) -> Reply:
@@ -88,8 +88,8 @@ class AttributeRequests:
         return replies.attr(header.unique, self._shown.attributes(found), self._shown.valid(header.node))
 
     def _statx(self, header: Header, body: request_bodies.StatX) -> Reply:
-        with self._objects.opened(header.node, self._opening.descriptor(header, body.handle)) as fd:
-            found, born = os.fstat(fd), system.birth_time_at(fd, b"")
+        with self._objects.descriptor(header.node, self._opening.descriptor(header, body.handle)) as fd:
+            found, born = os.fstat(fd), birth_time_at(fd, b"")
         told = self._shown.attributes(found)
         mask = _BASIC if born is None else _BASIC | _BTIME
         answer = StatX(
@@ -117,7 +117,7 @@ class AttributeRequests:
 
     def _setattr(self, header: Header, body: request_bodies.SetAttr) -> Reply:
         handle = self._opening.descriptor(header, body.handle)
-        with self._objects.thing(header.node, handle) as thing:
+        with self._objects.located(header.node, handle) as thing:
             if body.valid & protocol_constants.FATTR_SIZE:
                 self._resize(header, body, thing, handle)
             if body.valid & _DESCRIBED:
@@ -137,7 +137,7 @@ class AttributeRequests:
                 os.close(fd)
                 raise
         else:
-            self._opening.losing(header, header.node, fd, os.fstat(fd).st_size - body.size)
+            self._opening.before_loss(header, header.node, fd, os.fstat(fd).st_size - body.size)
         try:
             with self._callers.stripping(header, body.valid & protocol_constants.FATTR_KILL_SUIDGID):
                 os.ftruncate(fd, body.size)
@@ -152,7 +152,7 @@ class AttributeRequests:
             gid = body.gid if body.valid & protocol_constants.FATTR_GID else protocol_constants.NO_ID
             _check(_libc.fchownat(thing.fd, b"", ctypes.c_uint(uid), ctypes.c_uint(gid), _AT_EMPTY_PATH))
         if body.valid & protocol_constants.FATTR_MODE:
-            os.chmod(through(thing.fd), body.permissions)
+            os.chmod(proc_path(thing.fd), body.permissions)
         accessed = _time(body.valid, protocol_constants.FATTR_ATIME, protocol_constants.FATTR_ATIME_NOW, body.atime_ns)
         modified = _time(body.valid, protocol_constants.FATTR_MTIME, protocol_constants.FATTR_MTIME_NOW, body.mtime_ns)
         if (accessed[1], modified[1]) != (_UTIME_OMIT, _UTIME_OMIT):
@@ -160,37 +160,37 @@ class AttributeRequests:
 
     def note(self, header: Header, thing: LocatedNode) -> None:
         """Keep what an object is like, before that changes. Raises `OSError`."""
-        interceptor, step = self._world.interceptor, self._world.step(header.pid)
+        interceptor, step = self._host.interceptor, self._host.step(header.pid)
         if thing.path is not None:
-            interceptor.changing(step, thing.place, thing.fd)
-        elif not interceptor.removed(step, thing.fd):
+            interceptor.before_metadata_change(step, thing.place, thing.fd)
+        elif not interceptor.release_removed(step, thing.fd):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # the kernel looks it up again
 
     # -- extended attributes --------------------------------------------------------------------------------------
 
     def _getxattr(self, header: Header, body: request_bodies.GetXattr) -> Reply:
-        with self._objects.opened(header.node) as fd:
-            return _sized(header, body, os.getxattr(through(fd), body.name))
+        with self._objects.descriptor(header.node) as fd:
+            return _sized(header, body, os.getxattr(proc_path(fd), body.name))
 
     def _listxattr(self, header: Header, body: request_bodies.GetXattr) -> Reply:
-        with self._objects.opened(header.node) as fd:
-            names = os.listxattr(through(fd))
+        with self._objects.descriptor(header.node) as fd:
+            names = os.listxattr(proc_path(fd))
         shown = [os.fsencode(name) + b"\0" for name in names if header.uid == 0 or not name.startswith(_TRUSTED)]
         return _sized(header, body, b"".join(shown))
 
     def _setxattr(self, header: Header, body: request_bodies.SetXattr) -> Reply:
         def perform(fd: int) -> None:
-            os.setxattr(through(fd), body.name, body.value, body.flags)
+            os.setxattr(proc_path(fd), body.name, body.value, body.flags)
             if body.extended_flags & protocol_constants.SETXATTR_ACL_KILL_SGID:
-                os.chmod(through(fd), stat.S_IMODE(os.fstat(fd).st_mode) & ~stat.S_ISGID)
+                os.chmod(proc_path(fd), stat.S_IMODE(os.fstat(fd).st_mode) & ~stat.S_ISGID)
 
         return self._change(header, perform)
 
     def _removexattr(self, header: Header, body: request_bodies.Name) -> Reply:
-        return self._change(header, lambda fd: os.removexattr(through(fd), body.name))
+        return self._change(header, lambda fd: os.removexattr(proc_path(fd), body.name))
 
     def _change(self, header: Header, perform: Callable[[int], None]) -> Reply:
-        with self._objects.thing(header.node) as thing:
+        with self._objects.located(header.node) as thing:
             self.note(header, thing)
             perform(thing.fd)
         return replies.done(header.unique)
@@ -198,11 +198,11 @@ class AttributeRequests:
     # -- the file system ------------------------------------------------------------------------------------------
 
     def _statfs(self, header: Header, _: request_bodies.Nothing) -> Reply:
-        with self._objects.opened(header.node) as fd:
-            return replies.statfs(header.unique, os.statvfs(through(fd)))
+        with self._objects.descriptor(header.node) as fd:
+            return replies.statfs(header.unique, os.statvfs(proc_path(fd)))
 
     def _syncfs(self, header: Header, _: request_bodies.Nothing) -> Reply:
-        system.syncfs(self._world.root_fd)
+        syncfs(self._host.root_fd)
         return replies.done(header.unique)
 
 

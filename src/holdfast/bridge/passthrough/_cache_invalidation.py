@@ -28,7 +28,9 @@ _GONE: Final = (errno.ENODEV, errno.ECONNABORTED, errno.ENOTCONN)
 
 
 class CacheInvalidator:
-    """See the module. `changed`, `everything` and `thin_out` may be called from any thread, and return at once."""
+    """See the module. `note_changed`, `invalidate_all` and `thin_out` may be called from any thread, and return at
+    once.
+    """
 
     def __init__(self, device: int, root_fd: int, objects: NodeRegistry) -> None:
         """``device`` and ``root_fd`` are borrowed, until `stop`."""
@@ -52,11 +54,11 @@ class CacheInvalidator:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def changed(self, path: bytes, mask: int = NAMES) -> None:
+    def note_changed(self, path: bytes, mask: int = NAMES) -> None:
         """Something was changed at a path; ``mask`` says what (`holdfast.files.watch.event_masks`)."""
         self._news.put((path, mask))
 
-    def everything(self) -> None:
+    def invalidate_all(self) -> None:
         """Anything may have been changed, anywhere."""
         self._all = True
         self._news.put((b"", 0))
@@ -67,7 +69,7 @@ class CacheInvalidator:
             self._thins = True
             self._news.put((b"", 0))
 
-    def mappable(self, node: int) -> None:
+    def note_mappable(self, node: int) -> None:
         """From now on a process can write to a file through a mapping: what the kernel was told of it before, for long,
         is out of date by that. To be called before it has the mapping. May be called from any thread.
         """
@@ -93,7 +95,7 @@ class CacheInvalidator:
                     directories.close()
                     self._tell_all()
                 if self._thins:
-                    for parent, name in self._objects.spare():
+                    for parent, name in self._objects.unused_names():
                         self._send(notifications.invalidate_entry(parent, name))
                     self._thins = False
                 if news[0]:  # (of what is known to be missing, nothing else tells)
@@ -106,7 +108,7 @@ class CacheInvalidator:
     def _tell_of(self, directories: Directories, path: bytes, mask: int) -> None:
         try:
             place = directories.place(path)
-            parent = self._objects.found(place.dir_fd)
+            parent = self._objects.known_node(place.dir_fd)
         except OSError:
             return  # what is above it is not there any more, which is told as well
         if mask & NAMES:
@@ -116,14 +118,14 @@ class CacheInvalidator:
             self._send(notifications.invalidate_entry(parent, place.name, expire_only=self.expires))
             self._forget_content(parent)  # (of a directory: what was listed)
         try:
-            node = self._objects.found(place.dir_fd, place.name)
+            node = self._objects.known_node(place.dir_fd, place.name)
         except OSError:
             return
         if node is not None:
             self._forget_content(node)
 
     def _tell_all(self) -> None:
-        for node, parent, name in self._objects.known():
+        for node, parent, name in self._objects.known_nodes():
             if node != ROOT and name:
                 self._send(notifications.invalidate_entry(parent, name, expire_only=self.expires))
             self._forget_content(node)

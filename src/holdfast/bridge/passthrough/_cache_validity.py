@@ -7,7 +7,7 @@ import stat
 from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.wire.fuse import replies
-from holdfast.wire.fuse.replies import NEVER, Attributes, Entry, Valid
+from holdfast.wire.fuse.replies import NEVER, Attributes, NodeEntry, Validity
 
 if TYPE_CHECKING:
     import os
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from holdfast.wire.fuse.request_bodies import Header
 
 
-_LONG: Final = Valid(60)
-_BRIEFLY: Final = Valid(1)
+_LONG: Final = Validity(60)
+_BRIEFLY: Final = Validity(1)
 _PART: Final = 0.75
 
 
@@ -59,19 +59,19 @@ class CacheValidity:
         links = 0 if stat.S_ISDIR(found.st_mode) else max(found.st_nlink - hidden, 0)
         return replies.attributes(found, links=links)
 
-    def valid(self, node: int) -> Valid:
+    def valid(self, node: int) -> Validity:
         """How long that may be remembered: not while a process may write, as no event tells of writes through a
         mapping.
         """
         return NEVER if self._objects.is_written(node) else self._valid
 
-    def entry(self, node: int, found: os.stat_result) -> Entry:
+    def entry(self, node: int, found: os.stat_result) -> NodeEntry:
         """For the reply to a lookup."""
-        return Entry(node, self.attributes(found), self._valid, self.valid(node))
+        return NodeEntry(node, self.attributes(found), self._valid, self.valid(node))
 
-    def made(self, node: int, found: os.stat_result) -> Entry:
+    def made(self, node: int, found: os.stat_result) -> NodeEntry:
         """For the reply to a request that has made an empty file, which is open: it may be remembered (and is looked at
         at once, by the kernel), as nothing can be written through a mapping before it has grown, which the kernel sees.
         """
         valid = self.valid(node) if found.st_size else self._valid
-        return Entry(node, self.attributes(found), self._valid, valid)
+        return NodeEntry(node, self.attributes(found), self._valid, valid)

@@ -30,9 +30,9 @@ class FdBudget:
         self._taken = 0
         self._lock = threading.Lock()
 
-    def share(self) -> Share:
+    def share(self) -> MountFdBudget:
         """A mount's."""
-        return Share(self)
+        return MountFdBudget(self)
 
     def take(self, own: int) -> bool:
         """One more, for who has ``own`` already; whether there is room for it."""
@@ -51,7 +51,7 @@ class FdBudget:
             self._taken -= 1
 
 
-class Share:
+class MountFdBudget:
     """What one mount has of it. Safe for several threads."""
 
     def __init__(self, room: FdBudget) -> None:
@@ -82,5 +82,5 @@ class Share:
         self._room.give()
 
 
-ROOM: Final = FdBudget()
+FD_BUDGET: Final = FdBudget()
 """This process's."""

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.bridge.passthrough._node import LocatedNode
 from holdfast.bridge.server.request_threads import LaterError, is_patient
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.unreadable_file import takes_long
 from holdfast.undo.safeguards.guard import LOSING_MODES, risk_of
 from holdfast.wire.fuse import protocol_constants, replies
 from holdfast.wire.fuse.node_table import Handles
 from holdfast.wire.fuse.protocol_constants import Opcode
-from holdfast.wire.fuse.replies import Opened
+from holdfast.wire.fuse.replies import OpenedFile
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.bridge.passthrough._backing_files import BackingFiles
     from holdfast.bridge.passthrough._cache_invalidation import CacheInvalidator
     from holdfast.bridge.passthrough._cache_validity import CacheValidity
-    from holdfast.bridge.passthrough._fd_budget import Share
+    from holdfast.bridge.passthrough._fd_budget import MountFdBudget
     from holdfast.bridge.passthrough._host_interface import BridgeHost, Callers
     from holdfast.bridge.passthrough._node import Node
     from holdfast.bridge.passthrough._node_registry import NodeRegistry
@@ -54,7 +54,7 @@ _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Handle(NamedTuple):
+class FileHandle(NamedTuple):
     """An open file."""
 
     kept: Node
@@ -87,25 +87,25 @@ class OpenRequests:
 
     def __init__(
         self,
-        world: BridgeHost,
+        host: BridgeHost,
         objects: NodeRegistry,
         shown: CacheValidity,
         callers: Callers,
         backings: BackingFiles,
-        share: Share,
+        share: MountFdBudget,
         teller: CacheInvalidator,
         *,
         most: int,
     ) -> None:
         """At most ``most`` files may be open at a time, and as many as the mount's ``share`` has room for."""
-        self._world = world
+        self._host = host
         self._objects = objects
         self._shown = shown
         self._callers = callers
         self._backings = backings
         self._share = share
         self._teller = teller
-        self._handles: Handles[Handle] = Handles(most)
+        self._handles: Handles[FileHandle] = Handles(most)
 
     def operations(self) -> Mapping[int, Operation]:
         """By opcode."""
@@ -122,7 +122,7 @@ class OpenRequests:
             self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
             self._share.give()
 
-    def handle(self, node: int, number: int) -> Handle:
+    def handle(self, node: int, number: int) -> FileHandle:
         """What a request that has a handle means. Raises `FormatError`."""
         return self._handles.get(number, node)
 
@@ -136,20 +136,20 @@ class OpenRequests:
         self._handles.check_room()
         with self._share.one_more(), self._reached(header.node, body.flags) as thing:
             fd = self._opened(header, thing, body.flags, body.open_flags)
-            self._objects.read(self._objects[header.node])
+            self._objects.note_read(self._objects[header.node])
             opened = self._added(header, header.node, fd, body.flags)
             if opened.backing and _may_map(body.flags):
-                self._teller.mappable(header.node)
+                self._teller.note_mappable(header.node)
             return replies.opened(header.unique, opened)
 
     @contextmanager
     def _reached(self, node: int, flags: int) -> Generator[LocatedNode]:
         """What is to be opened. Where it is, is asked only if it may be changed."""
         if flags & _CHANGING:
-            with self._objects.thing(node) as thing:
+            with self._objects.located(node) as thing:
                 yield thing
         else:
-            with self._objects.opened(node) as fd:
+            with self._objects.descriptor(node) as fd:
                 yield LocatedNode(fd, None)
 
     def _opened(self, header: Header, thing: LocatedNode, flags: int, open_flags: int) -> int:
@@ -162,7 +162,7 @@ class OpenRequests:
                 self.capture(header, thing, found, risk_of(flags))
                 if flags & os.O_TRUNC:
                     with self._callers.stripping(header, open_flags & protocol_constants.OPEN_KILL_SUIDGID):
-                        os.truncate(fd if flags & os.O_ACCMODE in _CAN_WRITE else through(fd), 0)
+                        os.truncate(fd if flags & os.O_ACCMODE in _CAN_WRITE else proc_path(fd), 0)
         except BaseException:
             os.close(fd)
             raise
@@ -178,9 +178,9 @@ class OpenRequests:
             )
             for _ in range(_TRIES):
                 try:
-                    fd = self._world.interceptor.create(self._world.step(header.pid), place, "f", perform)
+                    fd = self._host.interceptor.create(self._host.step(header.pid), place, "f", perform)
                 except FileExistsError:
-                    # Somebody outside was quicker, and it is not to be created at any price.
+                    # Another process was quicker, and it is not to be created at any price.
                     if body.flags & os.O_EXCL:
                         raise
                 else:
@@ -190,7 +190,7 @@ class OpenRequests:
                 except FileNotFoundError:
                     continue
                 try:
-                    with self._objects.thing(node) as thing:
+                    with self._objects.located(node) as thing:
                         fd = self._opened(header, thing, body.flags, body.open_flags)
                         found = os.fstat(fd)
                     handle = self._added(header, node, fd, body.flags)
@@ -229,7 +229,7 @@ class OpenRequests:
         self._share.give()
         return replies.done(header.unique)
 
-    def _added(self, header: Header, node: int, fd: int, flags: int) -> Opened:
+    def _added(self, header: Header, node: int, fd: int, flags: int) -> OpenedFile:
         kept = self._objects[node]
         writes = bool(flags & _WRITING)
         self._objects.note_opened(kept, fd, writes=writes)
@@ -238,41 +238,41 @@ class OpenRequests:
             if backing and writes and header.uid and not kept.strips:
                 # Root had it opened, whose writes take no set-id bits away; and so would these not.
                 _strip(fd)
-            number = self._handles.add(node, Handle(kept, fd, flags, backing))
+            number = self._handles.add(node, FileHandle(kept, fd, flags, backing))
         except BaseException:
             self._backings.give(kept, backing)
             self._objects.close_opened(kept, fd, writes=writes)
             raise
-        return Opened(number, protocol_constants.FOPEN_PASSTHROUGH if backing else 0, backing)
+        return OpenedFile(number, protocol_constants.FOPEN_PASSTHROUGH if backing else 0, backing)
 
     # -- for others -----------------------------------------------------------------------------------------------
 
     def reopened(self, fd: int, flags: int) -> int:
         """Open a regular file again. Raises `OSError`, and `LaterError` while a process has a lease on it."""
         try:
-            opened = os.open(through(fd), flags | os.O_NONBLOCK | os.O_CLOEXEC)
+            opened = os.open(proc_path(fd), flags | os.O_NONBLOCK | os.O_CLOEXEC)
         except BlockingIOError as error:
             raise LaterError from error
         os.set_blocking(opened, True)
         return opened
 
-    def losing(self, header: Header, node: int, fd: int, lost: int) -> None:
+    def before_loss(self, header: Header, node: int, fd: int, lost: int) -> None:
         """Before so many bytes are lost by a descriptor that is open. Raises `OSError` and `HeldError`."""
-        if self._world.interceptor.is_guarded and lost > 0:
-            with self._objects.thing(node, fd) as thing:
+        if self._host.interceptor.is_guarded and lost > 0:
+            with self._objects.located(node, fd) as thing:
                 if thing.path is not None:
-                    self._world.interceptor.losing(self._world.step(header.pid), thing.place, thing.fd, lost)
+                    self._host.interceptor.before_loss(self._host.step(header.pid), thing.place, thing.fd, lost)
 
     def capture(self, header: Header, thing: LocatedNode, found: os.stat_result, risk: Risk) -> None:
         """Keep what a file holds before that may change. Raises `OSError`, `LaterError` and `HeldError`."""
-        interceptor, step = self._world.interceptor, self._world.step(header.pid)
+        interceptor, step = self._host.interceptor, self._host.step(header.pid)
         if thing.path is None:
-            if not interceptor.removed(step, thing.fd):
+            if not interceptor.release_removed(step, thing.fd):
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # the kernel looks it up again
             return
         if not is_patient() and (found.st_size > SLOW_BYTES or takes_long(found)):
             raise LaterError
-        interceptor.opening(step, thing.place, thing.fd, risk)
+        interceptor.before_open(step, thing.place, thing.fd, risk)
 
 
 class ContentRequests:
@@ -319,7 +319,7 @@ class ContentRequests:
         handle = self._opening.handle(header.node, body.handle)
         if body.mode & LOSING_MODES:
             size = os.fstat(handle.fd).st_size
-            self._opening.losing(header, header.node, handle.fd, min(body.length, size - body.offset))
+            self._opening.before_loss(header, header.node, handle.fd, min(body.length, size - body.offset))
         offset, length = ctypes.c_int64(body.offset), ctypes.c_int64(body.length)
         with self._callers.stripping(header, header.uid):
             failed = _libc.fallocate(handle.fd, body.mode, offset, length)

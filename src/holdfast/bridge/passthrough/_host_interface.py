@@ -5,7 +5,14 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.files.linux.process_credentials import FSETID, PAST_CHECKS, Credentials, assumed, masked, own_status
+from holdfast.files.linux.process_credentials import (
+    FSETID,
+    PAST_CHECKS,
+    Credentials,
+    assume_credentials,
+    own_status,
+    thread_umask,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,27 +63,27 @@ class Callers:
     def creating(self, header: Header, umask: int, extras: Extras, perform: Callable[[], T]) -> Callable[[], T]:
         """``perform``, so that what it creates is the caller's, by their umask.
 
-        Only root can give anything away; what anybody else serves is used by themselves alone.
+        Only root can give anything away; what other users serve is used by themselves alone.
         """
         own, groups = self._own, extras.groups
         is_own = own.uid != 0 or ((header.uid, header.gid) == own[:2] and not groups)
         mask = umask if self._masks else 0
 
         def performed() -> T:
-            with masked(mask):
+            with thread_umask(mask):
                 if is_own:
                     return perform()
-                with assumed(Credentials(header.uid, header.gid, groups, own.capabilities & PAST_CHECKS)):
+                with assume_credentials(Credentials(header.uid, header.gid, groups, own.capabilities & PAST_CHECKS)):
                     return perform()
 
         return performed
 
     def stripping(self, header: Header, strips: object) -> AbstractContextManager[None]:
         """What is done to a file inside takes its set-id bits away, if ``strips`` (what the kernel says of a caller who
-        may not set them). Anybody but root has that by themselves.
+        may not set them). Users other than root have that by themselves.
         """
         own = self._own
         if not strips or own.uid:
             return nullcontext()
         # (It counts whether they are of the file's group; of their other groups nothing is known.)
-        return assumed(Credentials(own.uid, header.gid, (), own.capabilities & ~FSETID))
+        return assume_credentials(Credentials(own.uid, header.gid, (), own.capabilities & ~FSETID))

@@ -29,7 +29,7 @@ _EXACT: Final = frozenset(
         0x794C7630,  # overlayfs
     )
 )
-"""File systems where a directory's times change with what is in it, for whoever asks next (linux/magic.h)."""
+"""File systems where a directory's times change with what is in it, for the process that asks next (linux/magic.h)."""
 _MARGIN_NS: Final = 100_000_000
 _COARSE_MARGIN_NS: Final = 4_000_000_000
 """Where times seem to be whole seconds."""
@@ -79,7 +79,7 @@ class CachedListing:
     def __init__(self) -> None:
         self._handles = 0
         self._is_mixed = False
-        """Something of another state may be kept, or on its way: until nobody has the directory open."""
+        """Something of another state may be kept, or on its way: until no process has the directory open."""
         self._stamp: Stamp | None = None
         """Of the state that readers were told."""
         self._until = 0.0
@@ -88,7 +88,7 @@ class CachedListing:
         self.read = 0
         """So many files of it were opened since then: what each is like is asked for again, as it was read (atime)."""
 
-    def opened(self, found: Stamp, now: float) -> bool:
+    def note_opened(self, found: Stamp, now: float) -> bool:
         """The directory has one more handle, and ``found`` is its stamp: whether what the kernel keeps may be used for
         that, and is worth it. If not, the kernel drops it.
         """
@@ -104,7 +104,7 @@ class CachedListing:
             # (To list it anew takes less than to be asked what each of many files is like.)
             return self.read * _READ_PART < max(self.told, _READ_PART)
 
-    def began(self, found: Stamp, until: float, *, is_settled: bool) -> None:
+    def note_reading(self, found: Stamp, until: float, *, is_settled: bool) -> None:
         """A handle is about to read from the start, what will be good for use ``until`` then."""
         with _lock:
             if self._stamp is None and is_settled:
@@ -114,7 +114,7 @@ class CachedListing:
             else:
                 self._is_mixed = True
 
-    def closed(self) -> None:
+    def note_closed(self) -> None:
         """A handle is closed, and nothing that it was told is on its way any more."""
         with _lock:
             self._handles -= 1

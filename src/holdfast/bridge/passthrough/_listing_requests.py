@@ -8,21 +8,21 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from holdfast.bridge.passthrough import _listing_cache as listed
+from holdfast.bridge.passthrough._listing_cache import is_settled, stamp
 from holdfast.files.linux.directory_entries import dirents
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import RefusedError
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.node_table import Handles
 from holdfast.wire.fuse.protocol_constants import FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, OFFSET_MAX, ROOT, Opcode
-from holdfast.wire.fuse.replies import Listing, Opened
+from holdfast.wire.fuse.replies import DirectoryListing, OpenedFile
 from holdfast.wire.fuse.request_errors import TOO_MANY
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from holdfast.bridge.passthrough._cache_validity import CacheValidity
-    from holdfast.bridge.passthrough._fd_budget import Share
+    from holdfast.bridge.passthrough._fd_budget import MountFdBudget
     from holdfast.bridge.passthrough._listing_cache import CachedListing
     from holdfast.bridge.passthrough._node_registry import NodeRegistry
     from holdfast.bridge.server.loop import Operation, Reply
@@ -78,7 +78,7 @@ class _Directory:
 class ListingRequests:
     """See the module."""
 
-    def __init__(self, objects: NodeRegistry, shown: CacheValidity, share: Share, *, most: int) -> None:
+    def __init__(self, objects: NodeRegistry, shown: CacheValidity, share: MountFdBudget, *, most: int) -> None:
         """At most ``most`` directories may be open at a time, and as many as the mount's ``share`` has room for."""
         self._objects = objects
         self._shown = shown
@@ -104,7 +104,7 @@ class ListingRequests:
         self._handles.check_room()
         with self._share.one_more():
             with self._objects.directory(header.node) as fd:
-                opened = os.open(through(fd), _DIRECTORY)
+                opened = os.open(proc_path(fd), _DIRECTORY)
             try:
                 kept = self._objects.listing(header.node) if self._shown.is_told else None
                 directory = _Directory(opened, kept)
@@ -115,9 +115,9 @@ class ListingRequests:
         flags = 0
         if kept is not None:
             flags = FOPEN_CACHE_DIR
-            if kept.opened(listed.stamp(os.fstat(opened)), time.monotonic()):
+            if kept.note_opened(stamp(os.fstat(opened)), time.monotonic()):
                 flags |= FOPEN_KEEP_CACHE
-        return replies.opened(header.unique, Opened(number, flags))
+        return replies.opened(header.unique, OpenedFile(number, flags))
 
     def _releasedir(self, header: Header, body: request_bodies.Release) -> Reply:
         self._close(self._handles.release(body.handle, header.node))
@@ -125,7 +125,7 @@ class ListingRequests:
 
     def _close(self, directory: _Directory) -> None:
         if directory.listed is not None:
-            directory.listed.closed()
+            directory.listed.note_closed()
         os.close(directory.fd)
         self._share.give()
 
@@ -135,7 +135,7 @@ class ListingRequests:
         return replies.done(header.unique)
 
     def _readdir(self, header: Header, body: request_bodies.Read) -> Reply:
-        listing, count = Listing(body.size), 0
+        listing, count = DirectoryListing(body.size), 0
         directory = self._begun(header, body)
         with directory.lock:
             for name, inode, type_, offset in directory.entries(body.offset):
@@ -148,7 +148,7 @@ class ListingRequests:
         return replies.data(header.unique, listing.data)
 
     def _readdirplus(self, header: Header, body: request_bodies.Read) -> Reply:
-        listing, count = Listing(body.size), 0
+        listing, count = DirectoryListing(body.size), 0
         directory = self._begun(header, body)
         with directory.lock:
             for name, inode, type_, offset in directory.entries(body.offset):
@@ -161,7 +161,7 @@ class ListingRequests:
                     except OSError as error:
                         if error.errno == errno.ENOENT:
                             continue  # it was removed meanwhile, or is not to be seen
-                        # (What it is like is said when somebody asks.)
+                        # (What it is like is said when a process asks.)
                     except RefusedError as error:
                         if error.code != TOO_MANY:
                             raise
@@ -176,9 +176,9 @@ class ListingRequests:
         if body.offset > OFFSET_MAX:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         if not body.offset and directory.listed is not None:
-            found = listed.stamp(os.fstat(directory.fd))
+            found = stamp(os.fstat(directory.fd))
             until = time.monotonic() + self._shown.good_for
-            directory.listed.began(found, until, is_settled=listed.is_settled(found, time.time_ns()))
+            directory.listed.note_reading(found, until, is_settled=is_settled(found, time.time_ns()))
         return directory
 
     @staticmethod

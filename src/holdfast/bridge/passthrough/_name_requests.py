@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.server.request_threads import LaterError
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, renameat2
 from holdfast.model.errors import RefusedError
 from holdfast.undo.journal.records import file_type
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class NameRequests:
     """See the module."""
 
-    def __init__(self, world: BridgeHost, objects: NodeRegistry, shown: CacheValidity, callers: Callers) -> None:
-        self._world = world
+    def __init__(self, host: BridgeHost, objects: NodeRegistry, shown: CacheValidity, callers: Callers) -> None:
+        self._host = host
         self._objects = objects
         self._shown = shown
         self._callers = callers
@@ -67,7 +67,7 @@ class NameRequests:
         return replies.entry(header.unique, self._shown.entry(node, found))
 
     def _readlink(self, header: Header, _: request_bodies.Nothing) -> Reply:
-        with self._objects.opened(header.node) as fd:
+        with self._objects.descriptor(header.node) as fd:
             return replies.data(header.unique, os.readlink(b"", dir_fd=fd))
 
     # -- made -----------------------------------------------------------------------------------------------------
@@ -102,16 +102,16 @@ class NameRequests:
         with self._objects.directory(header.node) as dir_fd:
             place = self._objects.place(header.node, dir_fd, name)
             performed = self._callers.creating(header, umask, extras, lambda: perform(dir_fd))
-            self._world.interceptor.create(self._world.step(header.pid), place, type_, performed)
+            self._host.interceptor.create(self._host.step(header.pid), place, type_, performed)
             return self._entered(header, dir_fd, name)
 
     def _link(self, header: Header, body: request_bodies.Link) -> Reply:
-        interceptor, step = self._world.interceptor, self._world.step(header.pid)
-        with self._objects.directory(header.node) as dir_fd, self._objects.thing(body.node) as source:
+        interceptor, step = self._host.interceptor, self._host.step(header.pid)
+        with self._objects.directory(header.node) as dir_fd, self._objects.located(body.node) as source:
             place = self._objects.place(header.node, dir_fd, body.name)
 
             def perform() -> None:
-                os.link(through(source.fd), body.name, dst_dir_fd=dir_fd, follow_symlinks=True)
+                os.link(proc_path(source.fd), body.name, dst_dir_fd=dir_fd, follow_symlinks=True)
 
             found = os.fstat(source.fd)
             if source.path is not None:
@@ -128,17 +128,15 @@ class NameRequests:
     def _unlink(self, header: Header, body: request_bodies.Name) -> Reply:
         with self._objects.directory(header.node) as dir_fd:
             place = self._objects.place(header.node, dir_fd, body.name)
-            self._world.interceptor.unlink(
-                self._world.step(header.pid), place, lambda: os.unlink(body.name, dir_fd=dir_fd)
+            self._host.interceptor.unlink(
+                self._host.step(header.pid), place, lambda: os.unlink(body.name, dir_fd=dir_fd)
             )
         return replies.done(header.unique)
 
     def _rmdir(self, header: Header, body: request_bodies.Name) -> Reply:
         with self._objects.directory(header.node) as dir_fd:
             place = self._objects.place(header.node, dir_fd, body.name)
-            self._world.interceptor.rmdir(
-                self._world.step(header.pid), place, lambda: os.rmdir(body.name, dir_fd=dir_fd)
-            )
+            self._host.interceptor.rmdir(self._host.step(header.pid), place, lambda: os.rmdir(body.name, dir_fd=dir_fd))
         return replies.done(header.unique)
 
     def _rename(self, header: Header, body: request_bodies.Rename) -> Reply:
@@ -149,14 +147,14 @@ class NameRequests:
         with objects.directory(header.node) as dir_fd, objects.directory(body.parent) as new_dir_fd:
             source = objects.place(header.node, dir_fd, name)
             target = objects.place(body.parent, new_dir_fd, new_name)
-            self._world.interceptor.rename(
-                self._world.step(header.pid),
+            self._host.interceptor.rename(
+                self._host.step(header.pid),
                 source,
                 target,
                 body.flags,
                 lambda: renameat2(dir_fd, name, new_dir_fd, new_name, body.flags),
             )
-            objects.moved(body.parent, new_dir_fd, new_name)
+            objects.note_moved(body.parent, new_dir_fd, new_name)
             if body.flags & RENAME_EXCHANGE:
-                objects.moved(header.node, dir_fd, name)
+                objects.note_moved(header.node, dir_fd, name)
         return replies.done(header.unique)

@@ -74,6 +74,6 @@ class LocatedNode(NamedTuple):
         return Place(-1, b"", self.path or b"")
 
 
-def stale() -> OSError:
+def stale_error() -> OSError:
     """It cannot be reached any more; the kernel looks it up again."""
     return OSError(errno.ESTALE, os.strerror(errno.ESTALE))

@@ -3,7 +3,7 @@
 By its file handle root can open an object whatever has become of its names. Without that privilege, or where the file
 system opens no handles, it is reached by the name that it was last found under, in a directory that is reached
 likewise, and is taken for itself only if it is the same object. Some directories stay open. No link is ever followed,
-nor anybody's ``..``.
+nor by any ``..``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from holdfast.bridge.passthrough._node import OBJECT, stale
+from holdfast.bridge.passthrough._node import OBJECT, stale_error
 from holdfast.files.linux.file_handle import handle_of, identity
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.syscalls import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, openat2
 from holdfast.files.watch.event_syscalls import open_by_handle
 from holdfast.model.errors import FormatError
@@ -103,12 +103,12 @@ class NodeAccess:
         """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
         return BorrowedDirectory(self, node)
 
-    def by_name(self, kept: Node) -> int:
+    def directory_by_name(self, kept: Node) -> int:
         """-1 if it has none that it was found under."""
-        return self.found(kept)[0]
+        return self.last_name(kept)[0]
 
-    def found(self, kept: Node) -> tuple[int, int, bytes]:
-        """`by_name`, and the name that it has now: the node of the directory, and the name in that."""
+    def last_name(self, kept: Node) -> tuple[int, int, bytes]:
+        """`directory_by_name`, and the name that it has now: the node of the directory, and the name in that."""
         for parent, name in ((kept.parent, kept.name), *kept.others):
             if not name:
                 continue
@@ -178,7 +178,7 @@ class NodeAccess:
         seen: set[int] = set()
         while node != ROOT:
             if node in seen:
-                raise stale()  # what was known of some of them is long out of date
+                raise stale_error()  # what was known of some of them is long out of date
             seen.add(node)
             way.append(kept)
             node, kept = kept.parent, self._nodes[kept.parent]
@@ -187,13 +187,13 @@ class NodeAccess:
             try:
                 inner = os.open(each.name, OBJECT | os.O_DIRECTORY, dir_fd=fd)
             except (FileNotFoundError, NotADirectoryError):
-                raise stale() from None
+                raise stale_error() from None
             finally:
                 os.close(fd)
             fd = inner
             if identity(fd, b"") != each.identity:
                 os.close(fd)
-                raise stale()
+                raise stale_error()
         return fd
 
 
@@ -257,4 +257,4 @@ class NodePaths:
 
 
 def _absolute(fd: int) -> bytes:
-    return os.fsencode(os.readlink(through(fd)))
+    return os.fsencode(os.readlink(proc_path(fd)))

@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.passthrough._listing_cache import CachedListing, drops_when_opened, is_exact
-from holdfast.bridge.passthrough._node import OBJECT, LocatedNode, Node, stale
+from holdfast.bridge.passthrough._node import OBJECT, LocatedNode, Node, stale_error
 from holdfast.bridge.passthrough._node_access import NodeAccess, NodePaths
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.file_lease import Writer, writer_of
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.syscalls import mount_id
 from holdfast.model.errors import FormatError, RefusedError
 from holdfast.undo.interceptor import Place
-from holdfast.undo.leased_writes import AT_ONCE
+from holdfast.undo.whole_writes import AT_ONCE
 from holdfast.wire.fuse.node_table import Nodes
 from holdfast.wire.fuse.protocol_constants import ROOT
 
@@ -47,7 +47,7 @@ class NodeRegistry:
         self._is_exact = is_exact(root_fd) and drops_when_opened(os.uname().release)
         self._device = os.fstat(root_fd).st_dev
         self._mount = mount_id(root_fd)
-        self.whereabouts = NodePaths(root_fd)
+        self.paths = NodePaths(root_fd)
         self._hidden = frozenset(self._key(os.fstat(fd), identity(fd, b"")) for fd in hidden)
         self._hidden_fds = hidden
         self._hidden_inodes = frozenset(os.fstat(fd).st_ino for fd in hidden)
@@ -57,7 +57,7 @@ class NodeRegistry:
         self._most = most
         self._enough = most // 2
         self.crowded: Callable[[], object] = lambda: None
-        """Called, at any time and from any thread, when the kernel should forget something: see `spare`."""
+        """Called, at any time and from any thread, when the kernel should forget something: see `unused_names`."""
         self._reach = NodeAccess(root_fd, own, self._nodes)
         self._written: Counter[int] = Counter()
         self._mapped: dict[int, os.stat_result] = {}
@@ -119,16 +119,16 @@ class NodeRegistry:
         others = [one for one in ((kept.parent, kept.name), *kept.others) if one != (parent, name)]
         kept.parent, kept.name, kept.others = parent, name, tuple(others[:_MOST_NAMES])
 
-    def found(self, dir_fd: int, name: bytes = b"") -> int | None:
+    def known_node(self, dir_fd: int, name: bytes = b"") -> int | None:
         """The node of a name in a directory (or of the directory), if the kernel knows it. Raises `OSError`."""
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False) if name else os.fstat(dir_fd)
         return self._nodes.find(self._key(found, identity(dir_fd, name)))
 
-    def known(self) -> list[tuple[int, int, bytes]]:
+    def known_nodes(self) -> list[tuple[int, int, bytes]]:
         """All nodes that the kernel knows, each with where it was last found."""
         return [(node, kept.parent, kept.name) for node, kept in self._nodes.items()]
 
-    def spare(self) -> list[tuple[int, bytes]]:
+    def unused_names(self) -> list[tuple[int, bytes]]:
         """The names, each with its directory's node, of files that the kernel has known for long and no process has
         open. There are enough others for a while.
         """
@@ -163,16 +163,16 @@ class NodeRegistry:
                 kept.listed = CachedListing()
             return kept.listed
 
-    def read(self, kept: Node) -> None:
+    def note_read(self, kept: Node) -> None:
         """A file was opened, where it was last found."""
         above = self._nodes.get(kept.parent)
         if above is not None and above.listed is not None:
             above.listed.read += 1
 
-    def moved(self, parent: int, dir_fd: int, name: bytes) -> None:
+    def note_moved(self, parent: int, dir_fd: int, name: bytes) -> None:
         """What is at the name now has been moved there."""
         try:
-            node = self.found(dir_fd, name)
+            node = self.known_node(dir_fd, name)
         except OSError:
             return  # it is elsewhere by now, and will be found there
         if node is not None and node != ROOT:
@@ -194,7 +194,7 @@ class NodeRegistry:
         return self._reach.directory(node)
 
     @contextmanager
-    def opened(self, node: int, handle: int | None = None) -> Generator[int]:
+    def descriptor(self, node: int, handle: int | None = None) -> Generator[int]:
         """A descriptor of any object, borrowed: ``handle`` if there is one."""
         if handle is not None:
             yield handle
@@ -211,12 +211,12 @@ class NodeRegistry:
             os.close(fd)
 
     @contextmanager
-    def thing(self, node: int, handle: int | None = None) -> Generator[LocatedNode]:
-        """As `opened`, and where it is."""
-        with self.opened(node, handle) as fd:
+    def located(self, node: int, handle: int | None = None) -> Generator[LocatedNode]:
+        """As `descriptor`, and where it is."""
+        with self.descriptor(node, handle) as fd:
             path = self._path(node, fd)
             kept = self._nodes[node]
-            if path is not None or kept.is_directory or (other := self._reach.by_name(kept)) < 0:
+            if path is not None or kept.is_directory or (other := self._reach.directory_by_name(kept)) < 0:
                 yield LocatedNode(fd, path)
                 return
             # The name that it was opened by is gone, and it has another one.
@@ -235,7 +235,7 @@ class NodeRegistry:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         path = b"%b/%b" % (path, name) if path else name
         for fd in self._hidden_fds:
-            hidden = self.whereabouts.path(fd)
+            hidden = self.paths.path(fd)
             if hidden is not None and (hidden == path or hidden.startswith(path + b"/")):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return Place(dir_fd, name, path)
@@ -245,33 +245,33 @@ class NodeRegistry:
         below: list[bytes] = []
         while True:
             try:
-                path = self.whereabouts.path(fd) if not below else self._known_path(node)
+                path = self.paths.path(fd) if not below else self._known_path(node)
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
             else:
                 return path if path is None or not below else b"/".join((path, *reversed(below)))
             # (The name that it was found under last may be gone, and another one be left.)
-            other, node, name = self._reach.found(self._nodes[node])
+            other, node, name = self._reach.last_name(self._nodes[node])
             if other < 0:
-                raise stale()
+                raise stale_error()
             os.close(other)
             below.append(name)
 
     def _known_path(self, node: int) -> bytes | None:
         with self.directory(node) as fd:
-            return self.whereabouts.path(fd)
+            return self.paths.path(fd)
 
     def _open_file(self, kept: Node) -> int:
         # By a name first: then the kernel knows where it is.
-        if (fd := self._reach.by_name(kept)) >= 0:
+        if (fd := self._reach.directory_by_name(kept)) >= 0:
             return fd
         with self._lock:
             if kept.open:
                 return os.dup(next(iter(kept.open)))
         if (fd := self._reach.by_handle(kept)) >= 0:
             return fd
-        raise stale()
+        raise stale_error()
 
     # -- what is open ---------------------------------------------------------------------------------------------
 
@@ -301,22 +301,22 @@ class NodeRegistry:
 
     def is_written(self, node: int) -> bool:
         """Whether a process can write to it now, through a mapping, too. (True where that cannot be told.)"""
-        return bool(self._nodes[node].writers) or self._by_mapping(node) is not Writer.NONE
+        return bool(self._nodes[node].writers) or self._by_mapping(node) is not WriterStatus.NONE
 
-    def _by_mapping(self, node: int) -> Writer:
+    def _by_mapping(self, node: int) -> WriterStatus:
         noted = self._mapped.get(node)
         if noted is None:
-            return Writer.NONE
+            return WriterStatus.NONE
         try:
-            with self.opened(node) as fd:
-                file = os.open(through(fd), os.O_RDONLY | AT_ONCE)
+            with self.descriptor(node) as fd:
+                file = os.open(proc_path(fd), os.O_RDONLY | AT_ONCE)
         except (FormatError, OSError):
-            return Writer.UNTOLD  # it is forgotten, has no name, or somebody has a lease on it
+            return WriterStatus.UNSUPPORTED  # it is forgotten, has no name, or a process has a lease on it
         try:
             writer = writer_of(file)
         finally:
             os.close(file)
-        if writer is Writer.NONE and self._mapped.get(node) is noted:
+        if writer is WriterStatus.NONE and self._mapped.get(node) is noted:
             self._mapped.pop(node, None)
         return writer
 
@@ -326,4 +326,4 @@ class NodeRegistry:
         with self._lock:
             opened = frozenset(self._written)
         noted = tuple(self._mapped.items())
-        return opened.union(found.st_ino for node, found in noted if self._by_mapping(node) is Writer.SOME)
+        return opened.union(found.st_ino for node, found in noted if self._by_mapping(node) is WriterStatus.SOME)

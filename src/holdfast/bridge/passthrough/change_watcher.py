@@ -72,9 +72,9 @@ class ChangeWatcher:
         if self._teller is None:
             return
         if not path or mask & Q_OVERFLOW:
-            self._teller.everything()
+            self._teller.invalidate_all()
         else:
-            self._teller.changed(path, mask)
+            self._teller.note_changed(path, mask)
 
 
 def watch_changes(root: bytes, own: ServingThreads) -> ChangeWatcher | None:

@@ -14,7 +14,7 @@ from holdfast.bridge.passthrough._attribute_requests import AttributeRequests
 from holdfast.bridge.passthrough._backing_files import BackingFiles
 from holdfast.bridge.passthrough._cache_invalidation import CacheInvalidator
 from holdfast.bridge.passthrough._cache_validity import CacheValidity
-from holdfast.bridge.passthrough._fd_budget import ROOM
+from holdfast.bridge.passthrough._fd_budget import FD_BUDGET
 from holdfast.bridge.passthrough._file_requests import MOST_HANDLES, ContentRequests, OpenRequests
 from holdfast.bridge.passthrough._host_interface import Callers
 from holdfast.bridge.passthrough._listing_requests import ListingRequests
@@ -41,19 +41,19 @@ class PassthroughTree:
     """`FileSystem` of a directory."""
 
     def __init__(
-        self, world: BridgeHost, kept: LogNames, device: int, *, passes: bool = True, is_told: bool = False
+        self, host: BridgeHost, kept: LogNames, device: int, *, passes: bool = True, is_told: bool = False
     ) -> None:
         """``device`` is the mounted one, borrowed; if it ``passes``, the kernel reads and writes itself where it can.
-        ``is_told``: `teller` hears of all that others change, at once.
+        ``is_told``: `invalidator` is told of all that others change, at once.
         """
-        self._world = world
+        self._host = host
         self._device = device if passes else None
-        self.objects = NodeRegistry(world.root_fd, world.hidden)
-        self.invalidator = CacheInvalidator(device, world.root_fd, self.objects)
+        self.objects = NodeRegistry(host.root_fd, host.hidden)
+        self.invalidator = CacheInvalidator(device, host.root_fd, self.objects)
         self.objects.crowded = self.invalidator.thin_out
         self._shown = CacheValidity(self.objects, kept, is_told=is_told)
         self._opening: OpenRequests | None = None
-        self._share = ROOM.share()
+        self._share = FD_BUDGET.share()
         self._listings = ListingRequests(self.objects, self._shown, self._share, most=MOST_HANDLES)
 
     def wishes(self) -> Wishes:
@@ -65,19 +65,19 @@ class PassthroughTree:
 
     def operations(self, terms: Terms) -> Mapping[int, Operation]:
         """See `FileSystem.operations`."""
-        world, objects, shown = self._world, self.objects, self._shown
+        host, objects, shown = self._host, self.objects, self._shown
         callers = Callers(masks=bool(terms.flags & Init.DONT_MASK))
         self.invalidator.expires = bool(terms.flags & Init.HAS_EXPIRE_ONLY)
         backings = BackingFiles(self._device if terms.flags & Init.PASSTHROUGH else None)
         self._opening = opening = OpenRequests(
-            world, objects, shown, callers, backings, self._share, self.invalidator, most=MOST_HANDLES
+            host, objects, shown, callers, backings, self._share, self.invalidator, most=MOST_HANDLES
         )
         return {
             Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._forget,
             Opcode.INTERRUPT: _go_on,
-            **NameRequests(world, objects, shown, callers).operations(),
-            **AttributeRequests(world, objects, shown, callers, opening).operations(),
+            **NameRequests(host, objects, shown, callers).operations(),
+            **AttributeRequests(host, objects, shown, callers, opening).operations(),
             **opening.operations(),
             **ContentRequests(opening, callers).operations(),
             **self._listings.operations(),

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.bridge.server.request_threads import LaterError, Leader, ServingThreads, SlowRequests
-from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, lacks_room
+from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, out_of_space_errno
 from holdfast.model.log import Log
 from holdfast.undo.interceptor import StepEndedError
 from holdfast.wire.fuse import negotiation, replies
@@ -72,8 +72,8 @@ class FileSystem(Protocol):
 
         An operation runs on any thread, beside others, and ends by itself. It raises `OSError` for what it refuses;
         and, before anything has happened, `LaterError`, `HeldError` or `StepEndedError`, to be called again by a thread
-        where nobody else waits (`holdfast.bridge.server.request_threads`), again and again for some seconds: a
-        safeguard that nobody has answered by then denies (EPERM). Anything else that it raises is EIO for whoever
+        where no other request waits (`holdfast.bridge.server.request_threads`), again and again for some seconds: a
+        safeguard that was not answered by then denies (EPERM). Anything else that it raises is EIO for the process that
         asked, and logged: an error of the store, or our own mistake.
         """
         ...
@@ -82,8 +82,9 @@ class FileSystem(Protocol):
 class FuseServer:
     """Serves one mounted device until that is gone, or `stop`.
 
-    Whoever waits for an answer is never left: what fails is answered with an error, and when the device is closed the
-    kernel answers the rest. INTERRUPT is told once that nothing here waits for long, and does not come again.
+    A process that waits for an answer is never left: what fails is answered with an error, and when the device is
+    closed the kernel answers the rest. INTERRUPT is told once that nothing here waits for long, and does not come
+    again.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class FuseServer:
     ) -> None:
         """``device`` is mounted already, stays the caller's, and becomes non-blocking. ``alone``: one thread answers,
         and others as soon as it is kept; else all do. ``own`` is told which threads these are, ``lapsed`` of each
-        ticket that nobody has answered while its operation could be kept back: what it holds is to be refused soon.
+        ticket that was not answered while its operation could be kept back: what it holds is to be refused soon.
         """
         self._device = device
         self._file_system = file_system
@@ -122,7 +123,7 @@ class FuseServer:
         os.set_blocking(self._device, False)
         terms = self._negotiate()
         decoder, operations = Decoder(terms), self._file_system.operations(terms)
-        # Signals are for the threads that wait for them: one that came here would wake nobody.
+        # Signals are for the threads that wait for them: one that came here would wake none of them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             for number in range(self._count):
@@ -217,15 +218,15 @@ class FuseServer:
     def _serve(self, number: int, decoder: Decoder, operations: Mapping[int, Operation], buffer: bytearray) -> None:
         turns = self._turns
         try:
-            with self._own.joined(), self._poll() as poll:
+            with self._own.registered(), self._poll() as poll:
                 while turns.wait(number):
                     while turns.leads(number):
                         if (frame := self._read(buffer, poll, number)) is None:
                             return
-                        turns.took(number)
+                        turns.note_taken(number)
                         self._handle(decoder, operations, frame, number)
                     self._at_work[number] = False
-        except Exception:  # noqa: BLE001 - whoever waits for an answer has to get one: the device is given up
+        except Exception:  # noqa: BLE001 - a process that waits for an answer has to get one: the device is given up
             _LOG.exception("serving a mount has failed; it ends")
         finally:
             self._at_work[number] = False
@@ -242,7 +243,7 @@ class FuseServer:
                 poll.poll()
             else:
                 self._at_work[number] = False
-                self._turns.waits(number)
+                self._turns.note_waiting(number)
                 poll.poll()
                 self._at_work[number] = True
             try:
@@ -310,7 +311,7 @@ class FuseServer:
             try:
                 os.writev(self._device, (replies.error(header.unique, errno.EIO),))
             except OSError:
-                return  # it was taken after all, or nobody waits
+                return  # it was taken after all, or no process waits
 
 
 def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
@@ -327,7 +328,7 @@ def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
         if (isinstance(error, FormatError) and error.code != FormatError.code) or error.code == TOO_MANY:
             return replies.error(header.unique, errno_of(error))
         _LOG.error("a request of a mount has failed: %s", error.message, opcode=_name(header))
-        return replies.error(header.unique, lacks_room(error) or errno.EIO)
+        return replies.error(header.unique, out_of_space_errno(error) or errno.EIO)
     except Exception:  # noqa: BLE001 - one request fails, and the mount goes on
         _LOG.exception("a request of a mount has failed by a mistake of Holdfast's own", opcode=_name(header))
     return replies.error(header.unique, errno.EIO)

@@ -75,7 +75,7 @@ class Leader:
         """Whether a thread watches the leader: not where nothing is asked for a while."""
         return self._watcher is not None and not self._is_asleep
 
-    def took(self, number: int) -> None:
+    def note_taken(self, number: int) -> None:
         """The thread has taken a request."""
         if self._leader != number:
             return
@@ -86,7 +86,7 @@ class Leader:
                 self._is_asleep = False
                 self._call.notify()
 
-    def waits(self, number: int) -> None:
+    def note_waiting(self, number: int) -> None:
         """The thread waits for a request."""
         if self._leader == number:
             self._is_busy = False
@@ -111,7 +111,7 @@ class Leader:
         while self._leader is not None and not self._is_over:
             if quiet >= _QUIET_TICKS:
                 self._is_asleep = True
-                if not self._is_busy:  # (else `took` may not have seen that)
+                if not self._is_busy:  # (else `note_taken` may not have seen that)
                     self._call.wait()
                 self._is_asleep = False
                 quiet = 0
@@ -165,7 +165,7 @@ class SlowRequests:
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
-            with self._own.joined():
+            with self._own.registered():
                 self._do(work)
         finally:
             self._room.release()
@@ -196,7 +196,7 @@ class ServingThreads:
         return monotonic() < self._until.get(tid, 0.0)
 
     @contextmanager
-    def joined(self) -> Generator[None]:
+    def registered(self) -> Generator[None]:
         """For the length of the block, the thread that enters it is one."""
         me = threading.get_native_id()
         with self._lock:

@@ -9,7 +9,7 @@ from holdfast import UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.phrases import files, left_alone, only_there, reasons
 from holdfast.cli.session.list_info_history_branches import SHORT_HASH, branch_name
-from holdfast.cli.session.selection import add_options, opened, used
+from holdfast.cli.session.selection import add_options, open_session, use_session
 from holdfast.cli.terminal import show_path
 from holdfast.model.message_text import visible
 
@@ -27,10 +27,10 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
 def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.encoding import session_json
 
-    with used(console, arguments.session, arguments.agent) as session:
+    with use_session(console, arguments.session, arguments.agent) as session:
         point = session.checkpoint(arguments.message)
     if console.json:
-        console.give(session_json.saved(point))
+        console.give(session_json.session_checkpoint(point))
     else:
         tree = (point.state.tree or "")[:SHORT_HASH]
         console.say(f"Saved {session.id} as {point.hash[:SHORT_HASH]}, with checkpoint {tree}.")
@@ -49,7 +49,7 @@ def _branch(console: Console, arguments: argparse.Namespace) -> int:
 
     if arguments.remove and arguments.message:
         raise UsageError("--remove takes no --message")
-    with used(console, arguments.session, arguments.agent) as session:
+    with use_session(console, arguments.session, arguments.agent) as session:
         if arguments.remove:
             reference = session.remove_branch(arguments.name)
         else:
@@ -76,11 +76,11 @@ def _configure_checkout(parser: argparse.ArgumentParser) -> None:
 def _checkout(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.encoding import session_json
 
-    with opened(console, arguments.session, arguments.agent) as (_, session):
+    with open_session(console, arguments.session, arguments.agent) as (_, session):
         found = session.checkout(arguments.name)
     restored = found.restored
     if console.json:
-        console.give(session_json.checked_out(found))
+        console.give(session_json.checkout_result(found))
     else:
         where = show_path(os.fsencode(found.state.cwd))
         console.say(

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import Command, text
-from holdfast.cli.console import here
+from holdfast.cli.console import current_directory
 from holdfast.cli.plain_parser import REST
 from holdfast.cli.session.checkpoint_branch_checkout import BUSY
-from holdfast.cli.session.selection import add_options, opened
+from holdfast.cli.session.selection import add_options, open_session
 from holdfast.cli.terminal import is_terminal
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ def _configure_exec(parser: argparse.ArgumentParser) -> None:
 
 
 def _exec(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
     from holdfast.engine.sessions.shell.execution import Streams, execute
 
     command = command_of(arguments.words, "exec")
     if arguments.generated and arguments.input is None:
         raise UsageError("--generated says what became of --input", hint="give what was asked for with --input")
     with (
-        opened(console, arguments.session, arguments.agent, begins=True) as (_, session),
+        open_session(console, arguments.session, arguments.agent, begins=True) as (_, session),
         stopped_by_signals() as stop,
     ):
         entry = execute(
@@ -71,7 +71,7 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
         )
         assert entry.result is not None
         if console.json:
-            console.give(encoding_sessions.executed(session.id, entry, session.state.cwd, session.too_long))
+            console.give(session_json.exec_result(session.id, entry, session.state.cwd, session.too_long))
         elif entry.result.timed_out and not console.quiet:
             sys.stderr.write(f"holdfast: the command was ended: its time was over ({entry.duration_ms / 1000:.1f} s)\n")
     return entry.result.exit_code
@@ -118,7 +118,7 @@ def _shell(console: Console, arguments: argparse.Namespace) -> int:
         raise UsageError("`session shell` needs a terminal", hint="`holdfast session exec` runs one command")
     from holdfast.engine.sessions.shell.interactive_shell import interact
 
-    with opened(console, arguments.session, arguments.agent) as (_, session):
+    with open_session(console, arguments.session, arguments.agent) as (_, session):
         if not console.quiet:
             sys.stderr.write(f"holdfast: session {session.id}; `exit` leaves it as it is then\n")
         return interact(session)
@@ -133,14 +133,14 @@ def _configure_classify(parser: argparse.ArgumentParser) -> None:
 
 
 def _classify(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
     from holdfast.engine.safety.classify import classify
 
     command = command_of(arguments.words, "classify")
     root, cwd, env, programs = _surroundings(console, arguments)
     level = classify(command, cwd=cwd, root=root, env=env, programs=programs)
     if console.json:
-        console.give(encoding_sessions.classified(command, level))
+        console.give(session_json.classification(command, level))
     else:
         console.answer([level])
     return 0
@@ -152,13 +152,13 @@ def _surroundings(
     """The root, the directory and the variables: a session's, or where there is none, those of this process; and what
     the settings say of programs.
     """
-    from holdfast.cli.session.selection import all_of, choose
+    from holdfast.cli.session.selection import choose_session, open_sessions
     from holdfast.engine.sessions.state import journal
 
-    with all_of(console, arguments.agent) as sessions:
+    with open_sessions(console, arguments.agent) as sessions:
         programs = sessions.programs
         try:
-            info = sessions.info(choose(console, sessions, arguments.session))
+            info = sessions.info(choose_session(console, sessions, arguments.session))
         except NotFoundError:
             if arguments.session is not None:
                 raise
@@ -166,7 +166,7 @@ def _surroundings(
     if info is not None and info.root is not None and info.state is not None:
         env = journal.environment(info.state, os.environ)
         return info.root, journal.absolute(info.root, info.state.cwd), env, programs
-    directory = os.path.realpath(os.fsencode(console.directory or here()))
+    directory = os.path.realpath(os.fsencode(console.directory or current_directory()))
     try:
         with console.open(offer=False) as workspace:
             return workspace.path, directory, dict(os.environ), programs

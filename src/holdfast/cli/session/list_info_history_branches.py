@@ -1,4 +1,4 @@
-"""``session list``, ``info``, ``history`` and ``branches``: looking, which waits for nobody."""
+"""``session list``, ``info``, ``history`` and ``branches``: looking, which waits for no lock."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command, whole_number
-from holdfast.cli.console import here
-from holdfast.cli.session.selection import add_options, all_of, choose
+from holdfast.cli.console import current_directory
+from holdfast.cli.session.selection import add_options, choose_session, open_sessions
 from holdfast.cli.terminal import show_path, when
 from holdfast.model.message_text import plural, size, visible
 
@@ -30,12 +30,12 @@ def _configure_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
 
-    with all_of(console) as sessions:
-        found = sessions.list(None if arguments.all else os.fsencode(console.directory or here()))
+    with open_sessions(console) as sessions:
+        found = sessions.list(None if arguments.all else os.fsencode(console.directory or current_directory()))
     if console.json:
-        console.give({"sessions": [encoding_sessions.info(one) for one in found]})
+        console.give({"sessions": [session_json.info(one) for one in found]})
     else:
         console.answer(_line(console, one) for one in reversed(found))
     return 0
@@ -68,12 +68,12 @@ def _configure_info(parser: argparse.ArgumentParser) -> None:
 
 
 def _info(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
 
-    with all_of(console, arguments.agent) as sessions:
-        found = sessions.info(choose(console, sessions, arguments.session))
+    with open_sessions(console, arguments.agent) as sessions:
+        found = sessions.info(choose_session(console, sessions, arguments.session))
     if console.json:
-        console.give(encoding_sessions.info(found))
+        console.give(session_json.info(found))
     else:
         console.answer(_about(found))
     return 0
@@ -123,20 +123,20 @@ def _configure_history(parser: argparse.ArgumentParser) -> None:
 
 
 def _history(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
 
-    with all_of(console, arguments.agent) as sessions:
-        session = choose(console, sessions, arguments.session)
+    with open_sessions(console, arguments.agent) as sessions:
+        session = choose_session(console, sessions, arguments.session)
         found = sessions.history(session, arguments.limit)
         if arguments.limit is not None and len(found) >= arguments.limit:
-            dropped = None  # nobody has looked so far
+            dropped = None  # no sweep has looked so far
         elif found:
             dropped = found[-1].seq - 1
         else:
             state = sessions.info(session).state
             dropped = 0 if state is None else state.seq
     if console.json:
-        console.give(encoding_sessions.history(session, found, dropped))
+        console.give(session_json.history(session, found, dropped))
     else:
         console.answer(_history_lines(console, found, dropped, with_output=arguments.output))
     return 0
@@ -183,13 +183,13 @@ def _configure_branches(parser: argparse.ArgumentParser) -> None:
 
 
 def _branches(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
 
-    with all_of(console, arguments.agent) as sessions:
-        session = choose(console, sessions, arguments.session)
+    with open_sessions(console, arguments.agent) as sessions:
+        session = choose_session(console, sessions, arguments.session)
         found = sessions.branches(session)
     if console.json:
-        console.give({"session": session, "branches": [encoding_sessions.reference(one) for one in found]})
+        console.give({"session": session, "branches": [session_json.reference(one) for one in found]})
     else:
         console.answer(_branch(console, one) for one in found)
     return 0

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.phrases import changed, files, left_alone, named, only_there, reasons, short, uncaptured
-from holdfast.cli.session.selection import add_options, opened
+from holdfast.cli.phrases import changed, checkpoint_title, files, left_alone, only_there, reasons, short, uncaptured
+from holdfast.cli.session.selection import add_options, open_session
 from holdfast.cli.terminal import show_path
 from holdfast.model.message_text import plural, visible
 from holdfast.model.paths import display
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.engine.merging.three_way import Conflict, Prefer
-    from holdfast.engine.sessions.exchange.bisection import Bisected, Tried
-    from holdfast.engine.sessions.exchange.command_replay import Repeated, Replayed
-    from holdfast.engine.sessions.exchange.state_merge import SessionMerged
+    from holdfast.engine.merging.three_way import MergeConflict, Prefer
+    from holdfast.engine.sessions.exchange.bisection import BisectResult, TriedState
+    from holdfast.engine.sessions.exchange.command_replay import RepeatedCommand, ReplayResult
+    from holdfast.engine.sessions.exchange.state_merge import SessionMerge
 
 _SHOWN = 20
 _PLACED: dict[Prefer, str] = {"ours": "this session's", "theirs": "the other's"}
@@ -56,7 +56,7 @@ def _configure_conflicts(parser: argparse.ArgumentParser) -> None:
 def _merge(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.sessions.exchange.state_merge import merge
 
-    with opened(console, arguments.session, arguments.agent) as (make, session):
+    with open_session(console, arguments.session, arguments.agent) as (make, session):
         found = merge(make, session, arguments.other, prefer=arguments.prefer, dry_run=arguments.dry_run)
     return _merged(console, arguments, found, f"the session {visible(found.source)}")
 
@@ -64,7 +64,7 @@ def _merge(console: Console, arguments: argparse.Namespace) -> int:
 def _pick(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.sessions.exchange.state_merge import find_command, history_of, pick
 
-    with opened(console, arguments.session, arguments.agent) as (make, session):
+    with open_session(console, arguments.session, arguments.agent) as (make, session):
         with make() as sessions:
             source, history = history_of(sessions, arguments.other)
             entry = find_command(history, arguments.which)
@@ -72,7 +72,7 @@ def _pick(console: Console, arguments: argparse.Namespace) -> int:
     return _merged(console, arguments, found, f"the command {entry.seq} of {visible(source)}")
 
 
-def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerged, what: str) -> int:
+def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge, what: str) -> int:
     from holdfast.engine.experiments import experiment_json
 
     plan = found.merged.plan
@@ -114,7 +114,7 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
     return 0
 
 
-def _what_settles(conflicts: Sequence[Conflict]) -> str:
+def _what_settles(conflicts: Sequence[MergeConflict]) -> str:
     in_the_way = sum(one.why == "in_the_way" for one in conflicts)
     if not in_the_way:
         return "change one side so that they agree, or settle it with --prefer ours or --prefer theirs"
@@ -122,15 +122,15 @@ def _what_settles(conflicts: Sequence[Conflict]) -> str:
     return hint if in_the_way == len(conflicts) else f"{hint}; --prefer ours or --prefer theirs settles the rest"
 
 
-def _settled(arguments: argparse.Namespace, settled: Sequence[Conflict]) -> list[str]:
+def _settled(arguments: argparse.Namespace, settled: Sequence[MergeConflict]) -> list[str]:
     return [_conflict_line(one, f", {_PLACED[arguments.prefer]} taken") for one in settled]
 
 
-def _conflict_line(conflict: Conflict, more: str = "") -> str:
-    from holdfast.engine.merging.three_way import WORDS
+def _conflict_line(conflict: MergeConflict, more: str = "") -> str:
+    from holdfast.engine.merging.three_way import CONFLICT_TEXTS
 
     there = "" if conflict.there == conflict.path else f" (there {show_path(conflict.there)})"
-    return f"  {show_path(conflict.path)}{there}: {WORDS[conflict.why]}{more}"
+    return f"  {show_path(conflict.path)}{there}: {CONFLICT_TEXTS[conflict.why]}{more}"
 
 
 # -- bisect -----------------------------------------------------------------------------------------------------------
@@ -154,13 +154,13 @@ def _bisect(console: Console, arguments: argparse.Namespace) -> int:
 
     timeout = None if arguments.timeout is None else seconds(arguments.timeout)
 
-    def tell(tried: Tried) -> None:
+    def tell(tried: TriedState) -> None:
         if not console.json:
             left = f", about {plural(tried.left, 'step')} left" if tried.left else ""
-            console.say(f"  {named(tried.checkpoint)}: {tried.verdict} (exit {tried.exit_code}){left}")
+            console.say(f"  {checkpoint_title(tried.checkpoint)}: {tried.verdict} (exit {tried.exit_code}){left}")
 
     def search(stop: threading.Event) -> int:
-        ends = (bisection.state_named(session, name) for name in (arguments.good, arguments.bad))
+        ends = (bisection.resolve_state(session, name) for name in (arguments.good, arguments.bad))
         found = bisection.bisect(
             make,
             session,
@@ -177,18 +177,20 @@ def _bisect(console: Console, arguments: argparse.Namespace) -> int:
             console.answer(_bisected(found))
         return 0
 
-    with opened(console, arguments.session, arguments.agent) as (make, session):
+    with open_session(console, arguments.session, arguments.agent) as (make, session):
         return cancellable(console, search)
 
 
-def _bisected(found: Bisected) -> Sequence[str]:
+def _bisected(found: BisectResult) -> Sequence[str]:
     if len(found.candidates) > 1:
         return [
             "The first bad state is one of these, of which all but the last could not be told:",
-            *(f"  {named(one)}" for one in found.candidates),
+            *(f"  {checkpoint_title(one)}" for one in found.candidates),
         ]
     first = found.candidates[0]
-    lines = [f"The first bad state is {named(first)}; `holdfast show {short(first.id)}` tells what it changed."]
+    lines = [
+        f"The first bad state is {checkpoint_title(first)}; `holdfast show {short(first.id)}` tells what it changed."
+    ]
     if found.command is not None:
         lines.append(f"The command {found.command.seq} made it: {visible(found.command.command)}")
     return lines
@@ -216,14 +218,14 @@ def _replay(console: Console, arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.last} is before {arguments.first}")
     timeout = None if arguments.timeout is None else seconds(arguments.timeout)
 
-    def tell(repeated: Repeated) -> None:
+    def tell(repeated: RepeatedCommand) -> None:
         if not console.json:
             console.say(_repeated_line(repeated))
 
     def again(stop: threading.Event) -> int:
         with make() as sessions:
             source, history = history_of(sessions, arguments.other)
-            commands = command_replay.since(history, arguments.first, arguments.last)
+            commands = command_replay.commands_between(history, arguments.first, arguments.last)
         done = command_replay.replay(
             session, commands, keep_going=arguments.keep_going, timeout=timeout, tell=tell, stop=stop
         )
@@ -233,11 +235,11 @@ def _replay(console: Console, arguments: argparse.Namespace) -> int:
             raise _stopped(done)
         return 0
 
-    with opened(console, arguments.session, arguments.agent) as (make, session):
+    with open_session(console, arguments.session, arguments.agent) as (make, session):
         return cancellable(console, again)
 
 
-def _stopped(done: Replayed) -> RefusedError:
+def _stopped(done: ReplayResult) -> RefusedError:
     number, last = len(done.left), done.repeated[-1].before.seq
     return RefusedError(
         f"the command {last} ended otherwise than it did; {plural(number, 'command was', 'commands were')} not run",
@@ -246,7 +248,7 @@ def _stopped(done: Replayed) -> RefusedError:
     )
 
 
-def _repeated_line(repeated: Repeated) -> str:
+def _repeated_line(repeated: RepeatedCommand) -> str:
     first, second = repeated.before.result, repeated.now.result
     code = "?" if second is None else str(second.exit_code)
     was = "" if repeated.same_end or first is None else f", was {first.exit_code}"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from holdfast import NotFoundError
 from holdfast.cli.command import text
-from holdfast.cli.console import here
+from holdfast.cli.console import current_directory
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Generator, Mapping
 
     from holdfast.cli.console import Console
-    from holdfast.engine.sessions.holder.request_client import Usable
+    from holdfast.engine.sessions.holder.request_client import ReachableSession
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
 
@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser, *, session: bool = True) -> Non
     parser.add_argument("--agent", metavar="NAME", type=text, help="who asks (default: $HOLDFAST_AGENT, else the user)")
 
 
-def all_of(console: Console, agent: str | None = None, flags: Mapping[str, object] | None = None) -> Sessions:
+def open_sessions(console: Console, agent: str | None = None, flags: Mapping[str, object] | None = None) -> Sessions:
     """The sessions of the home."""
     from holdfast.engine.sessions.registry import Sessions
 
@@ -37,8 +37,8 @@ def all_of(console: Console, agent: str | None = None, flags: Mapping[str, objec
     return Sessions(home=home, agent=agent, flags=flags)
 
 
-def choose(console: Console, sessions: Sessions, name: str | None) -> str:
-    """The session ``name``; None: ``$HOLDFAST_SESSION``, else the newest of the workspace that whoever asks may use.
+def choose_session(console: Console, sessions: Sessions, name: str | None) -> str:
+    """The session ``name``; None: ``$HOLDFAST_SESSION``, else the newest of the workspace that the agent may use.
 
     Raises `NotFoundError` (code ``no_session``).
     """
@@ -49,7 +49,7 @@ def choose(console: Console, sessions: Sessions, name: str | None) -> str:
         return chosen
     found = [
         one.id
-        for one in sessions.list(os.fsencode(console.directory or here()))
+        for one in sessions.list(os.fsencode(console.directory or current_directory()))
         if one.status == "live" and sessions.agent in (one.owner, *one.shared)
     ]
     if not found:
@@ -60,22 +60,29 @@ def choose(console: Console, sessions: Sessions, name: str | None) -> str:
 
 
 @contextmanager
-def used(console: Console, name: str | None, agent: str | None = None, *, begins: bool = False) -> Generator[Usable]:
-    """The session that is meant (see `choose`), for what can be asked of it also while another process has it open.
-    ``begins``: see `Sessions.open`.
+def use_session(
+    console: Console, name: str | None, agent: str | None = None, *, begins: bool = False
+) -> Generator[ReachableSession]:
+    """The session that is meant (see `choose_session`), for what can be asked of it also while another process has it
+    open. ``begins``: see `Sessions.open`.
     """
-    with all_of(console, agent) as sessions, sessions.use(choose(console, sessions, name), begins=begins) as session:
+    with (
+        open_sessions(console, agent) as sessions,
+        sessions.use(choose_session(console, sessions, name), begins=begins) as session,
+    ):
         yield session
 
 
 @contextmanager
-def opened(
+def open_session(
     console: Console, name: str | None, agent: str | None = None, *, begins: bool = False
 ) -> Generator[tuple[Callable[[], Sessions], Session]]:
-    """What makes `Sessions`, and the session that is meant (see `choose`), open. ``begins``: see `Sessions.open`."""
+    """What makes `Sessions`, and the session that is meant (see `choose_session`), open. ``begins``: see
+    `Sessions.open`.
+    """
 
     def make() -> Sessions:
-        return all_of(console, agent)
+        return open_sessions(console, agent)
 
-    with make() as sessions, sessions.open(choose(console, sessions, name), begins=begins) as session:
+    with make() as sessions, sessions.open(choose_session(console, sessions, name), begins=begins) as session:
         yield make, session

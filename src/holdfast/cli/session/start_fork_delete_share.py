@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from holdfast import RefusedError
 from holdfast.cli.command import Command, text
-from holdfast.cli.console import here
+from holdfast.cli.console import current_directory
 from holdfast.cli.phrases import only_there
 from holdfast.cli.session.checkpoint_branch_checkout import BUSY, HELD_BACK
 from holdfast.cli.session.list_info_history_branches import SHORT_HASH
-from holdfast.cli.session.selection import add_options, all_of, used
+from holdfast.cli.session.selection import add_options, open_sessions, use_session
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.config.keys import KEYS
 from holdfast.model.message_text import plural, visible
@@ -64,14 +64,14 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
 
 
 def _start(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
 
     flags = {key: getattr(arguments, name) for name, key in _SETTINGS.items() if getattr(arguments, name) is not None}
-    with all_of(console, arguments.agent, flags) as sessions:
-        path = os.fsencode(console.directory or here())
+    with open_sessions(console, arguments.agent, flags) as sessions:
+        path = os.fsencode(console.directory or current_directory())
         with sessions.start(path, arguments.id, env=dict(arguments.env)) as session:
             if console.json:
-                console.give(encoding_sessions.begun(session))
+                console.give(session_json.session_start(session))
             else:
                 console.say(f"Session {session.id} works in {show_path(session.root)}, with {session.config.shell}.")
                 if console.quiet:
@@ -97,9 +97,9 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
 
-    with used(console, arguments.session, arguments.agent, begins=True) as session:
+    with use_session(console, arguments.session, arguments.agent, begins=True) as session:
         made = session.fork(
             arguments.id,
             checkpoint=arguments.state,
@@ -107,7 +107,7 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
             provider=arguments.provider,
         )
     if console.json:
-        console.give(encoding_sessions.forked(made))
+        console.give(session_json.fork_result(made))
     else:
         console.say(
             f"Forked {session.id} at {made.fork_point[:SHORT_HASH]}: session {made.id} works in "
@@ -133,7 +133,7 @@ def _configure_delete(parser: argparse.ArgumentParser) -> None:
 def _delete(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.encoding.workspace_json import not_captured
 
-    with all_of(console, arguments.agent) as sessions:
+    with open_sessions(console, arguments.agent) as sessions:
         found = sessions.info(arguments.id)
         goes = sessions.delete(found.id, dry_run=True)
         forked, missed = found.purpose != "session", goes.not_captured
@@ -143,7 +143,7 @@ def _delete(console: Console, arguments: argparse.Namespace) -> int:
         if not arguments.dry_run:
             if forked and not arguments.yes and not _agrees(console, _what_goes(found, goes)):
                 raise RefusedError(
-                    f"nothing was deleted: {_what_goes(found, goes)}{_alone(missed)}",
+                    f"nothing was deleted: {_what_goes(found, goes)}{_uncaptured_note(missed)}",
                     hint="--yes deletes it without asking",
                     code="declined",
                 )
@@ -183,7 +183,7 @@ def _what_goes(found: SessionInfo, goes: Deleted) -> str:
     return f"session {found.id} and its states; the files in {where} stay as they are."
 
 
-def _alone(missed: Sequence[NotCaptured]) -> str:
+def _uncaptured_note(missed: Sequence[NotCaptured]) -> str:
     """How much is nowhere else of what goes."""
     return f" No checkpoint holds {plural(len(missed), 'path')} of that." if missed else ""
 
@@ -202,7 +202,7 @@ def _configure_share(parser: argparse.ArgumentParser) -> None:
 
 
 def _share(console: Console, arguments: argparse.Namespace) -> int:
-    with used(console, arguments.session, arguments.agent) as session:
+    with use_session(console, arguments.session, arguments.agent) as session:
         if arguments.remove:
             session.unshare(arguments.name)
         else:

@@ -1,4 +1,4 @@
-"""Looking at a workspace's files for somebody who may be anybody: bounded, and never outside of it (I7)."""
+"""Looking at a workspace's files for a peer that is not trusted: bounded, and never outside of it (I7)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.files.linux.syscalls import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, openat2
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.command_results import Read
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError, UsageError
 from holdfast.model.ids import Hash, Hasher
@@ -18,7 +18,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.files.protected_directories import Own
+    from holdfast.files.protected_directories import ProtectedDirectories
     from holdfast.model.json_types import EntryKind
 
 MAX_READ_BYTES: Final = 16 << 20
@@ -31,7 +31,7 @@ _MOST_LINKS = 40
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY
 
 
-class Item(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """What a directory holds."""
 
     name: bytes
@@ -46,10 +46,10 @@ class Item(NamedTuple):
     """Of a link."""
 
 
-class Listing(NamedTuple):
+class DirectoryListing(NamedTuple):
     """A part of what a directory holds."""
 
-    items: Sequence[Item]
+    items: Sequence[DirectoryEntry]
     """Sorted by name."""
     total: int
     """How many the directory holds."""
@@ -59,15 +59,15 @@ class Listing(NamedTuple):
 
 def list_directory(
     root: bytes, path: bytes, *, own: Sequence[bytes] = (), after: bytes = b"", limit: int | None = None
-) -> Listing:
+) -> DirectoryListing:
     """What the directory ``path`` (empty: the root) holds, behind the name ``after``, at most ``limit`` items of it.
 
     What is Holdfast's own, the directories ``own`` among it, is left out. However much the directory holds, memory is
     needed for what is returned alone. Links that stay within the workspace are followed on the way, not in the list.
     Raises `NotFoundError`, `EscapeError` for a path that leads out, `RefusedError` for what is no directory.
     """
-    out_of_reach = find_own(own)
-    fd = _opened(root, path, os.O_RDONLY | os.O_DIRECTORY, out_of_reach)
+    out_of_reach = find_protected(own)
+    fd = _open_entry(root, path, os.O_RDONLY | os.O_DIRECTORY, out_of_reach)
     try:
         total = 0
 
@@ -81,14 +81,14 @@ def list_directory(
         names = sorted(behind()) if limit is None else heapq.nsmallest(limit + 1, behind())
         shown = names[:limit]
         items = [item for item in (_item(fd, name) for name in shown) if item is not None]
-        return Listing(items, total, shown[-1] if len(shown) < len(names) else None)
+        return DirectoryListing(items, total, shown[-1] if len(shown) < len(names) else None)
     except OSError as error:
         raise _translated(path, error) from error
     finally:
         os.close(fd)
 
 
-def _names(fd: int, own: Own) -> Iterator[bytes]:
+def _names(fd: int, own: ProtectedDirectories) -> Iterator[bytes]:
     numbers = {inode for _, inode in own.places}
     with os.scandir(fd) as entries:
         for entry in entries:
@@ -103,10 +103,10 @@ def _names(fd: int, own: Own) -> Iterator[bytes]:
 def find_directory(root: bytes, path: bytes, *, own: Sequence[bytes] = ()) -> bytes:
     """The absolute path of the directory that ``path`` leads to in the workspace, with no link in it.
 
-    Who goes there does so by name: what somebody puts into its place meanwhile is what they find. Raises as
+    A caller goes there by name: what others put into its place meanwhile is what it finds. Raises as
     `list_directory`.
     """
-    fd = _opened(root, path, _DIRECTORY, find_own(own))
+    fd = _open_entry(root, path, _DIRECTORY, find_protected(own))
     try:
         return os.fsencode(os.readlink(f"/proc/self/fd/{fd}"))
     finally:
@@ -119,7 +119,7 @@ def read_file(
     """At most ``limit`` bytes of the file ``path`` from ``offset``. Raises as `list_directory`, and `UsageError`."""
     if offset < 0 or not 0 <= limit <= MAX_READ_BYTES:
         raise UsageError(f"offset is a number from 0, limit one from 0 to {MAX_READ_BYTES}")
-    fd = _opened(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, find_own(own))
+    fd = _open_entry(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, find_protected(own))
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
@@ -144,7 +144,7 @@ def _hash(content: bytearray) -> Hash:
     return hasher.hash()
 
 
-def _item(fd: int, name: bytes) -> Item | None:
+def _item(fd: int, name: bytes) -> DirectoryEntry | None:
     try:
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
         target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(found.st_mode) else None
@@ -158,13 +158,13 @@ def _item(fd: int, name: bytes) -> Item | None:
     elif stat.S_ISREG(found.st_mode):
         kind = "file"
     size = found.st_size if kind == "file" else 0
-    return Item(name, kind, size, stat.S_IMODE(found.st_mode), found.st_mtime_ns, target)
+    return DirectoryEntry(name, kind, size, stat.S_IMODE(found.st_mode), found.st_mtime_ns, target)
 
 
-def _opened(root: bytes, path: bytes, flags: int, own: Own) -> int:
+def _open_entry(root: bytes, path: bytes, flags: int, own: ProtectedDirectories) -> int:
     """What ``path`` leads to, beneath the root, and in nothing that is Holdfast's own.
 
-    The directory that holds it is opened and looked at first, and the rest is done from there: nobody can move it
+    The directory that holds it is opened and looked at first, and the rest is done from there: no process can move it
     elsewhere in between. A link at the end is followed in the same way.
     """
     if b"\0" in path:
@@ -179,13 +179,13 @@ def _opened(root: bytes, path: bytes, flags: int, own: Own) -> int:
             head, _, name = at.rstrip(b"/").rpartition(b"/")
             if at.startswith(b"/") or name in (b"", b".", b".."):
                 head, name = at, b""
-            directory = _beneath(base, head, _DIRECTORY)
+            directory = _open_beneath(base, head, _DIRECTORY)
             try:
                 _check(base, directory, name, path, own)
                 if not name:
-                    return _beneath(directory, b"", flags)
+                    return _open_beneath(directory, b"", flags)
                 try:
-                    fd = _beneath(directory, name, flags | os.O_NOFOLLOW)
+                    fd = _open_beneath(directory, name, flags | os.O_NOFOLLOW)
                 except OSError as error:
                     if (target := _target(directory, name, error)) is None:
                         raise
@@ -201,7 +201,7 @@ def _opened(root: bytes, path: bytes, flags: int, own: Own) -> int:
         os.close(base)
 
 
-def _beneath(base: int, path: bytes, flags: int) -> int:
+def _open_beneath(base: int, path: bytes, flags: int) -> int:
     for _ in range(_TRIES):
         try:
             return openat2(base, path or b".", flags | os.O_CLOEXEC, _RULES)
@@ -224,7 +224,7 @@ def _target(directory: int, name: bytes, error: OSError) -> bytes | None:
         return None
 
 
-def _checked(fd: int, base: int, path: bytes, own: Own) -> int:
+def _checked(fd: int, base: int, path: bytes, own: ProtectedDirectories) -> int:
     """The descriptor, if it is not a directory that is Holdfast's own."""
     try:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
@@ -235,7 +235,7 @@ def _checked(fd: int, base: int, path: bytes, own: Own) -> int:
     return fd
 
 
-def _check(base: int, directory: int, name: bytes, path: bytes, own: Own) -> None:
+def _check(base: int, directory: int, name: bytes, path: bytes, own: ProtectedDirectories) -> None:
     """Raise `EscapeError` if the directory, or ``name`` in it, is Holdfast's own."""
     own.check(directory, path)
     at, top = (os.readlink(f"/proc/self/fd/{each}") for each in (directory, base))

@@ -109,7 +109,7 @@ def _closest_names(sources: list[bytes], targets: list[bytes], *, same_name: boo
     if len(sources) * len(targets) > _MAX_TIED_PAIRS:
         return _closest_names_of_many(sources, targets, same_name=same_name)
     ranked = sorted(
-        (_unlike(source, target), source, target)
+        (_unlikeness(source, target), source, target)
         for source in sources
         for target in targets
         if not same_name or _name(source) == _name(target)
@@ -135,7 +135,7 @@ def _closest_names_of_many(sources: list[bytes], targets: list[bytes], *, same_n
     return pairs
 
 
-def _unlike(source: bytes, target: bytes) -> tuple[int, int, int]:
+def _unlikeness(source: bytes, target: bytes) -> tuple[int, int, int]:
     """Smaller for paths that are more alike: the last name, then the parts shared at the end, then at the start."""
     before, after = source.split(b"/"), target.split(b"/")
     return (int(before[-1] != after[-1]), -_common(before[::-1], after[::-1]), -_common(before, after))
@@ -228,12 +228,14 @@ def _best_pairs(
         shared, complete = _shared_with(holders, chunks[target], steps)
         if not complete:
             likely = nsmallest(_CANDIDATES, shared, key=lambda source: (-shared[source], source))
-            likely += nsmallest(_CANDIDATES, named.get(_name(target), ()), key=lambda source: _unlike(source, target))
+            likely += nsmallest(
+                _CANDIDATES, named.get(_name(target), ()), key=lambda source: _unlikeness(source, target)
+            )
             shared = {source: _shared(chunks[source], chunks[target]) for source in likely}
         for source, common in shared.items():
             score = _percent(common, sources[source], targets[target])
             if score >= MINIMUM_SIMILARITY:
-                ranked.append(((-score, _unlike(source, target)), source, target))
+                ranked.append(((-score, _unlikeness(source, target)), source, target))
     ranked.sort()
     return [(source, target, -rank[0]) for rank, source, target in _take(ranked)]
 

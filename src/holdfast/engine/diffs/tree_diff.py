@@ -33,15 +33,15 @@ def diff(
     """
     before = None if base is None else context.catalog.checkpoint(base)
     if target is None:
-        from holdfast.engine.history.status import present
+        from holdfast.engine.history.status import scan_tree
 
         with context.lock():
-            now = present(context)
+            now = scan_tree(context)
         pages, root, files = now.pages, now.root, now.files
     else:
         after = context.catalog.checkpoint(target)
         pages, root, files = context.store.pages, after.root, after.total_files
-    changes = None if target is None or base is None else _recorded(context, base, target)
+    changes = None if target is None or base is None else _recorded_changes(context, base, target)
     if changes is None:
         changes = manifest.diff(pages, None if before is None else before.root, root)
     unchanged = files - sum(1 for change in changes if change.after is not None)
@@ -62,11 +62,11 @@ def diff(
         from holdfast.engine.diffs.renames import detect
 
         found = Diff(base, target, changes, [], unchanged)
-        changes, renamed = detect(changes, Contents(context, found).read_small)
+        changes, renamed = detect(changes, DiffContents(context, found).read_small)
     return Diff(base, target, changes, renamed, unchanged)
 
 
-def _recorded(context: Context, base: CheckpointId, target: CheckpointId) -> list[Change] | None:
+def _recorded_changes(context: Context, base: CheckpointId, target: CheckpointId) -> list[Change] | None:
     """The changes that are recorded with ``target``, if they are against ``base``: then no page is read at all."""
     from holdfast.store.codecs.changeset import decode_changeset
 
@@ -76,7 +76,7 @@ def _recorded(context: Context, base: CheckpointId, target: CheckpointId) -> lis
     return None if stored is None else decode_changeset(stored)
 
 
-class Contents:
+class DiffContents:
     """The content of both sides of a diff: blobs of the store, or files of the tree where that is the target."""
 
     def __init__(self, context: Context, diff: Diff) -> None:

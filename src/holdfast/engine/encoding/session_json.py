@@ -50,13 +50,13 @@ def command(value: CommandEntry) -> Json:
     }
 
 
-def executed(session: str, value: CommandEntry, directory: str, too_long: Sequence[str]) -> Json:
+def exec_result(session: str, value: CommandEntry, directory: str, too_long: Sequence[str]) -> Json:
     """What `session exec` has run: the command, the session, where that is now, and what it does not keep."""
     return {**command(value), "session": session, "directory_after": _path(directory), "not_kept": list(too_long)}
 
 
 def history(session: str, values: Sequence[CommandEntry], dropped: int | None) -> Json:
-    """What `session history` lists, newest first, and how many older ones are not kept (None: nobody has looked)."""
+    """What `session history` lists, newest first, and how many older ones are not kept (None: not looked at)."""
     return {"session": session, "commands": [command(value) for value in values], "dropped": dropped}
 
 
@@ -72,7 +72,7 @@ def reference(value: SessionRef) -> Json:
     }
 
 
-def saved(value: SessionCheckpoint) -> Json:
+def session_checkpoint(value: SessionCheckpoint) -> Json:
     """A state of a session that is kept, without its history."""
     return {
         "hash": value.hash,
@@ -87,7 +87,7 @@ def saved(value: SessionCheckpoint) -> Json:
     }
 
 
-def begun(session: Session) -> Json:
+def session_start(session: Session) -> Json:
     """What `session start` has begun."""
     return {
         "id": session.id,
@@ -150,7 +150,7 @@ def info(value: SessionInfo) -> Json:
     }
 
 
-def forked(value: ForkResult) -> Json:
+def fork_result(value: ForkResult) -> Json:
     """What `session fork` has made."""
     return {
         "id": value.id,
@@ -163,17 +163,17 @@ def forked(value: ForkResult) -> Json:
     }
 
 
-def checked_out(value: CheckedOut) -> Json:
+def checkout_result(value: CheckedOut) -> Json:
     """What `session checkout` has done."""
     return {
         "checkpoint": value.checkpoint.hash,
         "directory": _path(value.state.cwd),
         "saved": reference(value.saved),
-        "restored": workspace_json.restored(value.restored),
+        "restored": workspace_json.restore_result(value.restored),
         "not_captured": workspace_json.not_captured(value.not_captured),
     }
 
 
-def classified(text: str, level: Level) -> Json:
+def classification(text: str, level: Level) -> Json:
     """What a command may do."""
     return {"command": plain(text), "level": level}

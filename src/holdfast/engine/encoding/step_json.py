@@ -60,7 +60,7 @@ def step_with_changes(
     }
 
 
-def rolled_back(report: UndoReport) -> json_types.RolledBack:
+def rollback_result(report: UndoReport) -> json_types.RolledBack:
     """What `step rollback` did."""
     return {
         "steps": list(report.steps),
@@ -116,7 +116,7 @@ def tickets(values: Sequence[TicketInfo]) -> Json:
     return {"held": [ticket(value) for value in values]}
 
 
-def ran(result: RunResult) -> Json:
+def run_result(result: RunResult) -> Json:
     """What became of a run."""
     isolation = result.isolation
     return {

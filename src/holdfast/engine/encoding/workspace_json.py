@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, TypeAlias
 
-    from holdfast.engine.diffs.file_browser import Item
-    from holdfast.engine.merging.fork_merge import Merged
+    from holdfast.engine.diffs.file_browser import DirectoryEntry
+    from holdfast.engine.merging.fork_merge import ForkMerge
     from holdfast.engine.upkeep.doctor import Finding
     from holdfast.model import json_types
     from holdfast.model.checkpoint import Checkpoint
@@ -146,7 +146,7 @@ def details(result: Details) -> Json:
     }
 
 
-def restored(result: RestoreResult) -> json_types.Restored:
+def restore_result(result: RestoreResult) -> json_types.Restored:
     """What `restore`, `undo` or `redo` did, or would do."""
     return {
         "checkpoint": result.checkpoint,
@@ -161,7 +161,7 @@ def restored(result: RestoreResult) -> json_types.Restored:
     }
 
 
-def forked(result: ForkResult) -> json_types.Forked:
+def fork_result(result: ForkResult) -> json_types.Forked:
     """What `fork` made."""
     return {
         "workspace": result.workspace,
@@ -173,7 +173,7 @@ def forked(result: ForkResult) -> json_types.Forked:
     }
 
 
-def forgotten(result: Forgotten) -> Json:
+def forget_result(result: Forgotten) -> Json:
     """What `forget` removed, or would remove, and why the rest stays."""
     return {
         "removed": [
@@ -184,7 +184,7 @@ def forgotten(result: Forgotten) -> Json:
     }
 
 
-def collected(result: Collected) -> Json:
+def gc_result(result: Collected) -> Json:
     """What `gc` freed, or would free."""
     return {
         "blobs_deleted": result.blobs_deleted,
@@ -195,7 +195,7 @@ def collected(result: Collected) -> Json:
     }
 
 
-def verified(result: Verified) -> Json:
+def verify_result(result: Verified) -> Json:
     """What `verify` looked at and found."""
     return {
         "ok": result.ok,
@@ -231,10 +231,10 @@ def _paths(changes: Sequence[Change]) -> json_types.Paths:
     return out
 
 
-# Directories and files as JSON objects; see `holdfast.engine.encoding.workspace_json`.
+# Directories and files.
 
 
-def entry(value: Item) -> json_types.Entry:
+def entry(value: DirectoryEntry) -> json_types.Entry:
     """What a directory holds."""
     return {
         "name": display(value.name),
@@ -246,12 +246,12 @@ def entry(value: Item) -> json_types.Entry:
     }
 
 
-def listing(path: bytes, items: Sequence[Item]) -> json_types.Listing:
+def listing(path: bytes, items: Sequence[DirectoryEntry]) -> json_types.Listing:
     """A directory, or a part of it."""
     return {"path": display(path), "entries": [entry(each) for each in items]}
 
 
-def read(path: bytes, value: Read) -> json_types.Part:
+def file_part(path: bytes, value: Read) -> json_types.Part:
     """A part of a file: ``data`` is text, or ``data_base64`` bytes where it is not UTF-8; the other one is null.
 
     A character that the part ends in the middle of is left for the next one. ``next_offset`` is null at the end.
@@ -280,10 +280,10 @@ def _as_text(value: Read) -> tuple[bytes, str | None]:
     return (content, text) if content or not value.content else (value.content, None)
 
 
-# Merges as JSON objects; see `holdfast.engine.encoding.workspace_json`.
+# Merges.
 
 
-def merged(found: Merged) -> dict[str, Any]:
+def merge_result(found: ForkMerge) -> dict[str, Any]:
     """What ``holdfast merge --json`` prints (docs/reference/json.md)."""
     # A log does not load how merges are planned.
     from holdfast.engine.merging import stacked_plan
@@ -299,6 +299,6 @@ def merged(found: Merged) -> dict[str, Any]:
         "dry_run": found.dry_run,
         "files": [one.to_json() for one in found.prepared.records],
         "merged": found.prepared.merged,
-        "restored": None if found.restored is None else restored(found.restored),
+        "restored": None if found.restored is None else restore_result(found.restored),
         "not_captured": not_captured(found.not_captured),
     }

@@ -29,7 +29,7 @@ _MOST_SAID = 500
 """Characters."""
 
 
-class Forks:
+class AttemptForks:
     """Makes a fork of a session for each attempt, from one state of it, and parts with all of them."""
 
     def __init__(
@@ -50,8 +50,8 @@ class Forks:
         self._made: list[tuple[Attempt, ForkResult]] = []
         self._lock = threading.Lock()
         self.at_once = 0 if session.has_hooks("fork") else min(_MOST_AT_ONCE, parallel)
-        """So many are made at once, each on a thread of its own; 0: one after the other, by whoever holds the session,
-        as what hooks ask of it is answered there.
+        """So many are made at once, each on a thread of its own; 0: one after the other, by the thread that holds the
+        session, as what hooks ask of it is answered there.
         """
 
     def make(self, attempt: Attempt) -> ForkResult:
@@ -78,8 +78,8 @@ class Forks:
             self._made.append((attempt, made))
         return made
 
-    def all_made(self) -> None:
-        """Have the session's journal tell of those that were made beside it. For whoever holds it."""
+    def count_made(self) -> None:
+        """Have the session's journal tell of those that were made beside it. For the thread that holds it."""
         if self.at_once:
             self._session.count_forks(len(self._made))
 
@@ -95,9 +95,9 @@ class Forks:
 
     def _each(self, made: Sequence[tuple[Attempt, ForkResult]], *, keep: bool) -> None:
         with ThreadPoolExecutor(max(1, self.at_once), thread_name_prefix="fork") as pool:
-            list(pool.map(partial(self._part_with, keep=keep), made))
+            list(pool.map(partial(self._release, keep=keep), made))
 
-    def _part_with(self, made: tuple[Attempt, ForkResult], *, keep: bool) -> None:
+    def _release(self, made: tuple[Attempt, ForkResult], *, keep: bool) -> None:
         attempt, fork = made
         try:
             with self._sessions() as sessions:

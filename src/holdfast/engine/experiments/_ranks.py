@@ -1,4 +1,4 @@
-"""Which of several attempts is the best, and how they differ. Pure: whoever knows the trees says how files differ."""
+"""Which of several attempts is the best, and how they differ. Pure: the caller, which has the trees, compares files."""
 
 from __future__ import annotations
 

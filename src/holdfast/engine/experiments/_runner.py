@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.engine.experiments import scores
-from holdfast.engine.experiments.attempts import Moved, Outcome
-from holdfast.engine.history.status import only_there, only_uncaptured
+from holdfast.engine.experiments.attempts import AttemptProgress, Outcome
+from holdfast.engine.history.status import only_in_directory, only_uncaptured_paths
 from holdfast.engine.sessions.shell.execution import Streams, execute
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import HoldfastError
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
-    from holdfast.engine.experiments._attempt_forks import Forks
+    from holdfast.engine.experiments._attempt_forks import AttemptForks
     from holdfast.engine.experiments.attempts import Attempt, Order, Phase, Score, Tell
-    from holdfast.engine.sessions.holder.request_server import Door
+    from holdfast.engine.sessions.holder.request_server import RequestServer
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.shell.execution import StreamName
     from holdfast.model.config.settings import Capture
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _MAX_LINE = 200
 
 
-class Runner:
+class AttemptRunner:
     """Runs attempts on threads of their own, and tells of it."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Runner:
         capture: Capture,
         tell: Tell | None,
         stop: threading.Event,
-        door: Door | None = None,
+        door: RequestServer | None = None,
     ) -> None:
         """Every fork has to begin with the tree ``began``, which was captured by the rules ``capture``, and is made of
         the directory ``root``. ``stop`` ends all of them: what runs is ended with its children, what waits is not
@@ -70,7 +70,7 @@ class Runner:
         self._telling = threading.Lock()
         self._stop = stop
 
-    def run(self, forks: Forks, parallel: int) -> list[Outcome]:
+    def run(self, forks: AttemptForks, parallel: int) -> list[Outcome]:
         """Run every attempt in a fork of its own, which it begins in as soon as that is there, ``parallel`` of them at
         once; how they ended, in their order.
 
@@ -98,7 +98,7 @@ class Runner:
                     begun = [future.result() for future in made]
                 else:
                     begun = [begin(attempt) for attempt in attempts]
-                forks.all_made()
+                forks.count_made()
                 self._serve_until(begun, ended)
                 return [future.result() for future in begun]
             except BaseException:
@@ -107,13 +107,13 @@ class Runner:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
 
-    def _forked(self, attempt: Attempt, forks: Forks) -> ForkResult | None:
+    def _forked(self, attempt: Attempt, forks: AttemptForks) -> ForkResult | None:
         """The fork for an attempt; None if it is not to be made any more."""
         if self._stop.is_set():
             return None
-        self.moved(attempt, "forking")
+        self.report(attempt, "forking")
         made = forks.make(attempt)
-        self.moved(attempt, "waiting")
+        self.report(attempt, "waiting")
         return made
 
     def _serve_until(self, begun: Sequence[Future[Outcome]], ended: int) -> None:
@@ -136,22 +136,22 @@ class Runner:
         """An attempt with the score that a function gives it. What that raises is why it has none."""
         if outcome.phase not in ("done", "failed") or outcome.result is None:
             return outcome
-        self.moved(outcome.attempt, "scoring")
+        self.report(outcome.attempt, "scoring")
         try:
             found = score(outcome)
             number, error = (None, "") if found is None else (float(found), "")
         except (Exception, SystemExit) as failure:  # noqa: BLE001 - a function of the caller's may do anything
             number, error = None, f"the scoring function failed: {type(failure).__name__}: {failure}"
-        self.moved(outcome.attempt, outcome.phase)
+        self.report(outcome.attempt, outcome.phase)
         if number is not None and not math.isfinite(number):
             number, error = None, f"the scoring function gave {number}"
         return outcome._replace(score=number, error=error)
 
-    def moved(self, attempt: Attempt, phase: Phase, line: str = "") -> None:
+    def report(self, attempt: Attempt, phase: Phase, line: str = "") -> None:
         """Tell where an attempt is."""
         if self._tell is not None:
             with self._telling:
-                self._tell(Moved(attempt.number, phase, line))
+                self._tell(AttemptProgress(attempt.number, phase, line))
 
     def _attempt(self, attempt: Attempt, fork: ForkResult | None) -> Outcome:
         if fork is None:
@@ -161,10 +161,12 @@ class Runner:
             try:
                 with self._open(fork.id) as session:
                     outcome = self._in_fork(session, outcome)
-                    outcome = outcome._replace(not_captured=only_there(session.root, self._root, session.not_captured))
+                    outcome = outcome._replace(
+                        not_captured=only_in_directory(session.root, self._root, session.not_captured)
+                    )
             except HoldfastError as error:
                 outcome = outcome._replace(phase="failed", error=error.message)
-        self.moved(attempt, outcome.phase)
+        self.report(attempt, outcome.phase)
         return outcome
 
     def _in_fork(self, session: Session, outcome: Outcome) -> Outcome:
@@ -196,21 +198,21 @@ class Runner:
         return outcome
 
     def _begins_otherwise(self, fork: Session, tree: CheckpointId) -> bool:
-        """Whether a fork begins with other files than it was made of. By other rules, as somebody may have changed them
-        since the session was opened, the same files make another tree.
+        """Whether a fork begins with other files than it was made of. By other rules, as an attempt may have changed
+        them since the session was opened, the same files make another tree.
         """
         changes = fork.workspace.diff(self._began, tree, renames=False).changes
         if not changes or fork.context.settings.capture == self._capture:
             return bool(changes)
-        left_out = only_uncaptured(fork.context, tree, changes)
+        left_out = only_uncaptured_paths(fork.context, tree, changes)
         rest = [one for one in changes if one.path not in left_out]
         if any(one.before is not None for one in rest):
             return True
-        return bool(only_there(fork.root, self._root, [NotCaptured(one.path, "") for one in rest]))
+        return bool(only_in_directory(fork.root, self._root, [NotCaptured(one.path, "") for one in rest]))
 
     def _command(self, session: Session, attempt: Attempt, phase: Phase, command: str) -> CommandEntry:
-        self.moved(attempt, phase)
-        lines = _Lines(lambda line: self.moved(attempt, phase, line))
+        self.report(attempt, phase)
+        lines = _Lines(lambda line: self.report(attempt, phase, line))
 
         def show(_stream: StreamName, data: bytes) -> None:
             lines.add(data)
@@ -225,9 +227,9 @@ class Runner:
         )
 
     def _score(self, session: Session, attempt: Attempt, entry: CommandEntry, command: str) -> tuple[float | None, str]:
-        self.moved(attempt, "scoring")
+        self.report(attempt, "scoring")
         with tempfile.TemporaryDirectory(prefix="holdfast-attempt-") as directory:
-            told = scores.told(entry, attempt.number, directory.encode())
+            told = scores.score_environment(entry, attempt.number, directory.encode())
             scored = execute(session, command, timeout=attempt.timeout_seconds, env={**told}, stop=self._stop)
         return scores.score_of(scored.result)
 

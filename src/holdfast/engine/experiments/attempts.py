@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import CommandResult, SessionHash, SessionId, ShellName
 
-    Tell = Callable[["Moved"], None]
+    Tell = Callable[["AttemptProgress"], None]
     """Called on several threads, one call at a time."""
     Score = Callable[["Outcome"], float | None]
     """Gives an attempt's score while its directory is there; None: it has none."""
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
     root: bytes
     """The directory of that session."""
     result: CommandResult | None
-    """None: the command was not run, or nobody knows how it ended."""
+    """None: the command was not run, or it is not known how it ended."""
     duration_ms: int
     before: CheckpointId | None
     """The tree that the command found: that of the session, or what the setup made of it."""
@@ -149,7 +149,7 @@ class Comparison(NamedTuple):
         return self.kept or (outcome == self.winner and bool(outcome.not_captured))
 
 
-class Moved(NamedTuple):
+class AttemptProgress(NamedTuple):
     """Told while an experiment goes on: an attempt has come to another phase, or has printed something."""
 
     number: int

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 
-class Cancelling:
+class Cancellation:
     """Whether a signal has come."""
 
     def __init__(self) -> None:
@@ -24,12 +24,12 @@ class Cancelling:
 
 
 @contextmanager
-def cancelled_by_signals() -> Generator[Cancelling]:
+def cancelled_by_signals() -> Generator[Cancellation]:
     """Let SIGTERM, SIGINT and SIGHUP set an event during the block, and nothing else. For the main thread.
 
     A thread waits for them, as a signal's handler may not set an event: the main thread may be about to.
     """
-    found = Cancelling()
+    found = Cancellation()
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(reading, True)
 

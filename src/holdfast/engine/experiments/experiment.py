@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.diffs.tree_diff import diff
 from holdfast.engine.experiments import _ranks as ranks
-from holdfast.engine.experiments._attempt_forks import Forks, clipped
-from holdfast.engine.experiments._runner import Runner
+from holdfast.engine.experiments._attempt_forks import AttemptForks, clipped
+from holdfast.engine.experiments._runner import AttemptRunner
 from holdfast.engine.experiments.attempts import Comparison
-from holdfast.engine.history.derived_state import put_together
-from holdfast.engine.history.status import only_uncaptured
-from holdfast.engine.merging.tree_merge import provenance
+from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.engine.history.status import only_uncaptured_paths
+from holdfast.engine.merging.tree_merge import merge_provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import plural
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Making what an attempt has done the session's own.
 
 
-class Adopted(NamedTuple):
+class Adoption(NamedTuple):
     """What adopting did."""
 
     restored: RestoreResult
@@ -42,7 +42,7 @@ class Adopted(NamedTuple):
     """The session's state with the adopted tree."""
 
 
-def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str) -> Adopted:
+def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str) -> Adoption:
     """Bring the session's tree to what an attempt has made of ``began``, and save that as its state.
 
     The shell stays as it is: its directory, its environment, its history. Files that no checkpoint holds, such as
@@ -56,19 +56,19 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     if diff(context, began, ours, renames=False).changes:
         raise _changed(session, outcome)
     differing = diff(context, ours, outcome.after, renames=False).changes
-    spared = only_uncaptured(context, outcome.after, differing)
+    spared = only_uncaptured_paths(context, outcome.after, differing)
     changes = [one for one in differing if one.path not in spared]
-    why = provenance(session.agent, message, outcome.attempt.command)
+    why = merge_provenance(session.agent, message, outcome.attempt.command)
     # (A checkpoint of its own: that of the fork goes with it.)
     with context.lock():
-        target = put_together(context, ours, changes, why) if changes else ours
+        target = create_derived_checkpoint(context, ours, changes, why) if changes else ours
     try:
         restored, point = session.bring(target, expected=ours, message=message)
     except RefusedError as error:
         if error.code != "changed_meanwhile":
             raise
         raise _changed(session, outcome) from None
-    return Adopted(restored, point)
+    return Adoption(restored, point)
 
 
 def _changed(session: Session, outcome: Outcome) -> RefusedError:
@@ -82,14 +82,14 @@ def _changed(session: Session, outcome: Outcome) -> RefusedError:
 class Experiment:
     """What was tried in a session, and what came of it. For as long as its block lasts (`experiment`)."""
 
-    def __init__(self, session: Session, began: CheckpointId, comparison: Comparison, forks: Forks) -> None:
+    def __init__(self, session: Session, began: CheckpointId, comparison: Comparison, forks: AttemptForks) -> None:
         self._session = session
         self._began = began
         self._forks = forks
         self._held: set[SessionId] = set()
         self.comparison = comparison
 
-    def adopt(self, outcome: Outcome | None = None) -> Adopted:
+    def adopt(self, outcome: Outcome | None = None) -> Adoption:
         """Make what an attempt has left (None: the winner) the session's tree; see `adopt`. Where that fails,
         leaves a path alone, or the attempt has what no checkpoint holds (`Outcome.not_captured`), which is not adopted,
         its fork is kept, whatever was asked for (see `is_kept`).
@@ -133,7 +133,7 @@ class Experiment:
         if outcome.after is None:
             return None
         found = self._session.workspace.diff(self._began, outcome.after)
-        spared = only_uncaptured(self._session.context, outcome.after, found.changes)
+        spared = only_uncaptured_paths(self._session.context, outcome.after, found.changes)
         return found._replace(changes=[one for one in found.changes if one.path not in spared])
 
 
@@ -159,7 +159,7 @@ def experiment(
     """
     _check(order)
     stop = threading.Event() if stop is None else stop
-    parallel = _room(make, session, order)
+    parallel = _parallel_limit(make, session, order)
     identity = session.context.random(6).hex()
     point = session.checkpoint(f"experiment {identity}", kind="fork")
     began = point.state.tree
@@ -170,10 +170,10 @@ def experiment(
         with make() as sessions, sessions.open(name) as fork:
             yield fork
 
-    forks = Forks(make, session, order, identity, point, parallel)
+    forks = AttemptForks(make, session, order, identity, point, parallel)
     try:
         capture = session.context.settings.capture
-        runner = Runner(order, opened, began, session.root, capture, tell, stop, session.door())
+        runner = AttemptRunner(order, opened, began, session.root, capture, tell, stop, session.door())
         outcomes = runner.run(forks, parallel)
         if stop.is_set():
             raise HoldfastError("the experiment was cancelled; nothing of it is left", code="cancelled")
@@ -201,7 +201,7 @@ def _check(order: Order) -> None:
         raise UsageError(f"{order.parallel} attempts cannot run at once")
 
 
-def _room(make: Callable[[], Sessions], session: Session, order: Order) -> int:
+def _parallel_limit(make: Callable[[], Sessions], session: Session, order: Order) -> int:
     """How many attempts run at once; raises `RefusedError` if there can be no such number of forks."""
     most, wanted = session.settings.max_forks, len(order.attempts)
     with make() as sessions:
@@ -222,7 +222,7 @@ def _compared(
     identity: str,
     point: SessionCheckpoint,
     outcomes: Sequence[Outcome],
-    runner: Runner,
+    runner: AttemptRunner,
 ) -> Comparison:
     if callable(order.score):
         outcomes = [runner.scored(outcome, order.score) for outcome in outcomes]

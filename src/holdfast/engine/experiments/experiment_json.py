@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.encoding.workspace_json import not_captured, restored
-from holdfast.engine.merging.three_way import WORDS
+from holdfast.engine.encoding.workspace_json import not_captured, restore_result
+from holdfast.engine.merging.three_way import CONFLICT_TEXTS
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.experiments.attempts import Difference, Outcome
-    from holdfast.engine.experiments.experiment import Adopted, Experiment
-    from holdfast.engine.merging.three_way import Conflict
-    from holdfast.engine.sessions.exchange.bisection import Bisected
-    from holdfast.engine.sessions.exchange.command_replay import Replayed
-    from holdfast.engine.sessions.exchange.state_merge import SessionMerged
+    from holdfast.engine.experiments.experiment import Adoption, Experiment
+    from holdfast.engine.merging.three_way import MergeConflict
+    from holdfast.engine.sessions.exchange.bisection import BisectResult
+    from holdfast.engine.sessions.exchange.command_replay import ReplayResult
+    from holdfast.engine.sessions.exchange.state_merge import SessionMerge
     from holdfast.model.command_results import Diff
     from holdfast.model.entries import Change
 
 Json = dict[str, Any]
 
 
-def experiment(found: Experiment, adopted: Adopted | None) -> Json:
+def experiment(found: Experiment, adopted: Adoption | None) -> Json:
     """An experiment, and what was adopted of it."""
     comparison = found.comparison
     statistics = comparison.statistics
@@ -45,7 +45,7 @@ def experiment(found: Experiment, adopted: Adopted | None) -> Json:
             "average_ms": statistics.average_ms,
             "median_ms": statistics.median_ms,
         },
-        "adopted": None if adopted is None else {**restored(adopted.restored), "state": adopted.checkpoint.hash},
+        "adopted": None if adopted is None else {**restore_result(adopted.restored), "state": adopted.checkpoint.hash},
     }
 
 
@@ -105,15 +105,15 @@ def changed(changes: Sequence[Change]) -> Json:
     }
 
 
-def conflicts(found: Sequence[Conflict]) -> list[Json]:
+def conflicts(found: Sequence[MergeConflict]) -> list[Json]:
     """Each ``path`` with ``there`` (where it is on the other side), ``why`` and the same for people."""
     return [
-        {"path": display(one.path), "there": display(one.there), "why": one.why, "reason": WORDS[one.why]}
+        {"path": display(one.path), "there": display(one.there), "why": one.why, "reason": CONFLICT_TEXTS[one.why]}
         for one in found
     ]
 
 
-def merged(found: SessionMerged, dry_run: bool) -> Json:
+def merged(found: SessionMerge, dry_run: bool) -> Json:
     """What merging a session or picking a command did, or would do."""
     plan, restored_ = found.merged.plan, found.merged.restored
     return {
@@ -128,11 +128,11 @@ def merged(found: SessionMerged, dry_run: bool) -> Json:
         "not_captured": not_captured(found.not_captured),
         "dry_run": dry_run,
         "state": None if found.checkpoint is None else found.checkpoint.hash,
-        "restored": None if restored_ is None else restored(restored_),
+        "restored": None if restored_ is None else restore_result(restored_),
     }
 
 
-def bisected(found: Bisected) -> Json:
+def bisected(found: BisectResult) -> Json:
     """What a search has found, and what it has tried."""
     return {
         "candidates": [one.id for one in found.candidates],
@@ -149,7 +149,7 @@ def bisected(found: Bisected) -> Json:
     }
 
 
-def replayed(source: str, done: Replayed) -> Json:
+def replayed(source: str, done: ReplayResult) -> Json:
     """What was run again, and what was not."""
     return {
         "source": source,

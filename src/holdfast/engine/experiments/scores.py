@@ -40,7 +40,7 @@ def score_of(result: CommandResult | None) -> tuple[float | None, str]:
     return score, "" if score is not None else "the last line that the scoring command printed is no number"
 
 
-def told(entry: CommandEntry, number: int, output: bytes) -> Mapping[str, str]:
+def score_environment(entry: CommandEntry, number: int, output: bytes) -> Mapping[str, str]:
     """The variables that tell a scoring command of the attempt; what it has printed is put into ``output``."""
     result = entry.result
     for name, text in (("stdout", result.stdout), ("stderr", result.stderr)) if result is not None else ():

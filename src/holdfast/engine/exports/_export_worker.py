@@ -1,4 +1,4 @@
-"""What is done for one export all the time: a watch service of its own, driven by whoever has many of them."""
+"""What is done for one export all the time: a watch service of its own, driven by a process that has many of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.engine.exports.named_workspaces import Exports
 from holdfast.engine.upkeep.forget_checkpoints import forget
-from holdfast.engine.watching.listener import claim
-from holdfast.engine.watching.service import Service, setup_of
-from holdfast.engine.watching.tree_comparison import Differing
-from holdfast.engine.watching.watcher import Saver
+from holdfast.engine.watching.listener import hold_watch_lock
+from holdfast.engine.watching.service import WatchService, setup_from_settings
+from holdfast.engine.watching.tree_comparison import TreeComparison
+from holdfast.engine.watching.watcher import WorkspaceSaver
 from holdfast.files.local_tree import LocalTree
 from holdfast.files.tree import ROOT_GONE
 from holdfast.files.watch import open_watcher
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
-    from holdfast.engine.watching.service import Setup
-    from holdfast.files.tree import Dirty, DirtySource
+    from holdfast.engine.watching.service import WatchSetup
+    from holdfast.files.tree import DirtyPaths, DirtySource
     from holdfast.files.watch import Watcher
-    from holdfast.model.command_results import CheckpointResult, Request, Status
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
     from holdfast.store.catalog.export_rows import ExportRow
 
 _LOG = Log(__name__)
@@ -36,15 +36,15 @@ _LOCK_WAIT = 2.0
 """Seconds that saving by itself waits for another process; then it is tried again later."""
 
 
-class Told(Protocol):
+class ExportListener(Protocol):
     """Is told what happens to an export. Called from any thread; has to be quick, and not to raise."""
 
     def changed(self, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
-        """Something has changed in its tree: at ``paths``, or (None) nobody can tell where."""
+        """Something has changed in its tree: at ``paths``, or (None) it cannot be told where."""
         ...
 
     def listens(self, tenant: str, export: str) -> bool:
-        """Whether somebody wants to hear of it just now: then a tree that only looking tells of is looked at."""
+        """Whether a client wants to hear of it just now: then a tree that only looking tells of is looked at."""
         ...
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
@@ -52,13 +52,13 @@ class Told(Protocol):
         ...
 
 
-class Care:
+class ExportWorker:
     """The watch service of one export, with a store of its own. For one thread at a time."""
 
-    def __init__(self, opener: Opener, tenant: str, row: ExportRow, told: Told) -> None:
+    def __init__(self, opener: Opener, tenant: str, row: ExportRow, told: ExportListener) -> None:
         """Open it and begin. ``opener`` is this object's from now on.
 
-        Raises `LockedError` if somebody else watches the workspace, `NotFoundError` if its directory is gone.
+        Raises `LockedError` if another process watches the workspace, `NotFoundError` if its directory is gone.
         """
         with ExitStack() as stack:
             stack.callback(opener.close)
@@ -71,11 +71,11 @@ class Care:
             tree = context.tree
             if not isinstance(tree, LocalTree):
                 raise UnsupportedError("only a directory of this machine can be watched")
-            stack.enter_context(claim(context.folder))
+            stack.enter_context(hold_watch_lock(context.folder))
             # (A worker that waited longer for who changes one tree would be missed by the others.)
             lock = context.settings.lock
             context.settings = context.settings._replace(lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)))
-            setup = setup_of(context, poll_interval=context.settings.serve.poll_interval)
+            setup = setup_from_settings(context, poll_interval=context.settings.serve.poll_interval)
             # (Many exports share the processor and the memory, and most are saved by other ways.)
             setup = setup._replace(prepare=False)
             watcher = _watcher(setup, tree, tenant, row, told)
@@ -84,7 +84,7 @@ class Care:
             self._look_at = context.clock.monotonic()
             self._database = context.catalog.database
             self._differing = (
-                Differing(context, lambda paths: _tell_changed(told, tenant, row.name, paths))
+                TreeComparison(context, lambda paths: _tell_changed(told, tenant, row.name, paths))
                 if watcher.backend == "polling"
                 else None
             )
@@ -94,13 +94,13 @@ class Care:
                 return _ExportSaver(context, tree, tenant, row.name, told, self._differing)
 
             try:
-                self.service = Service(setup, watcher, tree.excluded, open_saver, context.clock)
+                self.service = WatchService(setup, watcher, tree.excluded, open_saver, context.clock)
             except BaseException:
                 watcher.close()
                 raise
             self.backend = watcher.backend
             try:
-                self.service.save_by_itself(row.saves_itself)
+                self.service.set_auto_save(row.saves_itself)
                 self.service.begin()
             except BaseException:
                 self.service.end()
@@ -108,26 +108,26 @@ class Care:
             self._rest = stack.pop_all()
 
     def turn(self) -> None:
-        """Do what is due. What nobody is told of is looked for at every interval, while somebody wants to hear it."""
+        """Do what is due. What the kernel does not tell is looked for at every interval, while a client listens."""
         self.service.turn()
         if self._differing is None or self.service.stopping or self._clock.monotonic() < self._look_at:
             return
         self._look_at = self._clock.monotonic() + self._interval
         if self._told.listens(self._tenant, self._row.name):
-            self.service.look_by(self._differing.look)
+            self.service.scan_with(self._differing.compare)
             self._database.save_memory()
         else:
             self._differing.forget()
 
-    def patience(self) -> float:
-        """How many seconds from now `turn` has something to do, even if `Service.fileno` is not readable until then."""
-        patience = self.service.patience()
+    def wait_seconds(self) -> float:
+        """How many seconds from now `turn` has something to do, even if `WatchService.fileno` is not readable."""
+        patience = self.service.wait_seconds()
         if self._differing is None:
             return patience
         return max(0.0, min(patience, self._look_at - self._clock.monotonic()))
 
     def has_moved(self) -> bool:
-        """Whether its directory is known to be elsewhere by now: whoever opened it there has noted that."""
+        """Whether its directory is known to be elsewhere by now: the process that opened it there has noted that."""
         return not os.path.isdir(self.root) and self._exports.path_of(self._row) != self.root
 
     def end(self) -> str | None:
@@ -136,7 +136,7 @@ class Care:
             return self.service.end()
 
 
-def _watcher(setup: Setup, tree: LocalTree, tenant: str, row: ExportRow, told: Told) -> Watcher:
+def _watcher(setup: WatchSetup, tree: LocalTree, tenant: str, row: ExportRow, told: ExportListener) -> Watcher:
     """A watcher that tells. fanotify would bring each event of the file system to every export on it: unless it was
     asked for, each has an inotify instance, or is looked at now and then where there are no more of those.
     """
@@ -148,10 +148,10 @@ def _watcher(setup: Setup, tree: LocalTree, tenant: str, row: ExportRow, told: T
             raise
         _LOG.info("%s; looking at it every %g s", error.message, setup.poll_interval)
         watcher = open_watcher(setup.root, "polling", tree.excluded, poll_interval=setup.poll_interval)
-    return _TellingWatcher(watcher, tenant, row.name, told)
+    return _NotifyingWatcher(watcher, tenant, row.name, told)
 
 
-def _tell_changed(told: Told, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
+def _tell_changed(told: ExportListener, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
     """Tell of changes, but for those that a restore makes on its way."""
     if paths is None:
         told.changed(tenant, export, None)
@@ -164,10 +164,10 @@ def _is_temporary(path: bytes) -> bool:
     return path.rpartition(b"/")[2].startswith(TEMPORARY_PREFIX)
 
 
-class _TellingWatcher:
+class _NotifyingWatcher:
     """A `Watcher` whose answers are told as well, but for the first, which is everything."""
 
-    def __init__(self, watcher: Watcher, tenant: str, export: str, told: Told) -> None:
+    def __init__(self, watcher: Watcher, tenant: str, export: str, told: ExportListener) -> None:
         self._watcher = watcher
         self._told = told
         self._tenant, self._export = tenant, export
@@ -184,9 +184,9 @@ class _TellingWatcher:
     def fileno(self) -> int:
         return self._watcher.fileno()
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         answer = self._watcher.drain()
-        # (Polling knows nothing, all the time: `Differing` tells in its stead.)
+        # (Polling knows nothing, all the time: `TreeComparison` tells in its stead.)
         if not self._first and not (answer.everything and self.backend == "polling"):
             _tell_changed(self._told, self._tenant, self._export, None if answer.everything else answer.paths)
         self._first = False
@@ -203,15 +203,21 @@ class _ExportSaver:
     """Does what the service asks for. Collection is about a whole store: it is not done here."""
 
     def __init__(
-        self, context: Context, tree: LocalTree, tenant: str, export: str, told: Told, differing: Differing | None
+        self,
+        context: Context,
+        tree: LocalTree,
+        tenant: str,
+        export: str,
+        told: ExportListener,
+        differing: TreeComparison | None,
     ) -> None:
         self._context = context
         self._differing = differing
-        self._saver = Saver(context, tree)
+        self._saver = WorkspaceSaver(context, tree)
         self._told = told
         self._tenant, self._export = tenant, export
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
         try:
             result = self._saver.checkpoint(request)
             if result.created and self._differing is not None:

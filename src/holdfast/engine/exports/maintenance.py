@@ -18,40 +18,39 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from holdfast.engine.exports._export_worker import Care
-from holdfast.engine.opening.home import folder_in
-from holdfast.engine.opening.identity import find_moved
-from holdfast.engine.sessions.idle.idle_schedule import Idling
+from holdfast.engine.exports._export_worker import ExportWorker
+from holdfast.engine.opening.home import workspace_folder
+from holdfast.engine.opening.missing_workspaces import find_moved
+from holdfast.engine.sessions.idle.idle_schedule import IdleSaver
 from holdfast.engine.upkeep.housekeeping import collect
 from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.store.catalog.export_rows import ExportRows, tenants_that_serve
 from holdfast.store.catalog.work_lease import Lease
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast.engine.exports._export_worker import Told
+    from holdfast.engine.exports._export_worker import ExportListener
     from holdfast.engine.opening.opener import Opener
     from holdfast.model.clock import Clock
     from holdfast.model.ids import WorkspaceId
     from holdfast.store.catalog.export_rows import ExportRow
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
-
-# Looking for directories of exports that are not where they were, so that nobody who asks for one waits for that.
-#
-# All that are missing are looked for together, by one walk of their file systems; what is not found is looked for again
-# after a while, each time after a longer one.
 
 _Missing = tuple[str, "WorkspaceId"]
 """A tenant, and a workspace of it."""
 
 
-class Finder:
-    """For one thread."""
+class MissingExportFinder:
+    """Looks for directories of exports that are not where they were, so that no request for one waits for that.
+
+    One walk of their file systems looks for all that are missing. What it does not find is looked for again later, each
+    time after a longer pause. For one thread.
+    """
 
     def __init__(self, open_tenant: Callable[[str], Opener], clock: Clock, retry: Callable[[int], float]) -> None:
         """``retry`` says how long to leave one alone that was not found so many times, in seconds."""
@@ -61,7 +60,7 @@ class Finder:
         self._tried: dict[_Missing, tuple[int, float]] = {}
         """How often each was looked for, and when it is to be again."""
 
-    def look(self, missing: Iterable[_Missing]) -> None:
+    def find_due(self, missing: Iterable[_Missing]) -> None:
         """Look for those of the ``missing`` whose time has come, and note where one is. Raises `HoldfastError`."""
         now = self._clock.monotonic()
         known = {one: self._tried.get(one, (0, now)) for one in missing}
@@ -73,15 +72,15 @@ class Finder:
 
     def _look_for(self, opener: Opener, names: Iterable[WorkspaceId]) -> None:
         catalog = opener.store().catalog
-        records: list[Workspace] = []
+        records: list[WorkspaceRow] = []
         for name in names:
             try:
                 record = catalog.workspace(name)
             except NotFoundError:
                 continue
-            if not os.path.lexists(seen_at(record.path)):
+            if not os.path.lexists(last_seen_path(record.path)):
                 records.append(record)
-        for path in find_moved(records, lambda one: folder_in(opener.home, one)).values():
+        for path in find_moved(records, lambda one: workspace_folder(opener.home, one)).values():
             opener.open(path)  # which notes that it is there
 
 
@@ -96,7 +95,7 @@ _LEASE_EVERY = 10.0
 State = Literal["beginning", "watching", "broken", "elsewhere"]
 
 
-class Condition(NamedTuple):
+class UpkeepCondition(NamedTuple):
     """How the upkeep of one export goes."""
 
     state: State
@@ -106,7 +105,7 @@ class Condition(NamedTuple):
     problem: str | None
 
 
-class Setup(NamedTuple):
+class MaintenanceLimits(NamedTuple):
     """How much may be done at once, and how often what is looked at; times in seconds."""
 
     workers: int = 4
@@ -120,7 +119,7 @@ class Setup(NamedTuple):
     """How long ending may take all in all."""
 
 
-class _Charge:
+class _MaintainedExport:
     """One export in our care. ``busy``: one of the workers has it."""
 
     __slots__ = ("busy", "care", "due", "failures", "fileno", "is_gone", "problem", "row", "tenant", "turn", "wanted")
@@ -128,7 +127,7 @@ class _Charge:
     def __init__(self, tenant: str, row: ExportRow, due: float) -> None:
         self.tenant = tenant
         self.row = row
-        self.care: Care | None = None
+        self.care: ExportWorker | None = None
         self.busy = False
         self.wanted = True
         self.due = due
@@ -139,21 +138,23 @@ class _Charge:
         self.is_gone = False
         """Whether the problem is that its directory is not where it was."""
         self.turn = threading.Lock()
-        """Held by whoever works on it."""
+        """Held by the worker that has it."""
 
 
 class Maintenance:
     """Sees to all exports from `start` to `stop`."""
 
-    def __init__(self, open_tenant: Callable[[str], Opener], told: Told, clock: Clock, setup: Setup) -> None:
+    def __init__(
+        self, open_tenant: Callable[[str], Opener], told: ExportListener, clock: Clock, setup: MaintenanceLimits
+    ) -> None:
         """``open_tenant`` gives a new opener of a tenant (empty: of the settings' own)."""
         self._open_tenant = open_tenant
         self._told = told
         self._clock = clock
         self._setup = setup
         self._lock = threading.Lock()
-        self._charges: dict[tuple[str, str], _Charge] = {}
-        self._done: deque[_Charge] = deque()
+        self._charges: dict[tuple[str, str], _MaintainedExport] = {}
+        self._done: deque[_MaintainedExport] = deque()
         self._stopping = threading.Event()
         self._look_now = threading.Event()
         self._ours: set[str] = set()
@@ -179,7 +180,7 @@ class Maintenance:
         for thread in self._threads:
             thread.start()
 
-    def look(self) -> None:
+    def reread_exports(self) -> None:
         """The list of exports was changed: read it soon."""
         self._look_now.set()
 
@@ -216,15 +217,15 @@ class Maintenance:
         self._wake_write.close()
         return unsaved
 
-    def condition(self, tenant: str, export: str) -> Condition:
+    def condition(self, tenant: str, export: str) -> UpkeepCondition:
         """How the upkeep of one export goes."""
         with self._lock:
             charge = self._charges.get((tenant, export))
             if charge is None:
-                return Condition("elsewhere", "", None)
+                return UpkeepCondition("elsewhere", "", None)
             if charge.care is not None:
-                return Condition("watching", charge.care.backend, charge.care.service.failure)
-            return Condition("broken" if charge.problem else "beginning", "", charge.problem)
+                return UpkeepCondition("watching", charge.care.backend, charge.care.service.failure)
+            return UpkeepCondition("broken" if charge.problem else "beginning", "", charge.problem)
 
     def counts(self) -> Mapping[State, int]:
         """How many exports are in which state."""
@@ -249,7 +250,7 @@ class Maintenance:
         with self._lock:
             waiting = [charge for charge in self._charges.values() if not charge.busy]
         wait = min((charge.due - now for charge in waiting), default=_LONGEST_WAIT)
-        ready: set[_Charge] = set()
+        ready: set[_MaintainedExport] = set()
         for key, _ in self._selector.select(max(0.0, min(wait, _LONGEST_WAIT))):
             if key.data is None:
                 with suppress(BlockingIOError):
@@ -271,7 +272,7 @@ class Maintenance:
             self._unregister(charge)
             self._pool.submit(self._work, charge)
 
-    def _take_back(self, charge: _Charge) -> None:
+    def _take_back(self, charge: _MaintainedExport) -> None:
         """A worker is done with it."""
         with self._lock:
             charge.busy = False
@@ -283,7 +284,7 @@ class Maintenance:
         if charge.fileno >= 0:
             self._selector.register(charge.fileno, selectors.EVENT_READ, charge)
 
-    def _unregister(self, charge: _Charge) -> None:
+    def _unregister(self, charge: _MaintainedExport) -> None:
         if charge.fileno >= 0:
             self._selector.unregister(charge.fileno)
             charge.fileno = -1
@@ -294,43 +295,43 @@ class Maintenance:
 
     # -- the work -----------------------------------------------------------------------------------------------
 
-    def _work(self, charge: _Charge) -> None:
+    def _work(self, charge: _MaintainedExport) -> None:
         try:
             with charge.turn:
                 if not self._stopping.is_set():
-                    self._see_to(charge)
+                    self._work_on(charge)
         except Exception as error:  # noqa: BLE001 - nothing that one export does may end a worker
             self._failed(charge, error)
         finally:
             self._done.append(charge)
             self._wake()
 
-    def _see_to(self, charge: _Charge) -> None:
+    def _work_on(self, charge: _MaintainedExport) -> None:
         row = charge.row
         if not charge.wanted:
-            self._let_go(charge)
+            self._release(charge)
             return
         if charge.care is None:
             opener = self._open_tenant(charge.tenant)
-            care = Care(opener, charge.tenant, row, self._told)
+            care = ExportWorker(opener, charge.tenant, row, self._told)
             with self._lock:
                 charge.care, charge.problem, charge.failures = care, None, 0
         care = charge.care
         assert care is not None
-        care.service.save_by_itself(row.saves_itself)
+        care.service.set_auto_save(row.saves_itself)
         care.turn()
         if care.service.stopping:
-            self._let_go(charge)
-            charge.due = self._clock.monotonic() + _LAST_RETRY  # somebody wants to watch it in our stead
+            self._release(charge)
+            charge.due = self._clock.monotonic() + _LAST_RETRY  # another process wants to watch it in our stead
             return
         if care.has_moved():
             _LOG.info("the export %s was moved, and is watched where it is now", row.name)
             self._end(charge)  # (what is unsaved is saved there)
             charge.due = self._clock.monotonic()
             return
-        charge.due = self._clock.monotonic() + care.patience()
+        charge.due = self._clock.monotonic() + care.wait_seconds()
 
-    def _failed(self, charge: _Charge, error: Exception) -> None:
+    def _failed(self, charge: _MaintainedExport, error: Exception) -> None:
         message = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
         if not isinstance(error, HoldfastError):
             _LOG.exception("the upkeep of the export %s failed", charge.row.name)
@@ -346,18 +347,18 @@ class Maintenance:
             charge.due = self._clock.monotonic() + _retry(self._setup.first_retry, charge.failures)
             charge.failures += 1
 
-    def _let_go(self, charge: _Charge) -> None:
-        """End its care for now; what could not be saved is told to the log, as nobody waits for it."""
+    def _release(self, charge: _MaintainedExport) -> None:
+        """End its care for now; what could not be saved goes to the log, as no caller waits for it."""
         why = self._end(charge)
         if why is not None:
             _LOG.warning("the export %s has unsaved changes: %s", charge.row.name, why)
 
-    def _end(self, charge: _Charge) -> str | None:
+    def _end(self, charge: _MaintainedExport) -> str | None:
         with self._lock:
             care, charge.care = charge.care, None
         return None if care is None else care.end()
 
-    def _end_last(self, charge: _Charge) -> str | None:
+    def _end_last(self, charge: _MaintainedExport) -> str | None:
         with charge.turn:
             return self._end(charge)
 
@@ -399,7 +400,7 @@ class Maintenance:
                 self._hold(
                     leases,
                     tenant,
-                    Lease(catalog.database, catalog.tenant, f"{LEASE} {catalog.machine}".strip(), self._clock),
+                    Lease(catalog.database, catalog.tenant, f"{LEASE} {catalog.home_id}".strip(), self._clock),
                 )
             rows = ExportRows(catalog).list() if tenant in leases and tenant in serving else []
             self._adopt(tenant, rows)
@@ -434,13 +435,13 @@ class Maintenance:
                     charge.row, charge.due = row, now
             for key, row in wanted.items():
                 if key not in self._charges:
-                    self._charges[key] = _Charge(tenant, row, now)
+                    self._charges[key] = _MaintainedExport(tenant, row, now)
         self._wake()
 
     # -- sessions -----------------------------------------------------------------------------------------------
 
     def _save_idle(self) -> None:
-        found: dict[str, tuple[Opener, Idling]] = {}
+        found: dict[str, tuple[Opener, IdleSaver]] = {}
         wait = self._setup.look_interval
         try:
             while not self._stopping.wait(wait):
@@ -454,12 +455,12 @@ class Maintenance:
                 idling.end()
                 opener.close()
 
-    def _begin_idling(self, tenant: str, found: dict[str, tuple[Opener, Idling]]) -> None:
+    def _begin_idling(self, tenant: str, found: dict[str, tuple[Opener, IdleSaver]]) -> None:
         with ExitStack() as undo:
             try:
                 opener = self._open_tenant(tenant)
                 undo.callback(opener.close)
-                found[tenant] = opener, Idling(opener, partial(self._saving, tenant))
+                found[tenant] = opener, IdleSaver(opener, partial(self._saving, tenant))
                 undo.pop_all()
             except HoldfastError as error:
                 _LOG.warning("sessions that are idle are not seen to yet: %s", error.message, tenant=tenant)
@@ -473,10 +474,10 @@ class Maintenance:
     # -- directories that are gone ------------------------------------------------------------------------------
 
     def _find(self) -> None:
-        finder = Finder(self._open_tenant, self._clock, partial(_retry, self._setup.first_retry))
+        finder = MissingExportFinder(self._open_tenant, self._clock, partial(_retry, self._setup.first_retry))
         while not self._stopping.wait(self._setup.look_interval):
             try:
-                finder.look(self._missing())
+                finder.find_due(self._missing())
             except HoldfastError as error:
                 _LOG.warning("what was moved cannot be looked for: %s", error.message)
             except Exception:  # noqa: BLE001 - it is tried again

@@ -1,7 +1,7 @@
 """Exports: workspaces that are served, each under a name, and how the tree of one is reached.
 
-How it is reached is a port (`Place`): a directory of this machine needs nothing else; what lives elsewhere, as in a
-guest, is another kind, with an agent behind it.
+How it is reached is a port (`ExportTree`): a directory of this machine needs nothing else; what lives elsewhere, as in
+a guest, is another kind, with an agent behind it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.model.errors import (
 from holdfast.model.paths import PROMOTION_PREFIX, display
 from holdfast.store.catalog.export_rows import ExportRow, ExportRows
 from holdfast.store.catalog.token_rows import TokenRows
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ _SYSTEM = (b"/usr", b"/bin", b"/sbin", b"/lib", b"/lib64", b"/etc", b"/dev", b"/
 NAME_PATTERN = f"^{_NAME.pattern}$"
 
 
-class Place(Protocol):
+class ExportTree(Protocol):
     """How the tree of an export is reached."""
 
     def open(self, opener: Opener, workspace: WorkspaceId) -> Context:
@@ -51,15 +51,15 @@ class Place(Protocol):
         ...
 
 
-class Directory:
+class DirectoryTree:
     """A directory of this machine."""
 
     def open(self, opener: Opener, workspace: WorkspaceId) -> Context:
-        """See `Place.open`. A directory that was deleted is opened all the same: a restore brings it back."""
+        """See `ExportTree.open`. A directory that was deleted is opened all the same: a restore brings it back."""
         return opener.open_known(workspace)
 
 
-PLACES: Mapping[Kind, Place] = {"directory": Directory()}
+TREES: Mapping[Kind, ExportTree] = {"directory": DirectoryTree()}
 
 
 class Exports:
@@ -86,7 +86,7 @@ class Exports:
         directory is made (`own_directory`).
 
         ``roots``: it has to lie in one of those (None: anywhere), however it is written and whatever links lead to it.
-        Raises `EscapeError` if it does not, `RefusedError` for what nobody means, or another tenant serves, and as
+        Raises `EscapeError` if it does not, `RefusedError` for an unusual directory, or another tenant serves, and as
         `ExportRows.add`.
         """
         check_name(name)
@@ -124,14 +124,14 @@ class Exports:
 
     def path_of(self, row: ExportRow) -> bytes:
         """Where its directory was last seen."""
-        return seen_at(self._catalog.workspace(row.workspace).path)
+        return last_seen_path(self._catalog.workspace(row.workspace).path)
 
     # -- one of them --------------------------------------------------------------------------------------------
 
     def context(self, row: ExportRow) -> Context:
-        """What the use-cases work with. Raises as `Place.open`, and `RefusedError` if another tenant serves it."""
+        """What the use-cases work with. Raises as `ExportTree.open`, and `RefusedError` if another tenant serves it."""
         self._refuse_link(self.path_of(row))
-        context = PLACES[row.kind].open(self._opener, row.workspace)
+        context = TREES[row.kind].open(self._opener, row.workspace)
         # (A directory that was moved is followed to where it is now.)
         self._refuse_overlapping(context.workspace.path)
         return context
@@ -140,18 +140,18 @@ class Exports:
         """The workspace; it is closed with the ``opener``, and not by itself. Raises as `context`."""
         return Workspace(self._opener, self.context(row))
 
-    def apart_from(self, row: ExportRow, names: Sequence[str]) -> list[bytes]:
+    def hidden_from(self, row: ExportRow, names: Sequence[str]) -> list[bytes]:
         """The directories that what runs in ``row`` for ``names`` alone (empty: for any export of the tenant) must not
         see: those of other tenants, served or not, and of this one's other exports (I10). What lies in ``row`` itself
         is its own.
         """
         own = [self.path_of(one) for one in self.rows.list() if one.name not in names] if names else []
         at = self.path_of(row)
-        found = [*map(seen_at, self.rows.of_others()), *own]
+        found = [*map(last_seen_path, self.rows.other_tenants_roots()), *own]
         return [path for path in found if path != at and not _below(path, at)]
 
-    def yet_to_come(self, row: ExportRow, names: Sequence[str]) -> list[bytes]:
-        """The directories in which exports can be made that `apart_from` would tell of if they were there already, as
+    def future_roots(self, row: ExportRow, names: Sequence[str]) -> list[bytes]:
+        """The directories in which exports can be made that `hidden_from` would tell of if they were there already, as
         far as all of them can be hidden from what runs in ``row``: not those that programs lie in.
         """
         at = self.path_of(row)
@@ -161,9 +161,9 @@ class Exports:
             root for root in sorted(found) if root not in (b"/", at) and not _below(root, at) and not _is_system(root)
         ]
 
-    def kept_for_others(self, row: ExportRow, roots: Sequence[bytes]) -> list[bytes]:
+    def roots_of_others(self, row: ExportRow, roots: Sequence[bytes]) -> list[bytes]:
         """The directories below which other tenants alone may make exports, and that hold something already which is
-        none of this one's: though nothing in there is served, it is theirs to serve. ``roots`` are where whoever asks
+        none of this one's: though nothing in there is served, it is theirs to serve. ``roots`` are where the client
         may make exports as well. Those that programs lie in are everybody's.
         """
         at = self.path_of(row)
@@ -218,10 +218,10 @@ class Exports:
         line = self._catalog.checkpoints(forked.id)
         if forked.source != source or not line:
             return None
-        return ForkResult(forked.id, seen_at(forked.path), line[-1].id, source, line[-1].total_files)
+        return ForkResult(forked.id, last_seen_path(forked.path), line[-1].id, source, line[-1].total_files)
 
     def own_directory(self, name: str) -> bytes:
-        """Where the directory of an export is made that nobody has said a place for."""
+        """Where the directory of an export is made if no place was given."""
         forks = forks_directory(self._opener.home, self._opener.settings(None))
         return os.path.join(forks, b"exports", self._catalog.name.encode(), name.encode())
 
@@ -265,7 +265,7 @@ class Exports:
     def _refuse_link(self, path: bytes) -> None:
         """Raise `EscapeError` if a link is now where the directory was, or on the way to it (I7).
 
-        Whoever puts one there later is stopped where the tree is opened, by what follows no link.
+        A link that is put there later is stopped where the tree is opened, by what follows no link.
         """
         if os.path.lexists(path) and os.path.realpath(path) != path:
             raise EscapeError(f"{display(path)} is reached by a link now; that is not followed", code="linked")
@@ -328,7 +328,7 @@ def _holds_more(root: bytes, known: Sequence[bytes]) -> bool:
     try:
         names = os.listdir(root)
     except OSError:
-        return False  # it is not there, or nobody here can read it
+        return False  # it is not there, or this process cannot read it
     paths = [os.path.join(root, name) for name in names if not name.startswith(PROMOTION_PREFIX)]
     return any(
         _holds_more(path, known) if any(_below(one, path) for one in known) else path not in known for path in paths

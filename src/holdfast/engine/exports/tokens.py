@@ -28,7 +28,7 @@ _MOST_LABEL = 200
 _NOBODY = bytes(32)
 
 
-def create(
+def create_token(
     catalog: Catalog,
     clock: Clock,
     random: Callable[[int], bytes],

@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Final
 from holdfast.bridge.mount import fuse_device
 from holdfast.bridge.mount.overlayfs import detach_overlays
 from holdfast.engine.forks.fork import fork
-from holdfast.engine.forks.mount_server_client import MountServer, Order
+from holdfast.engine.forks.mount_server_client import MountOrder, MountServer
 from holdfast.engine.forks.mounted_forks import fork_mounted, mount_again
 from holdfast.engine.forks.unmount_to_directory import discard
-from holdfast.engine.history.checkpoint import take_locked
-from holdfast.engine.history.mount_pins import release_dead
-from holdfast.engine.opening.context import freeing
+from holdfast.engine.history.checkpoint import create_checkpoint_locked
+from holdfast.engine.history.mount_pins import release_dead_pins
+from holdfast.engine.opening.context import retry_with_reserve
 from holdfast.engine.opening.current_run import current_run
-from holdfast.engine.opening.fork_layers import taken
+from holdfast.engine.opening.fork_layers import claim_layers
 from holdfast.engine.opening.opener import Opener
 from holdfast.files.directories.removal_obstacles import refuse_others
 from holdfast.files.directories.replication import make_read_only, remove_whole
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
-from holdfast.snapshot.checkpoints import KEEPER, Means
+from holdfast.snapshot.checkpoints import KEEPER, CheckpointSupport
 from holdfast.snapshot.copied_repositories import keep_apart
 from holdfast.snapshot.private_directories import make_private
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context, HomeContext
     from holdfast.model.clock import Clock
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 _LOG = Log(__name__)
 _TREE: Final = b"tree"
 """What is worked in, in a directory that is made and removed around it: what is gone cannot be mounted on any more."""
 _SECONDS: Final = 5.0
-"""That whoever serves a mount has to end when it is unmounted."""
+"""That the process that serves a mount has to end when it is unmounted."""
 _PAUSE: Final = 0.005
 _TRIES: Final = 10
 
@@ -58,7 +58,7 @@ class OwnCheckpoints:
 
     def __init__(
         self,
-        workspace: Workspace,
+        workspace: WorkspaceRow,
         *,
         home: bytes,
         directory: bytes,
@@ -76,19 +76,21 @@ class OwnCheckpoints:
         self._random = random
         self._mounts = mounts
 
-    def means(self) -> Means:
-        """See `Checkpoints.means`."""
+    def detect(self) -> CheckpointSupport:
+        """See `Checkpoints.detect`."""
         with self._opened() as home:
             run = current_run(home)
             if run is not None:
-                return Means(f"what runs supervised, in the run {run}, makes no snapshots")
+                return CheckpointSupport(f"what runs supervised, in the run {run}, makes no snapshots")
             if home.store.catalog.database.read_only:
-                return Means("what Holdfast keeps can only be read here")
+                return CheckpointSupport("what Holdfast keeps can only be read here")
         if under(self._directory, self._workspace.path):
             where = display(os.path.dirname(self._directory))
-            return Means(f"forks would lie in the workspace, in {where}, unless snapshot.directory names another place")
+            return CheckpointSupport(
+                f"forks would lie in the workspace, in {where}, unless snapshot.directory names another place"
+            )
         why_not = self._lacking()
-        return Means(mounts=not why_not, why_not=why_not)
+        return CheckpointSupport(mounts=not why_not, why_not=why_not)
 
     def directory(self) -> bytes:
         """See `Checkpoints.directory`."""
@@ -102,9 +104,9 @@ class OwnCheckpoints:
         """See `Checkpoints.take`."""
         with self._opener() as opener:
             context = opener.open(self._workspace.path) if place is None else self._fork(opener, place)
-            request = Request(kind="auto", provenance=Provenance(message=message or keeper))
+            request = CheckpointRequest(kind="auto", provenance=Provenance(message=message or keeper))
             with context.lock():  # until it is pinned, the workspace stands on it, and so it stays
-                checkpoint = take_locked(context, request).checkpoint
+                checkpoint = create_checkpoint_locked(context, request).checkpoint
                 context.catalog.pin(checkpoint.root, keeper, checkpoint=checkpoint.id)
             return checkpoint.id
 
@@ -112,12 +114,12 @@ class OwnCheckpoints:
         """See `Checkpoints.fork`."""
         self._make(checkpoint, place, mounted=self._mounts)
 
-    def show(self, checkpoint: str, place: bytes) -> None:
-        """See `Checkpoints.show`."""
+    def make_view(self, checkpoint: str, place: bytes) -> None:
+        """See `Checkpoints.make_view`."""
         if self._mounts:
             make_private(place)
             keep_apart(place)
-            order = Order(self._home, self._workspace.path, self.where_to_work(place), checkpoint)
+            order = MountOrder(self._home, self._workspace.path, self.where_to_work(place), checkpoint)
             try:
                 with MountServer() as server:
                     server.mount(order)
@@ -151,27 +153,28 @@ class OwnCheckpoints:
             finally:
                 if served is not None:
                     os.close(served)
-            self._forget_what_nobody_keeps(home)
+            self._forget_unused(home)
         for empty in (self._directory, os.path.dirname(self._directory)):
-            with suppress(OSError):  # there are others in it; or whoever was killed here had removed it
+            with suppress(OSError):  # there are others in it; or a process that was killed here had removed it
                 os.rmdir(empty)
 
-    def let_go(self, keeper: str) -> None:
-        """See `Checkpoints.let_go`."""
+    def release(self, keeper: str) -> None:
+        """See `Checkpoints.release`."""
         with self._opened() as home:
-            freeing(home, partial(home.store.catalog.unpin_all, keeper))
-            self._forget_what_nobody_keeps(home)  # also if there was no pin: whoever took it away may have been killed
+            retry_with_reserve(home, partial(home.store.catalog.unpin_all, keeper))
+            # (Also if there was no pin: the process that took it away may have been killed.)
+            self._forget_unused(home)
 
-    def let_go_of_all(self) -> None:
-        """See `Checkpoints.let_go_of_all`."""
+    def release_all(self) -> None:
+        """See `Checkpoints.release_all`."""
         with self._opened() as home:
             catalog = home.store.catalog
             for checkpoint, reasons in catalog.protections().items():
                 keepers = [reason.by for reason in reasons if reason.kind == "pin" and KEEPER.match(reason.by)]
                 if keepers and self._is_in_ours(catalog, checkpoint):
                     for keeper in keepers:
-                        freeing(home, partial(catalog.unpin_all, keeper))
-            self._forget_what_nobody_keeps(home)
+                        retry_with_reserve(home, partial(catalog.unpin_all, keeper))
+            self._forget_unused(home)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -201,7 +204,7 @@ class OwnCheckpoints:
                 return "the kernel has no overlayfs loaded"
         return ""
 
-    def _make(self, checkpoint: str, place: bytes, *, mounted: bool) -> Workspace:
+    def _make(self, checkpoint: str, place: bytes, *, mounted: bool) -> WorkspaceRow:
         source = CheckpointId(checkpoint)
         with self._opener() as opener:
             context = opener.open(self._workspace.path)
@@ -231,46 +234,46 @@ class OwnCheckpoints:
             raise NotFoundError(f"{display(path)} is no fork any more", hint="prepare it again")
         return context
 
-    def _forget_what_nobody_keeps(self, home: HomeContext) -> None:
+    def _forget_unused(self, home: HomeContext) -> None:
         """Forget the checkpoints of forks that are no more, but for those that something stands on."""
         catalog = home.store.catalog
         gone = [one for one in catalog.workspaces() if not one.live and self._is_ours(one)]
         if not gone:
             return
-        release_dead(home)
+        release_dead_pins(home)
         protected = catalog.protections()
         for workspace in gone:
             for checkpoint in catalog.checkpoints(workspace.id):
                 if not any(reason.hard for reason in protected.get(checkpoint.id, ())):
                     with suppress(RefusedError):  # something has come to stand on it just now
-                        freeing(home, partial(catalog.forget, (checkpoint.id,)))
+                        retry_with_reserve(home, partial(catalog.forget, (checkpoint.id,)))
 
     def _is_in_ours(self, catalog: Catalog, checkpoint: CheckpointId) -> bool:
         """Whether a checkpoint is the workspace's, or of a fork or a view of this provider."""
         try:
             of = catalog.workspace(catalog.checkpoint(checkpoint).workspace)
-        except NotFoundError:  # somebody has forgotten it just now, as who deletes another fork
+        except NotFoundError:  # another process has forgotten it just now, as one that deletes another fork
             return False
         return of.id == self._workspace.id or self._is_ours(of)
 
-    def _is_ours(self, workspace: Workspace) -> bool:
+    def _is_ours(self, workspace: WorkspaceRow) -> bool:
         """True of a fork or a view of this provider, wherever it was made."""
-        parts = seen_at(workspace.path).split(b"/")
+        parts = last_seen_path(workspace.path).split(b"/")
         return parts[-1] == _TREE and parts[-3:-2] == [self._workspace.id.encode()]
 
 
-def _forget_fork(home: HomeContext, forked: Workspace) -> None:
-    """Have nothing of a fork, which nobody serves, but its checkpoints. It is let go last: so what was begun is found
-    again, and done once more, by whoever comes after a kill.
+def _forget_fork(home: HomeContext, forked: WorkspaceRow) -> None:
+    """Have nothing of a fork, which no process serves, but its checkpoints. It is let go last: so what was begun is
+    found again, and done once more, by the next process after a kill.
     """
-    freeing(home, partial(discard, home, forked))
+    retry_with_reserve(home, partial(discard, home, forked))
     remove_whole(home.folder_of(forked))
-    freeing(home, partial(home.store.catalog.let_go, forked.id))
+    retry_with_reserve(home, partial(home.store.catalog.let_go, forked.id))
 
 
 def _unmount(path: bytes) -> None:
-    """Take away what we have mounted on ``path``, at once for whoever comes. Raises `RefusedError` (``mounted_over``)
-    if somebody else has mounted something there.
+    """Take away what we have mounted on ``path``, at once for every process that comes. Raises `RefusedError`
+    (``mounted_over``) if something else is mounted there.
     """
     refuse_others(path)
     fuse_device.detach(path, helped=os.geteuid() != 0)
@@ -292,14 +295,14 @@ def _remove(place: bytes, path: bytes) -> None:
 
 
 def _end(folder: bytes, path: bytes) -> int | None:
-    """Unmount a fork, and keep anybody from serving it for as long as the file that this returns is open.
+    """Unmount a fork, and keep other processes from serving it for as long as the file that this returns is open.
 
     None if its folder is gone, or a process uses what was mounted: that goes on, with what the kernel still has.
     """
     _unmount(path)
     deadline = time.monotonic() + _SECONDS  # (unmounting has written all of a disk back, which may have taken longer)
     while os.path.isdir(folder):
-        lock = taken(folder)
+        lock = claim_layers(folder)
         if lock is not None:
             _unmount(path)
             return lock
@@ -315,13 +318,13 @@ def _end(folder: bytes, path: bytes) -> int | None:
 
 
 def _wait_for_view(home: HomeContext, path: bytes) -> None:
-    """Wait until whoever has served a view has let go of its checkpoint, unless somebody still uses it."""
+    """Wait until the process that served a view has let go of its checkpoint, unless another one still uses it."""
     reason = f"mounted on {display(path)}"
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
         protections = home.store.catalog.protections().values()
         if not any(one.by == reason for reasons in protections for one in reasons):
             return
-        release_dead(home)
+        release_dead_pins(home)
         time.sleep(_PAUSE)
     _LOG.info("the process that served %s goes on: somebody still uses what was mounted", display(path))

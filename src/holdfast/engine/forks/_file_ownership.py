@@ -6,15 +6,15 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
-from holdfast.files.write.ownership import inherited
+from holdfast.files.write.ownership import inherited_mode
 
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint
 
 
-def looks_of(context: Context, checkpoint: Checkpoint) -> CheckpointAppearance:
-    """As a fork would look: owned by whoever owns the workspace, or, if we may give nothing away, by ourselves."""
+def shown_ownership(context: Context, checkpoint: Checkpoint) -> CheckpointAppearance:
+    """As a fork would look: owned by the owner of the workspace, or, if we may give nothing away, by ourselves."""
     files = context.settings.files
     try:
         about = os.stat(context.workspace.path)
@@ -27,4 +27,4 @@ def looks_of(context: Context, checkpoint: Checkpoint) -> CheckpointAppearance:
         uid, gid = uid if files.uid < 0 else files.uid, gid if files.gid < 0 else files.gid
     if about is None:
         return CheckpointAppearance(uid, gid, checkpoint.created_at)
-    return CheckpointAppearance(uid, gid, checkpoint.created_at, about.st_mode & 0o777, inherited(about))
+    return CheckpointAppearance(uid, gid, checkpoint.created_at, about.st_mode & 0o777, inherited_mode(about))

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
 from holdfast.bridge.mount.fuse_device import clear_dead, detach
 from holdfast.bridge.mount.overlayfs import attributes_for, detach_overlays, mount_overlay, unmount_overlay
-from holdfast.engine.forks.checkpoint_mount import Served
-from holdfast.engine.opening.fork_layers import lower_of, make_layers, merged_of, taken, upper_of, work_of
+from holdfast.engine.forks.checkpoint_mount import ServedCheckpoint
+from holdfast.engine.opening.fork_layers import (
+    claim_layers,
+    lower_path,
+    make_layers,
+    merged_path,
+    upper_path,
+    work_path,
+)
 from holdfast.model.errors import LockedError, RefusedError, StorageError
 from holdfast.model.ids import Hash
 from holdfast.model.log import Log
@@ -32,19 +39,21 @@ class ServedFork:
         self.directory = directory
         folder = context.folder
         make_layers(folder, note)
-        lock = taken(folder)
+        lock = claim_layers(folder)
         if lock is None:
             raise LockedError(f"the fork {display(context.workspace.path)} is mounted already")
         self._lock = lock
-        lower = lower_of(folder)
+        lower = lower_path(folder)
         try:
             _refuse_other_attributes(folder, note)
             clear_dead(lower)
-            detach_overlays(merged_of(folder))  # nobody serves what a process that was killed has left there
+            detach_overlays(merged_path(folder))  # no process serves what a killed one has left there
             looks = CheckpointAppearance(note.uid, note.gid, note.changed_at, note.root_permissions, note.permissions)
-            self._served = Served(context.store, Hash(bytes.fromhex(note.root)), looks, lower, allow_other=False)
+            self._served = ServedCheckpoint(
+                context.store, Hash(bytes.fromhex(note.root)), looks, lower, allow_other=False
+            )
             try:
-                mount_overlay(lower, upper_of(folder), work_of(folder), directory, note.attributes)
+                mount_overlay(lower, upper_path(folder), work_path(folder), directory, note.attributes)
             except BaseException:
                 self._served.close()
                 raise
@@ -55,18 +64,18 @@ class ServedFork:
         detach(lower, helped=False)
 
     def wait(self) -> None:
-        """Wait until nobody has it mounted any more, or uses what was."""
+        """Wait until no process has it mounted any more, or uses what was."""
         self._served.wait(None)
 
     def try_to_end(self) -> None:
-        """Unmount it, unless somebody uses it: then that is logged."""
+        """Unmount it, unless a process uses it: then that is logged."""
         try:
             unmount_overlay(self.directory)
         except (RefusedError, StorageError) as error:
             _LOG.warning("it stays mounted: %s", error.message)
 
     def close(self) -> None:
-        """Serve it no more. Whoever has it mounted still can read only what was changed."""
+        """Serve it no more. A process that has it mounted still can read only what was changed."""
         self._served.close()
         os.close(self._lock)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
-    from holdfast.store.manifests.ordered_manifest import Stretch
+    from holdfast.store.manifests.ordered_manifest import EntryRun
     from holdfast.store.store import Store
 
 _KEPT_BYTES: Final = 64 << 20
@@ -48,9 +48,9 @@ class StoredContent:
         """See `Content.find`."""
         return self._manifest.find(path)
 
-    def stretch(self, position: int, /) -> Stretch:
+    def stretch(self, position: int, /) -> EntryRun:
         """See `Content.stretch`."""
-        return self._manifest.stretch(position)
+        return self._manifest.run_at(position)
 
     def read(self, path: bytes, entry: Entry, offset: int, size: int, /) -> bytes | memoryview:
         """See `Content.read`. What it raises names the path."""
@@ -142,6 +142,6 @@ class _Pages:
         self._store = store
 
     def read(self, hashes: Sequence[Hash], /) -> list[bytes]:
-        """See `Pages.read`."""
+        """See `PageSource.read`."""
         found = self._store.reader.read_many(hashes)
         return [found[name] for name in hashes]

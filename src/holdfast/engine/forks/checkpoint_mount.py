@@ -1,4 +1,4 @@
-"""Mounting a checkpoint: a directory that shows it and that nobody can change, read from the store as it is used."""
+"""Mounting a checkpoint: a directory that shows it, that no process can change, read from the store as it is used."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from holdfast.bridge.checkpoint_tree import CheckpointTree
 from holdfast.bridge.mount.fuse_device import clear_dead, mount
 from holdfast.bridge.server.loop import FuseServer
-from holdfast.engine.forks._file_ownership import looks_of
+from holdfast.engine.forks._file_ownership import shown_ownership
 from holdfast.engine.forks._stored_content import StoredContent
-from holdfast.engine.history.mount_pins import RENEWED, MountPin, release_dead
-from holdfast.engine.opening.context import with_ballast
+from holdfast.engine.history.mount_pins import RENEWED, MountPin, release_dead_pins
+from holdfast.engine.opening.context import with_disk_reserve
 from holdfast.engine.opening.home import refuse_own
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-class Served:
+class ServedCheckpoint:
     """A checkpoint on a directory, served by threads of this process until `close`."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Served:
             raise
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until nobody has it mounted any more, or `end`, at most ``timeout`` seconds; whether that is so."""
+        """Wait until it is unmounted, or `end`, at most ``timeout`` seconds; whether that is so."""
         return self._server.wait(timeout)
 
     def end(self) -> None:
@@ -69,21 +69,21 @@ class Mounted:
         self.checkpoint: CheckpointId = checkpoint.id
         self.path = directory
         """Where it is, the real path."""
-        self._served: Served | None = None
-        with with_ballast(context):
+        self._served: ServedCheckpoint | None = None
+        with with_disk_reserve(context):
             self._pin = MountPin(context, checkpoint, directory)
         self._made = False
         try:
             self._made = _prepare(directory)
-            looks = looks_of(context, checkpoint)
-            self._served = Served(context.store, checkpoint.root, looks, directory, allow_other=allow_other)
+            looks = shown_ownership(context, checkpoint)
+            self._served = ServedCheckpoint(context.store, checkpoint.root, looks, directory, allow_other=allow_other)
         except BaseException:
             self._end()
             raise
         self._renewed = time.monotonic()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until somebody unmounts it, or `end`, at most ``timeout`` seconds; whether somebody has.
+        """Wait until it is unmounted, or `end`, at most ``timeout`` seconds; whether it was.
 
         To be called now and then, as it is what keeps the checkpoint from being collected for longer than a day.
         """
@@ -101,7 +101,7 @@ class Mounted:
         return True
 
     def end(self) -> None:
-        """Have `wait` return as if somebody had unmounted it. May be called by a signal handler."""
+        """Have `wait` return as if it had been unmounted. May be called by a signal handler."""
         if self._served is not None:
             self._served.end()
 
@@ -142,7 +142,7 @@ def mount_checkpoint(
     place = os.path.join(os.path.realpath(above), name)
     if clear_dead(place):
         _LOG.info("%s was a mount whose process had ended; it is cleared away", display(place))
-    release_dead(context)
+    release_dead_pins(context)
     real = os.path.realpath(place)
     refuse_own(real, home)
     for workspace in context.catalog.workspaces():
@@ -154,7 +154,7 @@ def mount_checkpoint(
     return Mounted(context, context.catalog.checkpoint(checkpoint), real, allow_other=allow_other)
 
 
-def newest_at(context: Context, moment: int) -> CheckpointId:
+def newest_checkpoint_at(context: Context, moment: int) -> CheckpointId:
     """The workspace's newest checkpoint that was taken at ``moment`` (microseconds since 1970) or before it, by the
     clock of then; of several the one that was recorded last.
     """

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.restore import new_nonce
 from holdfast.engine.history.tree_copy import write_out
 from holdfast.engine.opening import fork_layers
-from holdfast.engine.opening import operation_journal as journals
-from holdfast.engine.opening.operation_journal import Journal
+from holdfast.engine.opening.operation_journal import Journal, new_nonce, read_journal, write_journal
 from holdfast.model.command_results import ForkResult
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display
@@ -31,26 +29,26 @@ def fork(
     That workspace's directory must be empty, or hold what a killed fork of the same checkpoint left. Durable when it
     returns. Content that is known to be missing is an `IntegrityError` before anything is made; damage that shows only
     when it is read is one too, and what was written by then is removed. Cut short, it is finished by
-    `holdfast.engine.history.interrupted_operations` in the new workspace, or by the same fork again. The new workspace
+    `holdfast.engine.history.recovery` in the new workspace, or by the same fork again. The new workspace
     is live: retention keeps what it stands on.
     """
     _require(context, context.catalog.checkpoint(source))
     forked = open_fork()
     with forked.lock():
-        if fork_layers.read(forked.folder) is not None:
+        if fork_layers.read_note(forked.folder) is not None:
             raise RefusedError(
                 f"{display(forked.workspace.path)} is being made as a fork by mount",
                 hint="finish it with `holdfast fork --mount`, as it was begun",
             )
-        journal = journals.read(forked.folder)
+        journal = read_journal(forked.folder)
         if journal is not None and (journal.operation != "fork" or journal.target != source):
             raise RefusedError(
                 f"{display(forked.workspace.path)} holds an unfinished {journal.operation} of {journal.target[:12]}",
                 hint="finish it there with `holdfast restore --continue`, or delete the directory",
             )
         if journal is None:
-            journal = Journal("fork", source, None, None, None, (), new_nonce(forked), forked.clock.now())
-            journals.write(forked.folder, journal)
+            journal = Journal("fork", source, None, None, None, (), new_nonce(forked.random), forked.clock.now())
+            write_journal(forked.folder, journal)
         else:
             forked.tree.clean(journal.nonce)
         applied = write_out(forked, journal, progress, beside=context.tree)

@@ -10,18 +10,18 @@ from holdfast.engine.forks._served_fork import ServedFork
 from holdfast.engine.forks.checkpoint_mount import mount_checkpoint
 from holdfast.engine.forks.mount_server_client import decode_order
 from holdfast.engine.opening import fork_layers
-from holdfast.engine.opening.home import open_log
+from holdfast.engine.opening.home import open_process_log
 from holdfast.engine.opening.opener import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, unexpected
 from holdfast.model.ids import CheckpointId
-from holdfast.model.log import arrange
-from holdfast.processes.detached_worker import read_order, say
-from holdfast.processes.module_process import Outcome, failure
+from holdfast.model.log import set_sender
+from holdfast.processes.detached_worker import read_order, report
+from holdfast.processes.module_process import ProcessOutcome, failed_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.forks.mount_server_client import Order
+    from holdfast.engine.forks.mount_server_client import MountOrder
     from holdfast.model.log import Level
 
 LOG: Final = b"mount.log"
@@ -29,7 +29,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Be such a process: read an `Order`, and serve until it is unmounted."""
+    """Be such a process: read a `MountOrder`, and serve until it is unmounted."""
     given = read_order()
     if not given:
         return
@@ -38,14 +38,14 @@ def main() -> None:
     try:
         (_serve if order.checkpoint else _serve_fork)(opener, order)
     except HoldfastError as error:
-        say(failure(error).encode())
-    except Exception as error:  # noqa: BLE001 - whoever waits is to hear of it
-        say(failure(unexpected(error)).encode())
+        report(failed_outcome(error).encode())
+    except Exception as error:  # noqa: BLE001 - the process that waits is to hear of it
+        report(failed_outcome(unexpected(error)).encode())
     finally:
         opener.close()
 
 
-def _serve(opener: Opener, order: Order) -> None:
+def _serve(opener: Opener, order: MountOrder) -> None:
     context = opener.open(order.root)
     _log_to(context.folder, order.log_level)
     checkpoint = CheckpointId(order.checkpoint)
@@ -53,34 +53,34 @@ def _serve(opener: Opener, order: Order) -> None:
         context, checkpoint, order.directory, home=order.home, allow_other=order.allow_other
     ) as mounted:
         _at_signals(mounted.end)
-        say(Outcome().encode())
+        report(ProcessOutcome().encode())
         mounted.wait()
 
 
-def _serve_fork(opener: Opener, order: Order) -> None:
+def _serve_fork(opener: Opener, order: MountOrder) -> None:
     context = opener.open_fork(order.root)
     _log_to(context.folder, order.log_level)
-    note = fork_layers.read(context.folder)
+    note = fork_layers.read_note(context.folder)
     if note is None:
         raise NotFoundError("this is no fork by mount any more", code="no_fork")
     with ServedFork(context, note, order.directory) as served:
         _at_signals(served.try_to_end)
-        say(Outcome().encode())
+        report(ProcessOutcome().encode())
         served.wait()
 
 
 def _log_to(folder: bytes, level: Level) -> None:
     """From now on what there is to say goes to the log in the workspace's folder."""
-    log = open_log(folder, LOG)
+    log = open_process_log(folder, LOG)
     os.dup2(log, 2)
     os.close(log)
 
     def send() -> None:
         from holdfast.model import log_format
 
-        log_format.send(level, log_format.Lines(as_json=True))
+        log_format.send(level, log_format.LineHandler(as_json=True))
 
-    arrange(level, send)
+    set_sender(level, send)
 
 
 def _at_signals(end: Callable[[], None]) -> None:

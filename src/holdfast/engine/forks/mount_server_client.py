@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.model.errors import FormatError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display, parse_display
-from holdfast.processes.detached_worker import Worker
+from holdfast.processes.detached_worker import DetachedWorker
 from holdfast.processes.module_process import decode_outcome
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _SECONDS: Final = 60.0
 """That a mount may take: the home may be slow."""
 
 
-class Order(NamedTuple):
+class MountOrder(NamedTuple):
     """What to mount."""
 
     home: bytes
@@ -45,12 +45,12 @@ class Order(NamedTuple):
         return json.dumps(self._asdict() | paths).encode()
 
 
-def decode_order(given: bytes) -> Order:
+def decode_order(given: bytes) -> MountOrder:
     """What was given."""
     fields: dict[str, Any] = json.loads(given)
     for name in ("home", "root", "directory"):
         fields[name] = parse_display(fields[name])
-    return Order(**fields)
+    return MountOrder(**fields)
 
 
 class MountServer:
@@ -62,12 +62,12 @@ class MountServer:
     def __init__(self) -> None:
         """Start it. Raises `StorageError`."""
         try:
-            self._process = Worker(_SERVING)
+            self._process = DetachedWorker(_SERVING)
         except OSError as error:
             raise StorageError(f"cannot start a process that serves the mount: {error.strerror}") from error
         self.pid = self._process.pid
 
-    def mount(self, order: Order) -> None:
+    def mount(self, order: MountOrder) -> None:
         """Have it mount something and go on by itself. Returns when it is mounted; raises what went wrong."""
         try:
             said = self._process.ask(order.encode(), _SECONDS)
@@ -80,7 +80,7 @@ class MountServer:
             raise StorageError("the process that was to serve the mount has ended at once") from None
         if outcome.error is not None:
             raise outcome.error
-        self._process.let_go()
+        self._process.detach()
 
     def __enter__(self) -> MountServer:
         """The process itself."""

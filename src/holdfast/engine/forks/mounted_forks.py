@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.mount.overlayfs import attributes_for, refuse_without_privilege, unmount_overlay
-from holdfast.engine.forks._file_ownership import looks_of
-from holdfast.engine.forks.mount_server_client import MountServer, Order, given_or_started
-from holdfast.engine.history.tree_copy import first_checkpoint
+from holdfast.engine.forks._file_ownership import shown_ownership
+from holdfast.engine.forks.mount_server_client import MountOrder, MountServer, given_or_started
+from holdfast.engine.history.tree_copy import create_first_checkpoint
 from holdfast.engine.opening import fork_layers
 from holdfast.engine.opening.fork_layers import ForkNote, is_mounted, is_served, make_layers
 from holdfast.files.write.ownership import make_directories
@@ -47,7 +47,7 @@ def fork_mounted(
         taken_from = context.catalog.checkpoint(source)
         forked = open_fork()
         with forked.lock():
-            note = fork_layers.read(forked.folder)
+            note = fork_layers.read_note(forked.folder)
             made = note is None
             if note is None:
                 note = _begin(forked, taken_from)
@@ -58,7 +58,7 @@ def fork_mounted(
                     if made:
                         _take_back(forked)
                     raise
-            first = first_checkpoint(forked, taken_from)
+            first = create_first_checkpoint(forked, taken_from)
     return ForkResult(forked.workspace.id, forked.workspace.path, first, source, 0, mounted=True)
 
 
@@ -68,7 +68,7 @@ def mount_again(opener: Opener, directory: bytes, server: MountServer | None = N
     with context.lock():
         path = context.workspace.path
         note = _note(context)
-        if fork_layers.has_become(note, path):
+        if fork_layers.is_plain_directory(note, path):
             from holdfast.engine.forks import unmount_to_directory
 
             unmount_to_directory.finish(context, note)
@@ -87,7 +87,7 @@ def mount_again(opener: Opener, directory: bytes, server: MountServer | None = N
 def unmount(opener: Opener, directory: bytes) -> bytes:
     """Unmount a fork, or a checkpoint; its real path. What was changed in a fork is kept.
 
-    Raises `RefusedError` while anybody uses it, `NotFoundError` if nothing of ours is mounted there.
+    Raises `RefusedError` while a process uses it, `NotFoundError` if nothing of ours is mounted there.
     """
     from holdfast.bridge.mount import fuse_device
 
@@ -115,7 +115,7 @@ def materialise(opener: Opener, directory: bytes) -> bytes:
     path = context.workspace.path
     with context.lock():
         note = _note(context)
-        if fork_layers.has_become(note, path):
+        if fork_layers.is_plain_directory(note, path):
             unmount_to_directory.finish(context, note)
             return path
 
@@ -135,8 +135,8 @@ def _begin(forked: Context, source: Checkpoint) -> ForkNote:
                 f"{display(forked.workspace.path)} is not empty: a fork that was written out lies there, unfinished",
                 hint="finish it with `holdfast fork`, as it was begun",
             )
-    looks = looks_of(forked, source)
-    reason = fork_layers.pinned_for(forked.workspace.path)
+    looks = shown_ownership(forked, source)
+    reason = fork_layers.pin_reason(forked.workspace.path)
     forked.catalog.unpin_all(reason)  # of an attempt that was killed before its note
     pin = forked.catalog.pin(source.root, reason, checkpoint=source.id)
     note = ForkNote(
@@ -151,7 +151,7 @@ def _begin(forked: Context, source: Checkpoint) -> ForkNote:
         attributes=attributes_for(forked.folder),
     )
     make_layers(forked.folder, note)
-    fork_layers.write(forked.folder, note)
+    fork_layers.write_note(forked.folder, note)
     return note
 
 
@@ -166,7 +166,7 @@ def _take_back(forked: Context) -> None:
 
 
 def _note(context: Context) -> ForkNote:
-    note = fork_layers.read(context.folder)
+    note = fork_layers.read_note(context.folder)
     if note is None:
         raise NotFoundError(f"{display(context.workspace.path)} is no fork by mount", code="no_fork")
     return note
@@ -193,9 +193,9 @@ def _make_mount_point(path: bytes, note: ForkNote) -> None:
     )
 
 
-def _order(forked: Context) -> Order:
+def _order(forked: Context) -> MountOrder:
     path = forked.workspace.path
-    return Order(home=forked.home, root=path, directory=path)
+    return MountOrder(home=forked.home, root=path, directory=path)
 
 
 def _wait_for_end(folder: bytes) -> None:

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 from holdfast.bridge.mount.overlayfs import refuse_without_privilege, unmount_overlay
 from holdfast.engine.forks._served_fork import ServedFork
 from holdfast.engine.opening import fork_layers, identity
-from holdfast.engine.opening.fork_layers import is_mounted, is_served, merged_of, overlay_of
+from holdfast.engine.opening.fork_layers import is_mounted, is_served, merged_path, overlay_path
 from holdfast.engine.opening.home import INDEX, LAYER
 from holdfast.model.errors import HoldfastError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import TEMPORARY_PREFIX, display
-from holdfast.snapshot.kill_on_exit import run
+from holdfast.snapshot.kill_on_exit import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.engine.opening.fork_layers import ForkNote
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 _LOG = Log(__name__)
 
@@ -31,7 +31,7 @@ def materialise(context: Context, note: ForkNote, mount_again: Callable[[], obje
     """Put a plain directory with the fork's content in its place. Needs the lock of the workspace.
 
     All of it is copied, with owners, times, hard links and extended attributes, beside the directory, and takes its
-    place at once; cut short, it is a fork as before. Raises `RefusedError` while anybody uses the fork. If anything
+    place at once; cut short, it is a fork as before. Raises `RefusedError` while a process uses the fork. If anything
     goes wrong, ``mount_again`` is called where it was mounted.
     """
     refuse_without_privilege()
@@ -41,7 +41,7 @@ def materialise(context: Context, note: ForkNote, mount_again: Callable[[], obje
         unmount_overlay(path)
     elif is_served(context.folder):
         raise RefusedError(f"{display(path)} is mounted, where this process cannot see it", code="in_use")
-    for left in _copies(context):  # by whoever was cut short
+    for left in _copies(context):  # by a process that was cut short
         shutil.rmtree(left, ignore_errors=True)
     # (A name of its own: what copied for one that was killed may still be about to end.)
     copy = _stem(context) + context.random(8).hex().encode()
@@ -49,7 +49,7 @@ def materialise(context: Context, note: ForkNote, mount_again: Callable[[], obje
         _copy(context, note, copy)
         about = os.stat(copy)
         became = note._replace(became=(about.st_dev, about.st_ino))
-        fork_layers.write(context.folder, became)
+        fork_layers.write_note(context.folder, became)
         os.rename(copy, path)  # the mount point is an empty directory
     except (HoldfastError, OSError) as error:
         shutil.rmtree(copy, ignore_errors=True)
@@ -67,36 +67,36 @@ def finish(context: Context, note: ForkNote) -> None:
         with suppress(OSError):
             os.unlink(os.path.join(context.folder, name))
     discard(context, context.workspace)
-    identity.recognise(context.catalog, context.folder_of, context.workspace.path)
+    identity.recognise_workspace(context.catalog, context.folder_of, context.workspace.path)
     _LOG.debug("no fork by mount any more", checkpoint=note.checkpoint)
 
 
-def discard(context: Shared, workspace: Workspace) -> None:
+def discard(context: StoreContext, workspace: WorkspaceRow) -> None:
     """Let go of a fork's layers, and of its base, if the workspace is a fork by mount. What was changed is lost.
 
-    Idempotent: the note goes last, so that cut short it is done again by whoever comes next.
+    Idempotent: the note goes last, so that cut short it is done again by the next process.
     """
     folder = context.folder_of(workspace)
-    note = fork_layers.read(folder)
+    note = fork_layers.read_note(folder)
     if note is None:
         context.store.catalog.unpin_all(
-            fork_layers.pinned_for(workspace.path)
+            fork_layers.pin_reason(workspace.path)
         )  # of one that was killed before its note
         return
-    shutil.rmtree(overlay_of(folder), ignore_errors=True)
+    shutil.rmtree(overlay_path(folder), ignore_errors=True)
     context.store.catalog.unpin(note.pin)
-    fork_layers.remove(folder)
+    fork_layers.remove_note(folder)
 
 
 def _copy(context: Context, note: ForkNote, copy: bytes) -> None:
     """Copy all that the fork holds into the directory ``copy``, durably."""
-    merged = merged_of(context.folder)
+    merged = merged_path(context.folder)
     os.makedirs(merged, 0o700, exist_ok=True)
     os.mkdir(copy, 0o700)
     with ServedFork(context, note, merged):
         try:
             for words in (["cp", "-a", "--", merged + b"/.", copy + b"/"], ["sync", "-f", "--", copy]):
-                done = run(words)
+                done = run_program(words)
                 if done.returncode:
                     said = display(done.stderr.strip().splitlines()[0]) if done.stderr.strip() else "it failed"
                     raise StorageError(f"the fork cannot be copied to {display(copy)}: {said}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.snapshot.port import Provider
-    from holdfast.snapshot.provider_context import Place
+    from holdfast.snapshot.provider_context import ProviderContext
 
 
 def providers_of(context: Context, session: str) -> Sequence[Provider]:
@@ -31,7 +31,7 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
 
     looked: dict[tuple[bytes, tuple[bytes, ...]], str] = {}
 
-    def place(name: str) -> Place:
+    def place(name: str) -> ProviderContext:
         return place_of(context, session, name)._replace(looked=looked)
 
     of = context.settings.git
@@ -55,11 +55,11 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
     )
 
 
-def place_of(context: Context, session: str, name: str) -> Place:
+def place_of(context: Context, session: str, name: str) -> ProviderContext:
     """For what, and where, the provider ``name`` is."""
-    from holdfast.snapshot.provider_context import Place
+    from holdfast.snapshot.provider_context import ProviderContext
 
-    return Place(
+    return ProviderContext(
         root=context.workspace.path,
         state=os.path.join(context.folder, SNAPSHOTS, name.encode()),
         session=session,

@@ -6,43 +6,35 @@ from itertools import groupby
 from operator import ne
 
 from holdfast.engine.history._step_reversal import (
-    bring_forward,
-    brought,
-    dry_result,
-    foreseen,
+    combine_effects,
+    dry_run_result,
+    redo_effect,
+    redo_to_state,
     reverse_steps,
-    reversible,
-    summed,
+    reversible_steps,
+    undo_effect,
 )
-from holdfast.engine.history.restore import (
-    REDO_COMMAND,
-    UNDO_COMMAND,
-    carry_out,
-    new_nonce,
-    preview,
-    refuse_unfinished,
-)
-from holdfast.engine.history.status import present
-from holdfast.engine.history.undo_guards import (
-    Between,
-    Held,
-    ahead,
-    came_to_light,
-    foresee,
-    goes_by_itself,
-    is_behind,
-    kept,
-    nothing,
-    out_of_sight,
-    refuse_mixed,
-    refuse_redo,
-    refuse_state,
+from holdfast.engine.history._undo_guards import (
+    RunningSteps,
+    StateChange,
+    check_reversal,
+    is_before_set_aside,
+    is_only_late_writes,
+    kept_checkpoint,
+    nothing_error,
+    only_ignored_files,
+    only_unignored_files,
+    redo_chain,
+    refuse_mixed_writes,
+    refuse_set_aside_redo,
+    refuse_set_aside_state,
     steps_since,
     steps_that_wrote_late,
 )
-from holdfast.engine.opening import operation_journal
-from holdfast.engine.opening.operation_journal import Journal
-from holdfast.engine.opening.undo_log import infos, required, touched
+from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND, carry_out, preview
+from holdfast.engine.history.status import scan_tree
+from holdfast.engine.opening.operation_journal import Journal, new_nonce, read_undo_note, refuse_unfinished
+from holdfast.engine.opening.undo_log import find_steps, require_service, touched_paths
 from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.command_results import RestoreResult
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, rebuilt
@@ -71,7 +63,7 @@ _LOG = Log(__name__)
 _OWN = ("restore", "redo", "promote")
 """Operations whose state is all that they did: what an undo leaves may stand beside what others have done."""
 _SHOWN = 5
-_TOLD = 100
+_MAX_PATHS = 100
 
 
 class _Target(NamedTuple):
@@ -105,29 +97,33 @@ class HistoryNavigator:
         self._progress = progress
         self._recorded_only = recorded_only
         self._pages = context.store.pages
-        self._held = Held(service, force=force)
-        self.new: Checkpoint | None = None
+        self._running = RunningSteps(service, force=force)
+        self.rescue: Checkpoint | None = None
         """The checkpoint that was made for what was not saved yet, if one was."""
 
-    def is_out_of_sight(self, before: Cursor, saved: Checkpoint) -> bool:
+    def is_only_hidden(self, before: Cursor, saved: Checkpoint) -> bool:
         """Whether a state that was saved just now is new, and only by what went out of sight."""
-        if before.head is None or before.head == saved.id or steps_since(self._context, self._service, self.now()):
+        if (
+            before.head is None
+            or before.head == saved.id
+            or steps_since(self._context, self._service, self.current_state())
+        ):
             return False
         head = self._context.catalog.checkpoint(before.head)
-        return out_of_sight(self._context, manifest.diff(self._context.store.pages, head.root, saved.root))
+        return only_ignored_files(self._context, manifest.diff(self._context.store.pages, head.root, saved.root))
 
     def touched(self, before: Cursor) -> set[bytes]:
         """What the steps have changed of which the newest is the newest change, if steps made that; ``before``: where
         the history was when nothing of them was saved.
         """
         unsaved = HistoryEvent(0, self._context.clock.now(), "checkpoint", CheckpointId(""), before.position)
-        return touched(self._service, (step.id for step in steps_since(self._context, self._service, unsaved)))
+        return touched_paths(self._service, (step.id for step in steps_since(self._context, self._service, unsaved)))
 
-    def now(self) -> HistoryEvent:
+    def current_state(self) -> HistoryEvent:
         """The state that the tree is in."""
         cursor = self._context.catalog.cursor(self._context.workspace.id)
         if cursor.position is None:
-            raise nothing("undo", self.new)
+            raise nothing_error("undo", self.rescue)
         return self._context.catalog.event(cursor.position)
 
     def refuse_unsaved(self) -> None:
@@ -137,27 +133,27 @@ class HistoryNavigator:
         cursor = self._context.catalog.cursor(self._context.workspace.id)
         if not self._recorded_only or cursor.position is None:
             return
-        found = present(self._context, gone_is_empty=True)
+        found = scan_tree(self._context, gone_is_empty=True)
         changes = found.changes()
-        if not changes or out_of_sight(self._context, changes):
+        if not changes or only_ignored_files(self._context, changes):
             return
         unsaved = HistoryEvent(0, self._context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
         if steps_since(self._context, self._service, unsaved):
             return
         if found.head is not None and steps_that_wrote_late(self._service, found.pages, found.head.root, found.root):
             return
-        if rest := self._held.rest(changes):
-            raise _by_others([change.path for change in rest])
+        if rest := self._running.rest(changes):
+            raise _foreign_edits_error([change.path for change in rest])
 
     def back(self, count: int) -> RestoreResult:
         """Take back ``count`` changes, from the state that was just saved: all of them, or none."""
         done: list[RestoreResult] = []
-        start = self.now()
+        start = self.current_state()
         try:
             while count:
                 count -= self._back(count, done)
         except HoldfastError as error:
-            raise self.forward_again(start, done, error) from error
+            raise self.bring_forward_again(start, done, error) from error
         result = merge_results(done)
         if result.skipped or not any(one.undo_command for one in done):
             return result
@@ -168,19 +164,19 @@ class HistoryNavigator:
 
     def _back(self, most: int, done: list[RestoreResult]) -> int:
         """Take back one step, or up to ``most`` changes that checkpoints know; how many."""
-        now = self.now()
+        now = self.current_state()
         target = self._next(now, self._root(now), most)
         if not target.back:
             done.append(self._take_back(target.steps[0]))
             return 1
         checkpoint = self._context.catalog.checkpoint(target.state.checkpoint)
-        self._say_forgotten(now, target.state)
+        self._warn_of_forgotten_steps(now, target.state)
         done.append(self._go("undo", now, target.state, checkpoint))
         return target.back
 
-    def _say_forgotten(self, now: HistoryEvent, target: HistoryEvent) -> None:
+    def _warn_of_forgotten_steps(self, now: HistoryEvent, target: HistoryEvent) -> None:
         """Say so where checkpoints alone lead back past steps that the undo log does not hold."""
-        if is_behind(self._context, target):
+        if is_before_set_aside(self._context, target):
             _LOG.warning(
                 "what a log of another version holds, which was set aside, is taken back by checkpoints; ignored files "
                 "that its steps changed are not"
@@ -203,23 +199,21 @@ class HistoryNavigator:
         cursor = self._context.catalog.cursor(self._context.workspace.id)
         assert cursor.position is not None
         assert cursor.redo_tip is not None
-        onward = ahead(self._context, cursor.position, cursor.redo_tip)
+        onward = redo_chain(self._context, cursor.position, cursor.redo_tip)
         return onward[: [state.seq for state in onward].index(start.seq) + 1] if start in onward else []
 
-    def forward_again(self, start: HistoryEvent, done: Sequence[RestoreResult], error: HoldfastError) -> HoldfastError:
+    def bring_forward_again(
+        self, start: HistoryEvent, done: Sequence[RestoreResult], error: HoldfastError
+    ) -> HoldfastError:
         """Bring forward what was done of an undo, from the state ``start``, before ``error`` put an end to it. Returns
         the error to raise, which says so if that fails too.
         """
         if not done:
             return error
         try:
-            refuse_unfinished(self._context)
+            refuse_unfinished(self._context.folder)
             onward = self._onward(start)
-            if (
-                operation_journal.read_undo_note(self._context.folder) is None
-                and onward
-                and not self.forward(onward).skipped
-            ):
+            if read_undo_note(self._context.folder) is None and onward and not self.forward(onward).skipped:
                 return error
         except HoldfastError as failure:
             _LOG.warning("what was taken back could not be brought forward again: %s", failure.message)
@@ -240,7 +234,7 @@ class HistoryNavigator:
         ways_back: list[str] = []
         at = 0
         while at < len(states):
-            now = self.now()
+            now = self.current_state()
             if now.steps and now.ahead == states[at].seq:
                 groups = self._depending(now.steps)
                 result = self._bring_forward(states[at])
@@ -262,7 +256,7 @@ class HistoryNavigator:
             return result
         return result._replace(undo_command=_in_turn(reversed(ways_back)))
 
-    def foresee(self, count: int) -> RestoreResult:
+    def preview_back(self, count: int) -> RestoreResult:
         """What `back` would do, as far as it can be told without doing it. Changes nothing.
 
         Refuses what `back` does, but for steps that it comes to after checkpoints: by then the tree is another.
@@ -270,7 +264,7 @@ class HistoryNavigator:
         context = self._context
         cursor = context.catalog.cursor(context.workspace.id)
         now = None if cursor.position is None else context.catalog.event(cursor.position)
-        at_present = present(context, gone_is_empty=True)
+        at_present = scan_tree(context, gone_is_empty=True)
         self._pages = at_present.pages
         root, target = at_present.root, None
         effects: list[Effect] = []
@@ -278,10 +272,10 @@ class HistoryNavigator:
         went_back = 0
         groups: list[Sequence[int]] = []
         changes = at_present.changes()
-        if changes and not came_to_light(context, cursor) and not out_of_sight(context, changes):
+        if changes and not only_unignored_files(context, cursor) and not only_ignored_files(context, changes):
             now = HistoryEvent(0, context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
         if now is None:
-            raise nothing("undo", self.new)
+            raise nothing_error("undo", self.rescue)
         while count:
             found = self._next(now, root, count, done=steps)
             if found.back:
@@ -292,8 +286,8 @@ class HistoryNavigator:
                 assert self._service is not None
                 ids = [step for step in self._service.connected(found.steps[0].id) if step not in steps]
                 if target is None and not self._force:
-                    foresee(self._context, self._service, [*steps, *ids])
-                effects.append(foreseen(self._service, ids))
+                    check_reversal(self._context, self._service, [*steps, *ids])
+                effects.append(undo_effect(self._service, ids))
                 steps += ids
                 if not self._force:
                     self._service.check_connected(steps)
@@ -302,9 +296,9 @@ class HistoryNavigator:
         if target is not None:
             effects.insert(went_back, self._previewed(target))
         reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id
-        return dry_result(self._context, reached, effects, steps)._replace(together=groups)
+        return dry_run_result(self._context, reached, effects, steps)._replace(together=groups)
 
-    def foresee_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
+    def preview_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
         """What `forward` would do. Changes nothing.
 
         What others have changed is refused where the first of the steps meet it: those after them come to another tree.
@@ -313,40 +307,40 @@ class HistoryNavigator:
         steps: list[int] = []
         groups: list[Sequence[int]] = []
         by_checkpoints = False
-        now = self.now()
+        now = self.current_state()
         for state in states:
             if now.steps and now.ahead == state.seq and self._service is not None and self._can_redo(now.steps):
-                chosen = reversible(self._service, now.steps, backward=False)
+                chosen = reversible_steps(self._service, now.steps, backward=False)
                 if not by_checkpoints and not steps and not self._force:
-                    foresee(self._context, self._service, [step.id for step in chosen], forward=True)
-                effects.append(brought(self._service, [step.id for step in chosen]))
+                    check_reversal(self._context, self._service, [step.id for step in chosen], forward=True)
+                effects.append(redo_effect(self._service, [step.id for step in chosen]))
                 steps += [step.id for step in chosen]
                 groups += self._depending(now.steps)
                 if not self._force:
                     self._service.check_connected(steps)
             else:
                 if now.steps and now.ahead == state.seq and not self._force:
-                    refuse_redo(self._context, now)
+                    refuse_set_aside_redo(self._context, now)
                 by_checkpoints = True
             now = state
         if by_checkpoints:
             # (The files that checkpoints hold are at the end as the last of them has it.)
             effects.append(self._previewed(self._context.catalog.checkpoint(states[-1].checkpoint)))
-        return dry_result(self._context, states[-1].checkpoint, effects, steps)._replace(together=groups)
+        return dry_run_result(self._context, states[-1].checkpoint, effects, steps)._replace(together=groups)
 
     def _previewed(self, target: Checkpoint) -> Effect:
         """What going to a checkpoint would write and delete."""
-        if self._held:
-            found = present(self._context, gone_is_empty=True)
-            self._held.refuse_in_place(manifest.diff(found.pages, found.root, target.root))
-        shown, held = preview(self._context, target), self._held.paths
+        if self._running:
+            found = scan_tree(self._context, gone_is_empty=True)
+            self._running.refuse_in_place(manifest.diff(found.pages, found.root, target.root))
+        shown, held = preview(self._context, target), self._running.paths
         return [path for path in shown.written if path not in held], [
             path for path in shown.deleted if path not in held
         ]
 
     def has_changed(self, changes: Sequence[Change]) -> bool:
         """Whether anything was changed but by what is going on."""
-        return bool(self._held.rest(changes))
+        return bool(self._running.rest(changes))
 
     def _can_redo(self, steps: Sequence[int]) -> bool:
         assert self._service is not None
@@ -362,7 +356,7 @@ class HistoryNavigator:
     def _take_back(self, newest: StepInfo) -> RestoreResult:
         """Undo a step, and those without which it cannot be."""
         assert self._service is not None
-        steps = infos(self._service, self._service.connected(newest.id))
+        steps = find_steps(self._service, self._service.connected(newest.id))
         done = reverse_steps(self._context, self._service, steps, force=self._force, progress=self._progress)
         return done._replace(together=_groups(done.steps))
 
@@ -379,37 +373,37 @@ class HistoryNavigator:
             leaving, left = state, [state]
             while True:
                 if state.previous is None:
-                    self._held.refuse_all()
-                    raise nothing("undo", self.new)
+                    self._running.refuse_all()
+                    raise nothing_error("undo", self.rescue)
                 state = self._context.catalog.event(state.previous)
                 if not self._force:
-                    refuse_state(self._context, state)
-                checkpoint = kept(self._context, state)
+                    refuse_set_aside_state(self._context, state)
+                checkpoint = kept_checkpoint(self._context, state)
                 if checkpoint is not None:
                     break
                 left.append(state)
             if checkpoint.root != root:
-                if self._held:
+                if self._running:
                     changes = manifest.diff(self._pages, checkpoint.root, root)
-                    if not self._held.rest(changes):
+                    if not self._running.rest(changes):
                         # What goes on has done that alone: it stays, and the changes before it are not behind it.
-                        self._held.refuse_edited(changes, state)
+                        self._running.refuse_edited(changes, state)
                         root = checkpoint.root
                         continue
-                    self._held.refuse_older(leaving)
+                    self._running.refuse_older(leaving)
                 late = steps_that_wrote_late(
-                    self._service, self._pages, checkpoint.root, root, (*done, *self._held.ids)
+                    self._service, self._pages, checkpoint.root, root, (*done, *self._running.ids)
                 )
-                between = Between(state, checkpoint.root, root, self._pages)
+                between = StateChange(state, checkpoint.root, root, self._pages)
                 is_ours = (
                     bool(late)
                     and not self._force
-                    and goes_by_itself(self._context, required(self._service), late[0], between, done)
+                    and is_only_late_writes(self._context, require_service(self._service), late[0], between, done)
                 )
                 if late and not is_ours:
                     return _Target(leaving, back, late)
                 if not self._force and self._context.settings.undo.outside != "warn":
-                    refuse_mixed(self._service, between, done)
+                    refuse_mixed_writes(self._service, between, done)
                 if self._recorded_only and not is_ours and not all(one.operation in _OWN for one in left):
                     self._refuse_others(checkpoint.root, root, done)
                 root, back = checkpoint.root, back + 1
@@ -420,21 +414,21 @@ class HistoryNavigator:
         """Raise `RefusedError` if others have made one state into the other; that is what no step has changed which the
         undo log holds. ``done``: steps that are part of it, and only thought of as taken back.
         """
-        changes = self._held.rest(manifest.diff(self._pages, before, after))
+        changes = self._running.rest(manifest.diff(self._pages, before, after))
         if done and self._service is not None:
             by_steps = {change.path for step in done for change in self._service.changes(step)}
             changes = [change for change in changes if change.path not in by_steps]
-        if changes and not out_of_sight(self._context, changes):
-            raise _by_others([change.path for change in changes])
+        if changes and not only_ignored_files(self._context, changes):
+            raise _foreign_edits_error([change.path for change in changes])
 
     def _bring_forward(self, target: HistoryEvent) -> RestoreResult | None:
         """Redo by the undo log; None if it does not hold the steps any more."""
         try:
             if self._service is not None:
-                return bring_forward(self._context, self._service, target, force=self._force, progress=self._progress)
+                return redo_to_state(self._context, self._service, target, force=self._force, progress=self._progress)
         except NotFoundError:
             if not self._force:
-                refuse_redo(self._context, self.now())
+                refuse_set_aside_redo(self._context, self.current_state())
         _LOG.warning(
             "the undo log does not hold the steps any more: "
             "what checkpoints hold is brought back, ignored files are not"
@@ -446,13 +440,13 @@ class HistoryNavigator:
     ) -> RestoreResult:
         context = self._context
         paths: tuple[bytes, ...] = ()
-        if self._held:
+        if self._running:
             changes = manifest.diff(context.store.pages, self._root(now), target.root)
-            rest = self._held.rest(changes)
+            rest = self._running.rest(changes)
             if changes and not rest:
-                return self._only_move(operation, now, state, target)
+                return self._move_only(operation, now, state, target)
             # (The paths of a restore stand for all below them, too.)
-            self._held.refuse_in_place(changes)
+            self._running.refuse_in_place(changes)
             if len(rest) < len(changes):
                 paths = tuple(change.path for change in rest)
         journal = Journal(
@@ -462,14 +456,14 @@ class HistoryNavigator:
             position=now.seq,
             state=state.seq,
             paths=paths,
-            nonce=new_nonce(context),
+            nonce=new_nonce(context.random),
             at=context.clock.now(),
             redo_tip=context.catalog.cursor(context.workspace.id).redo_tip,
             undo_seq=context.undo_seq(),
         )
         return carry_out(context, journal, context.catalog.checkpoint(now.checkpoint), target, self._progress)
 
-    def _only_move(
+    def _move_only(
         self, operation: Literal["undo", "redo"], now: HistoryEvent, state: HistoryEvent, target: Checkpoint
     ) -> RestoreResult:
         """Go to a state that differs only in what steps hold, which stays as it is."""
@@ -485,7 +479,7 @@ def merge_results(done: Sequence[RestoreResult]) -> RestoreResult:
     last = done[-1]
     if len(done) == 1:
         return last
-    written, deleted = summed(([*result.written], [*result.deleted]) for result in done)
+    written, deleted = combine_effects(([*result.written], [*result.deleted]) for result in done)
     return last._replace(
         rescue=done[0].rescue,
         written=written,
@@ -509,10 +503,10 @@ def _groups(steps: Sequence[int]) -> list[Sequence[int]]:
     return [tuple(sorted(steps))] if len(steps) > 1 else []
 
 
-def _by_others(paths: Sequence[bytes]) -> RefusedError:
+def _foreign_edits_error(paths: Sequence[bytes]) -> RefusedError:
     shown = [display(path) for path in paths[:_SHOWN]]
     return RefusedError(
         f"others have changed {', '.join(shown)}{', …' if len(paths) > _SHOWN else ''}, and undo would take that back",
         code="barrier",
-        data={"paths": [display(path) for path in paths[:_TOLD]]},
+        data={"paths": [display(path) for path in paths[:_MAX_PATHS]]},
     )

@@ -10,15 +10,20 @@ from __future__ import annotations
 from contextlib import contextmanager
 from functools import partial
 
-from holdfast.engine.history.checkpoint import Recorded, take_touched
+from holdfast.engine.history._undo_guards import (
+    check_reversal,
+    kept_checkpoint,
+    reverse_past_edits,
+    step_open_error,
+    with_processes,
+)
+from holdfast.engine.history.checkpoint import HistoryEntry, create_checkpoint_or_part
 from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND
-from holdfast.engine.history.status import present
-from holdfast.engine.history.undo_guards import crossing, foresee, kept, refusal, with_processes
-from holdfast.engine.opening import operation_journal
-from holdfast.engine.opening.operation_journal import UndoNote
-from holdfast.engine.opening.undo_log import infos, noting, touched
+from holdfast.engine.history.status import scan_tree
+from holdfast.engine.opening.operation_journal import UndoNote, remove_undo_note, write_undo_note
+from holdfast.engine.opening.undo_log import find_steps, report_saved, touched_paths
 from holdfast.model.checkpoint import HistoryEvent
-from holdfast.model.command_results import Request, RestoreResult
+from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -43,7 +48,7 @@ Effect: TypeAlias = tuple[list[bytes], list[bytes]]
 """What is written, and what is deleted."""
 
 
-def effect(steps: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:
+def net_effect(steps: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:
     """What is written and what is deleted where the changes, step by step, are made or (``backward``) taken back.
 
     What only comes and goes meanwhile is neither. What lies in a directory that is moved is not listed for that.
@@ -54,7 +59,7 @@ def effect(steps: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:
     return outcome.effect()
 
 
-def summed(effects: Iterable[Effect]) -> Effect:
+def combine_effects(effects: Iterable[Effect]) -> Effect:
     """What several effects come to, one after the other, as far as that can be told by paths alone: something that was
     written first and deleted then is listed as deleted, whether it was there before or not.
     """
@@ -151,32 +156,32 @@ def _above(path: bytes) -> Iterator[bytes]:
 # What taking steps back, or bringing them forward, does to which paths: told of what was done, and before it is.
 
 
-def foreseen(service: UndoService, steps: Iterable[int]) -> Effect:
+def undo_effect(service: UndoService, steps: Iterable[int]) -> Effect:
     """What undoing the steps, in this order, writes and deletes; or has, where it is done."""
-    return effect([service.changes(step) for step in steps], backward=True)
+    return net_effect([service.changes(step) for step in steps], backward=True)
 
 
-def brought(service: UndoService, steps: Iterable[int]) -> Effect:
+def redo_effect(service: UndoService, steps: Iterable[int]) -> Effect:
     """What redoing the steps has written and deleted."""
-    return effect([service.changes(step) for step in steps], backward=False)
+    return net_effect([service.changes(step) for step in steps], backward=False)
 
 
-def reversible(service: UndoService, steps: Sequence[int], *, backward: bool) -> list[StepInfo]:
+def reversible_steps(service: UndoService, steps: Sequence[int], *, backward: bool) -> list[StepInfo]:
     """The steps, the last that acted first, which can be undone (redone: not ``backward``) as far as they are at their
     end (else `RefusedError`), and not undone (done) already (else `NotFoundError`).
     """
-    chosen = sorted(infos(service, steps), key=lambda step: step.acted, reverse=True)
+    chosen = sorted(find_steps(service, steps), key=lambda step: step.acted, reverse=True)
     for step in chosen:
         if step.state == "open":
             if going_on := [one for one in service.going_on() if one.step == step.id]:
-                raise refusal(service, going_on)
+                raise step_open_error(service, going_on)
             raise RefusedError(f"step {step.id} is still going on", hint="wait until it ends", code="step_open")
         if step.state == ("undone" if backward else "done"):
             raise NotFoundError(f"step {step.id} is {'undone already' if backward else 'not undone'}")
     return chosen
 
 
-def foresee_steps(
+def preview_steps(
     context: Context,
     service: UndoService,
     steps: Sequence[int],
@@ -188,25 +193,25 @@ def foresee_steps(
     """What undoing the steps together (or redoing them: not ``backward``) would do. Changes nothing. ``begun``: it was
     cut short, and is to be finished.
 
-    Raises as `reversible`, and `RefusedError` if they do not go without others, or others have changed the same since
-    (not with ``force``).
+    Raises as `reversible_steps`, and `RefusedError` if they do not go without others, or others have changed the same
+    since (not with ``force``).
     """
     if begun:
-        chosen = sorted(infos(service, steps), key=lambda step: list(steps).index(step.id))
+        chosen = sorted(find_steps(service, steps), key=lambda step: list(steps).index(step.id))
     else:
-        chosen = reversible(service, steps, backward=backward)
+        chosen = reversible_steps(service, steps, backward=backward)
         if not force:
-            foresee(context, service, [step.id for step in chosen], forward=not backward)
-    seen = effect([service.changes(step.id) for step in chosen], backward=backward)
+            check_reversal(context, service, [step.id for step in chosen], forward=not backward)
+    seen = net_effect([service.changes(step.id) for step in chosen], backward=backward)
     head = context.catalog.cursor(context.workspace.id).head
-    return dry_result(context, head or CheckpointId(""), [seen], [step.id for step in chosen])
+    return dry_run_result(context, head or CheckpointId(""), [seen], [step.id for step in chosen])
 
 
-def dry_result(
+def dry_run_result(
     context: Context, reached: CheckpointId, effects: Sequence[Effect], steps: Sequence[int]
 ) -> RestoreResult:
     """What a dry run answers: that the steps were to lead to ``reached``, with the effects, one after the other."""
-    written, gone = summed(effects)
+    written, gone = combine_effects(effects)
     # What the first of them bring, and others take away again, is not there now.
     brought = {path for written, _ in effects for path in written}
     deleted = [path for path in gone if path not in brought or context.tree.is_there(path, directories=True)]
@@ -232,20 +237,21 @@ def reverse_steps(
 ) -> RestoreResult:
     """Undo steps from the state that the tree was just saved in, and save what that leaves. Needs the lock.
 
-    Raises what `UndoService.undo` raises; then nothing is touched. Killed in between, `catch_up` does the rest.
+    Raises what `UndoService.undo` raises; then nothing is touched. Killed in between, `finish_interrupted` does the
+    rest.
     """
     steps = sorted(steps, key=lambda step: step.acted, reverse=True)
-    note = _note(context, "undo", steps)
+    note = _make_note(context, "undo", steps)
     seen = [service.changes(step) for step in note.steps]
     try:
-        with _noted(context, note):
-            crossing(context, service, note.steps, service.undo, force=force)
+        with _leave_note(context, note):
+            reverse_past_edits(context, service, note.steps, service.undo, force=force)
     except RefusedError as error:
-        raise _with_a_way_out(context, with_processes(service, error), note.position) from None
-    return enter_undone(context, service, note, effect(seen, backward=True), progress)
+        raise _with_restore_hint(context, with_processes(service, error), note.position) from None
+    return record_undone(context, service, note, net_effect(seen, backward=True), progress)
 
 
-def enter_undone(
+def record_undone(
     context: Context,
     service: UndoService,
     note: UndoNote,
@@ -253,41 +259,42 @@ def enter_undone(
     progress: Progress | None,
 ) -> RestoreResult:
     """Save what the undo of the steps left, as a state of its own; then nothing is unfinished any more."""
-    head = _saved_before(context, note)
-    before = _before(context, note.position, infos(service, note.steps))
+    head = _checkpoint_before(context, note)
+    before = _state_before(context, note.position, find_steps(service, note.steps))
     event = HistoryEvent(0, 0, "undo", head, before, note.position, note.steps)
-    left = take_touched(
+    left = create_checkpoint_or_part(
         context,
-        Request(kind="auto"),
-        partial(touched, service, note.steps),
+        CheckpointRequest(kind="auto"),
+        partial(touched_paths, service, note.steps),
         progress,
-        recorded=Recorded(event, note.redo_tip),
+        recorded=HistoryEntry(event, note.redo_tip),
     )
-    return _told(context, service, note, left.id, what)
+    return _finish(context, service, note, left.id, what)
 
 
-def bring_forward(
+def redo_to_state(
     context: Context, service: UndoService, target: HistoryEvent, *, force: bool, progress: Progress | None
 ) -> RestoreResult:
     """Redo the steps of the state that the tree is in, which leads to ``target``. Needs the lock.
 
-    Raises what `UndoService.redo` raises; then nothing is touched. Killed in between, `catch_up` does the rest.
+    Raises what `UndoService.redo` raises; then nothing is touched. Killed in between, `finish_interrupted` does the
+    rest.
     """
     position = context.catalog.cursor(context.workspace.id).position
     assert position is not None
-    return _bring_forward(context, service, context.catalog.event(position).steps, target.seq, force, progress)
+    return _redo_steps(context, service, context.catalog.event(position).steps, target.seq, force, progress)
 
 
 def reapply_steps(
     context: Context, service: UndoService, steps: Sequence[int], *, force: bool, progress: Progress | None
 ) -> RestoreResult:
     """Redo steps, together, onto the state that the tree was just saved in: a new change, which undo takes back. Needs
-    the lock. Raises, and is cut short, as `bring_forward`.
+    the lock. Raises, and is cut short, as `redo_to_state`.
     """
-    return _bring_forward(context, service, steps, None, force, progress)
+    return _redo_steps(context, service, steps, None, force, progress)
 
 
-def _bring_forward(
+def _redo_steps(
     context: Context,
     service: UndoService,
     steps: Sequence[int],
@@ -295,49 +302,51 @@ def _bring_forward(
     force: bool,
     progress: Progress | None,
 ) -> RestoreResult:
-    note = _note(context, "redo", reversible(service, steps, backward=False), target)
-    with _noted(context, note):
-        crossing(context, service, note.steps, service.redo, force=force)
-    return enter_redone(context, service, note, progress)
+    note = _make_note(context, "redo", reversible_steps(service, steps, backward=False), target)
+    with _leave_note(context, note):
+        reverse_past_edits(context, service, note.steps, service.redo, force=force)
+    return record_redone(context, service, note, progress)
 
 
-def enter_redone(context: Context, service: UndoService, note: UndoNote, progress: Progress | None) -> RestoreResult:
+def record_redone(context: Context, service: UndoService, note: UndoNote, progress: Progress | None) -> RestoreResult:
     """Enter in the history that the steps were brought forward; then nothing is unfinished any more."""
-    head = _saved_before(context, note)
+    head = _checkpoint_before(context, note)
     target = None if note.target is None else context.catalog.event(note.target)
-    if target is not None and kept(context, target) is not None:
-        _go_on_to(context, target, note)
+    if target is not None and kept_checkpoint(context, target) is not None:
+        _move_to(context, target, note)
         reached = target.checkpoint
     else:
         event = HistoryEvent(
             0, 0, "redo", head, context.catalog.cursor(context.workspace.id).position, None, note.steps
         )
-        reached = take_touched(
+        reached = create_checkpoint_or_part(
             context,
-            Request(kind="auto"),
-            partial(touched, service, note.steps),
+            CheckpointRequest(kind="auto"),
+            partial(touched_paths, service, note.steps),
             progress,
-            recorded=Recorded(event, None),
+            recorded=HistoryEntry(event, None),
         ).id
-    return _told(context, service, note, reached, brought(service, note.steps))
+    return _finish(context, service, note, reached, redo_effect(service, note.steps))
 
 
-def told_again(context: Context, service: UndoService, note: UndoNote, entry: HistoryEvent) -> RestoreResult:
-    """What the history has as ``entry`` already, and nobody was told of; then nothing is unfinished any more."""
-    effect_of = foreseen if note.operation == "undo" else brought
-    return _told(context, service, note, entry.checkpoint, effect_of(service, note.steps))
+def repeat_result(context: Context, service: UndoService, note: UndoNote, entry: HistoryEvent) -> RestoreResult:
+    """What the history has as ``entry`` already, and no user was told of; then nothing is unfinished any more."""
+    effect_of = undo_effect if note.operation == "undo" else redo_effect
+    return _finish(context, service, note, entry.checkpoint, effect_of(service, note.steps))
 
 
-def _told(context: Context, service: UndoService, note: UndoNote, reached: CheckpointId, what: Effect) -> RestoreResult:
-    """The result. The note goes last: killed before, whoever comes next says what was done."""
-    way = REDO_COMMAND if note.operation == "undo" else way_back(service, note.steps)
-    rescue = _saved_before(context, note)
-    result = _result(context, reached, rescue, note.steps, what, _left(service, note.steps), way)
-    operation_journal.remove_undo_note(context.folder)
+def _finish(
+    context: Context, service: UndoService, note: UndoNote, reached: CheckpointId, what: Effect
+) -> RestoreResult:
+    """The result. The note goes last: killed before, the next command says what was done."""
+    way = REDO_COMMAND if note.operation == "undo" else undo_command_of(service, note.steps)
+    rescue = _checkpoint_before(context, note)
+    result = _result(context, reached, rescue, note.steps, what, _conflicts_of(service, note.steps), way)
+    remove_undo_note(context.folder)
     return result
 
 
-def _go_on_to(context: Context, target: HistoryEvent, note: UndoNote) -> None:
+def _move_to(context: Context, target: HistoryEvent, note: UndoNote) -> None:
     """Let the history stand at the state that the steps were undone from."""
     catalog, workspace = context.catalog, context.workspace.id
     catalog.record_event(
@@ -348,13 +357,13 @@ def _go_on_to(context: Context, target: HistoryEvent, note: UndoNote) -> None:
         position=target.seq,
         redo_tip=note.redo_tip,
     )
-    with noting(context) as note_contents:
+    with report_saved(context) as note_contents:
         root = catalog.checkpoint(target.checkpoint).root
-        if present(context).root == root:
+        if scan_tree(context).root == root:
             note_contents(root)
 
 
-def _note(
+def _make_note(
     context: Context, operation: Literal["undo", "redo"], steps: Sequence[StepInfo], target: int | None = None
 ) -> UndoNote:
     cursor = context.catalog.cursor(context.workspace.id)
@@ -371,19 +380,19 @@ def _note(
 
 
 @contextmanager
-def _noted(context: Context, note: UndoNote) -> Generator[None]:
+def _leave_note(context: Context, note: UndoNote) -> Generator[None]:
     """Leave the note while the steps are being reversed, and until the history knows; not if that is refused."""
-    operation_journal.write_undo_note(context.folder, note)
+    write_undo_note(context.folder, note)
     try:
         yield
     except (RefusedError, NotFoundError, IntegrityError):
-        operation_journal.remove_undo_note(context.folder)
+        remove_undo_note(context.folder)
         raise
 
 
-def _saved_before(context: Context, note: UndoNote) -> CheckpointId:
+def _checkpoint_before(context: Context, note: UndoNote) -> CheckpointId:
     """The checkpoint of what was there before: after a kill, something half way may have been saved since."""
-    saved = kept(context, context.catalog.event(note.position))
+    saved = kept_checkpoint(context, context.catalog.event(note.position))
     if saved is not None:
         return saved.id
     head = context.catalog.cursor(context.workspace.id).head
@@ -419,9 +428,9 @@ def _result(
     )
 
 
-def way_back(service: UndoService, steps: Sequence[int]) -> str:
+def undo_command_of(service: UndoService, steps: Sequence[int]) -> str:
     """The command that takes back steps which were just brought forward together: all of them, and nothing else."""
-    chosen = sorted(infos(service, steps), key=lambda step: step.acted)
+    chosen = sorted(find_steps(service, steps), key=lambda step: step.acted)
     if len(chosen) == 1 or set(steps) == set(service.connected(chosen[-1].id)):
         return UNDO_COMMAND  # they are the newest change
     run = chosen[0].run
@@ -431,7 +440,7 @@ def way_back(service: UndoService, steps: Sequence[int]) -> str:
     return UNDO_COMMAND + step_options(step.id for step in chosen)
 
 
-def _before(context: Context, position: int, steps: Sequence[StepInfo]) -> int | None:
+def _state_before(context: Context, position: int, steps: Sequence[StepInfo]) -> int | None:
     """The newest state before ``position`` that is from before any of the steps began."""
     begun, began = min(step.begun for step in steps), min(step.started_at for step in steps) // 1000
     at = context.catalog.event(position).previous
@@ -444,12 +453,12 @@ def _before(context: Context, position: int, steps: Sequence[StepInfo]) -> int |
     return at
 
 
-def _left(service: UndoService, steps: Iterable[int]) -> list[NotCaptured]:
+def _conflicts_of(service: UndoService, steps: Iterable[int]) -> list[NotCaptured]:
     """What the reversal of the steps left as it is: all of it, also where several processes had their part in it."""
     return [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
 
 
-def _with_a_way_out(context: Context, error: RefusedError, position: int) -> RefusedError:
+def _with_restore_hint(context: Context, error: RefusedError, position: int) -> RefusedError:
     previous = context.catalog.event(position).previous
     hint = error.hint or ""
     if previous is not None:

@@ -1,4 +1,4 @@
-"""Taking a checkpoint: room, then tree → entries → blobs and pages → one catalog commit; Git's heads beside it.
+"""Taking a checkpoint: room, then tree → entries → blobs and pages → one catalog commit.
 
 The order is I4's: the packs of content are durable before the pages that name it, the pages before the commit that
 makes them known. Killed anywhere before the commit, nothing but unreferenced objects is left, and collection removes
@@ -9,32 +9,28 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from holdfast.engine.opening.context import saved_in
-from holdfast.engine.opening.home import GIT_HEADS, note_place
+from holdfast.engine.history._git_heads import record_git_head
+from holdfast.engine.opening.context import saved_state
+from holdfast.engine.opening.home import remember_folder
 from holdfast.engine.opening.identity import refuse_other_mount
-from holdfast.engine.opening.undo_log import noting
-from holdfast.files.git.configuration import find_repository
-from holdfast.files.linux.regular_file import read_bounded
-from holdfast.files.note_file import NoteFile
+from holdfast.engine.opening.undo_log import report_saved
 from holdfast.files.scan import parallel_scan
 from holdfast.files.scan.secret_files import is_environment
 from holdfast.model.checkpoint import KINDS, Checkpoint, HistoryEvent, Provenance
-from holdfast.model.command_results import CheckpointResult, Request, beginnings
+from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import (
-    FormatError,
     HoldfastError,
     LockedError,
     QuotaError,
     StorageError,
     UsageError,
-    lacks_room,
+    out_of_space_errno,
 )
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.log import Log
-from holdfast.model.message_text import visible
 from holdfast.model.paths import display, under_any
 from holdfast.store.blobs.lazy_writer import LazyWriter
 from holdfast.store.catalog_records import CheckpointCommit, Cursor, VanishedError, pages_key
@@ -43,19 +39,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.files.tree import Scan
+    from holdfast.files.tree import ScanResult
     from holdfast.model.content import Content, Progress
     from holdfast.model.ids import Hash
-    from holdfast.store.blobs.content_writer import Written
-    from holdfast.store.manifests.manifest import Built
+    from holdfast.store.blobs.content_writer import WrittenBlobs
+    from holdfast.store.manifests.manifest import BuiltManifest
 
 
-# Room in the store, within its quota.
+_TRIES = 3
+_LOG = Log(__name__)
 
 
 def make_room(context: Context, incoming: int, *, refuse: bool = True) -> None:
     """Raise `QuotaError` if ``incoming`` more bytes do not fit into ``store.max_bytes``, even after retention and
-    collection. Without ``refuse`` a warning says so: nobody is kept from going back by a quota.
+    collection. Without ``refuse`` a warning says so: a quota keeps no user from going back.
 
     What retention removes is what it would have removed anyway at its next turn; nothing else is.
     """
@@ -83,7 +80,7 @@ def make_room(context: Context, incoming: int, *, refuse: bool = True) -> None:
         )
 
 
-def make_room_for(context: Context, written: Written, more: int = 0, *, refuse: bool = True) -> None:
+def make_room_for(context: Context, written: WrittenBlobs, more: int = 0, *, refuse: bool = True) -> None:
     """`make_room` for what was just written, and ``more`` bytes to come. If it does not fit, its packs are deleted.
 
     No commit knows them yet. Large blobs stay for collection: another process may have written the same ones.
@@ -96,156 +93,7 @@ def make_room_for(context: Context, written: Written, more: int = 0, *, refuse: 
         raise
 
 
-# Where HEAD of the repository around a workspace stood when states were saved, so that going back to one can say which
-# commits stay: files are brought back, and `.git` never is (I14, I15).
-#
-# It is for a word of warning alone: where it is not known, or cannot be written, nothing is said. The format is
-# specified in ``docs/formats/git-heads.md``.
-
-_FILE = NoteFile(
-    name=GIT_HEADS,
-    magic=b"HFGH 1 ",
-    what="a list of heads of Git",
-    max_bytes=1 << 20,
-    advice="going back says nothing of commits meanwhile",
-)
-_MOST = 1000
-_MAX_REF = 512
-_MAX_PACKED = 32 << 20
-_BRANCHES = b"refs/heads/"
-_DIGITS = frozenset(b"0123456789abcdef")
-_COMMIT_DIGITS = (40, 64)
-_NOT_IN_NAMES = frozenset((*range(0x21), 0x7F))
-_DETACHED = b"-"
-_SHOWN = 12
-
-
-class _Head(NamedTuple):
-    checkpoint: bytes
-    """The state that the tree was in."""
-    at: int
-    """When this was noted, in microseconds since 1970."""
-    ref: bytes
-    commit: bytes
-    event: int | None
-    """The newest event in the history then."""
-
-
-def remember(context: Context, checkpoint: Checkpoint) -> None:
-    """Note where HEAD stands, unless that is what is known of ``checkpoint``, which the tree was just saved as, or was
-    already. Needs the lock.
-    """
-    now = _head(context.workspace.path)
-    if now is None:
-        return
-    known = _read(context)
-    then = _at(context, known, checkpoint)
-    if then is not None and now == (then.ref, then.commit):
-        return
-    newest = context.catalog.events(context.workspace.id, limit=1)
-    event = newest[0].seq if newest else 0
-    lines = [*known[-(_MOST - 1) :], _Head(checkpoint.id.encode(), context.clock.now(), *now, event)]
-    try:
-        _FILE.write(context.folder, b"".join(map(_line, lines)))
-    except StorageError as error:
-        _LOG.debug("%s", error.message)
-
-
-def warn_of_commits(context: Context, target: Checkpoint) -> None:
-    """Say which commit stays, if HEAD stands elsewhere than when the tree was ``target``, to which it was brought."""
-    if target.workspace != context.workspace.id:
-        return
-    now, then = _head(context.workspace.path), _at(context, _read(context), target)
-    if now is None or then is None or now == (then.ref, then.commit):
-        return
-    ref, commit = now
-    before = "" if ref == then.ref else f"{_shown(then.ref)} at "
-    _LOG.warning(
-        "%s stays at %s (it was %s%s when that state was saved): files were brought back, and commits never are%s",
-        _shown(ref),
-        commit[:_SHOWN].decode(),
-        before,
-        then.commit[:_SHOWN].decode(),
-        "" if before else f"; `git reset {then.commit[:_SHOWN].decode()}` sets it there, and leaves the files",
-    )
-
-
-def _at(context: Context, known: Sequence[_Head], target: Checkpoint) -> _Head | None:
-    """Where HEAD stood last while the tree was the target; None if nobody knows."""
-    wanted = target.id.encode()
-    while_it_was = [head for head in known if head.checkpoint == wanted]
-    if while_it_was or not known:
-        return while_it_was[-1] if while_it_was else None
-    newest = context.catalog.checkpoints(context.workspace.id, limit=1)
-    if newest and newest[0].id == target.id:
-        return known[-1]
-    made = beginnings(context.catalog.events(context.workspace.id)).get(target.id)
-    # (An earlier version has noted no event, and what was imported has none.)
-    before = [
-        head
-        for head in known
-        if (head.at <= target.created_at if made is None or head.event is None else head.event < made)
-    ]
-    return before[-1] if before else None
-
-
-def _shown(ref: bytes) -> str:
-    if ref == _DETACHED:
-        return "HEAD, which is on no branch,"
-    return f"the branch {visible(ref.decode('utf-8', 'replace').removeprefix('refs/heads/'))}"
-
-
-def _head(root: bytes) -> tuple[bytes, bytes] | None:
-    """The branch that is checked out, and its commit; None where there is none, or it cannot be told."""
-    repository = find_repository(root)
-    if repository is None:
-        return None
-    text = (read_bounded(repository.own + b"/HEAD", _MAX_REF) or b"").strip()
-    if _is_commit(text):
-        return _DETACHED, text
-    ref = text.removeprefix(b"ref: ")
-    if not ref.startswith(_BRANCHES) or ref == _BRANCHES or b"/../" in ref or not _NOT_IN_NAMES.isdisjoint(ref):
-        return None
-    commit = (read_bounded(repository.common + b"/" + ref, _MAX_REF) or b"").strip() or _packed(repository.common, ref)
-    return (ref, commit) if _is_commit(commit) else None
-
-
-def _packed(common: bytes, ref: bytes) -> bytes:
-    packed = b"\n%b\n" % (read_bounded(common + b"/packed-refs", _MAX_PACKED) or b"")
-    end = -1
-    while (end := packed.find(b" %b\n" % ref, end + 1)) >= 0:
-        if _is_commit(commit := packed[packed.rfind(b"\n", 0, end) + 1 : end]):
-            return commit
-    return b""
-
-
-def _is_commit(text: bytes) -> bool:
-    return len(text) in _COMMIT_DIGITS and _DIGITS.issuperset(text)
-
-
-def _line(head: _Head) -> bytes:
-    words = b"%b %d %b %b" % (head.checkpoint, head.at, head.ref, head.commit)
-    return words + (b"\n" if head.event is None else b" %d\n" % head.event)
-
-
-def _read(context: Context) -> list[_Head]:
-    try:
-        body = _FILE.read(context.folder) or b""
-        words = (line.split(b" ") for line in body.splitlines())
-        return [
-            _Head(checkpoint, int(at), ref, commit, int(event[0]) if event else None)
-            for checkpoint, at, ref, commit, *event in words
-        ]
-    except (FormatError, StorageError, ValueError) as error:
-        _LOG.debug("%s", error)
-        return []
-
-
-_TRIES = 3
-_LOG = Log(__name__)
-
-
-class Recorded(NamedTuple):
+class HistoryEntry(NamedTuple):
     """How a state is entered in the history, where it is not simply the next one."""
 
     event: HistoryEvent
@@ -258,12 +106,14 @@ class Recorded(NamedTuple):
         return self.event.operation in ("restore", "undo", "redo")
 
 
-def take(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
+def create_checkpoint(
+    context: Context, request: CheckpointRequest, progress: Progress | None = None
+) -> CheckpointResult:
     """Save the tree's present state, if it differs from the last one saved.
 
     Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
     whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); the existing one then becomes
-    a manual one if that was asked for, with the label (``labelled`` tells) and the rest, as far as nobody has given it
+    a manual one if that was asked for, with the label (``labelled`` tells) and the rest, as far as none was given
     any. Raises `StorageError`, `QuotaError`: nothing is lost then.
     """
     if request.kind not in KINDS:
@@ -273,19 +123,20 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
 
         check_label(request.label)
     with context.lock():
-        return take_locked(context, request, progress)
+        return create_checkpoint_locked(context, request, progress)
 
 
-def take_locked(
+def create_checkpoint_locked(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     progress: Progress | None = None,
     *,
     meanwhile: Callable[[], None] | None = None,
-    recorded: Recorded | None = None,
+    recorded: HistoryEntry | None = None,
     also: Container[bytes] = (),
 ) -> CheckpointResult:
-    """`take`, for callers that hold the workspace's lock already; ``meanwhile`` and ``also`` as `Tree.scan` has them.
+    """`create_checkpoint`, for callers that hold the workspace's lock already; ``meanwhile`` and ``also`` as
+    `Tree.scan` has them.
 
     With ``recorded`` the state is entered in the history so, also if it is the same as before.
     """
@@ -294,12 +145,14 @@ def take_locked(
     full_hash = request.full_hash
     for left in reversed(range(_TRIES)):
         try:
-            with noting(context) as note, context.store.keeping_ahead():
-                checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded, also)
+            with report_saved(context) as note, context.store.caching_bases():
+                checkpoint, created, scan = _try_to_create(
+                    context, request, full_hash, progress, meanwhile, recorded, also
+                )
                 note(checkpoint.root)
-            remember(context, checkpoint)
+            record_git_head(context, checkpoint)
             if checkpoint.total_files >= parallel_scan.MIN_FILES:  # (else no early scan is started)
-                note_place(context.home, context.workspace)
+                remember_folder(context.home, context.workspace)
         except VanishedError:
             # Collection was just deleting content that this manifest names: read and store all of it again.
             full_hash = True
@@ -309,36 +162,37 @@ def take_locked(
         finally:
             context.store.ahead.forget()
         if request.full_hash:
-            _mend(context, checkpoint)
+            _store_lost_content(context, checkpoint)
         elapsed = (context.clock.monotonic() - started) * 1000
         labelled = bool(request.label) and checkpoint.label == request.label
         return CheckpointResult(checkpoint, created, scan.not_captured, elapsed, labelled)
     raise AssertionError("unreachable")
 
 
-def take_touched(
+def create_checkpoint_or_part(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     touched: Callable[[], Collection[bytes]],
     progress: Progress | None = None,
     *,
     meanwhile: Callable[[], None] | None = None,
-    recorded: Recorded | None = None,
+    recorded: HistoryEntry | None = None,
 ) -> Checkpoint:
-    """`take_locked`, for what a restore or an undo is about to change, or has changed: on a disk that has no room for
-    all that is unsaved, what is at or below the paths that ``touched`` gives is saved, and the rest stays unsaved.
+    """`create_checkpoint_locked`, for what a restore or an undo is about to change, or has changed: on a disk that has
+    no room for all that is unsaved, what is at or below the paths that ``touched`` gives is saved, and the rest stays
+    unsaved.
 
     Raises `StorageError` if there is no room even for that, or ``touched`` gives nothing; the hint says what helps.
     """
     try:
-        return take_locked(context, request, progress, meanwhile=meanwhile, recorded=recorded).checkpoint
+        return create_checkpoint_locked(context, request, progress, meanwhile=meanwhile, recorded=recorded).checkpoint
     except StorageError as error:
-        if not lacks_room(error):
+        if not out_of_space_errno(error):
             raise
         try:
-            saved = _take_part(context, request, touched(), recorded)
+            saved = _create_part(context, request, touched(), recorded)
         except StorageError as still:
-            if not lacks_room(still):
+            if not out_of_space_errno(still):
                 raise
             saved = None
         if saved is None:
@@ -351,21 +205,21 @@ def take_touched(
         return saved
 
 
-def _take_part(
-    context: Context, request: Request, paths: Collection[bytes], recorded: Recorded | None
+def _create_part(
+    context: Context, request: CheckpointRequest, paths: Collection[bytes], recorded: HistoryEntry | None
 ) -> Checkpoint | None:
     """Save what the tree holds at or below ``paths``; what else has changed is as in the last checkpoint. None if there
     is no such path, or no checkpoint yet.
     """
-    from holdfast.engine.history.status import present
-    from holdfast.files.tree import Scan
+    from holdfast.engine.history.status import scan_tree
+    from holdfast.files.tree import ScanResult
     from holdfast.store.manifests import manifest
 
     cursor = context.catalog.cursor(context.workspace.id)
     if cursor.head is None or not paths:
         return None
     parent = context.catalog.checkpoint(cursor.head)
-    now = present(context, gone_is_empty=True)
+    now = scan_tree(context, gone_is_empty=True)
     writer = LazyWriter(context.store.writer)
     try:
         changes: list[Change] = []
@@ -381,8 +235,8 @@ def _take_part(
             changes.append(change)
         after = {change.path: change.after for change in changes}
         built = manifest.update(context.store.pages, parent.root, after)
-        scan = Scan(parent.root, after, list(now.not_captured), 0)
-        return _store(context, request, cursor, parent, scan, built, changes, writer.finish(), recorded)
+        scan = ScanResult(parent.root, after, list(now.not_captured), 0)
+        return _commit(context, request, cursor, parent, scan, built, changes, writer.finish(), recorded)
     except BaseException:
         writer.abort()
         raise
@@ -392,7 +246,7 @@ def _what_makes_room(context: Context) -> str:
     """What to do where the home has no room."""
     can_collect = 0
     with suppress(HoldfastError):
-        can_collect = context.store.collector().foresee(0).bytes_freed
+        can_collect = context.store.collector().preview(0).bytes_freed
     room = (
         f"`holdfast gc --grace 0` frees {can_collect:,} bytes"
         if can_collect
@@ -401,7 +255,7 @@ def _what_makes_room(context: Context) -> str:
     return f"{room}; `holdfast cat ID:PATH` and `holdfast fork ID DIR` onto another disk bring back what is stored"
 
 
-def _mend(context: Context, checkpoint: Checkpoint) -> None:
+def _store_lost_content(context: Context, checkpoint: Checkpoint) -> None:
     """Store anew what the checkpoint holds and the store has lost, as far as the tree still has it."""
     from holdfast.store.manifests import manifest
 
@@ -422,15 +276,15 @@ def _mend(context: Context, checkpoint: Checkpoint) -> None:
     _LOG.warning("content was missing from the store: %d of %d blobs were stored anew", mended, len(lost))
 
 
-def _attempt(
+def _try_to_create(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     full_hash: bool,
     progress: Progress | None,
     meanwhile: Callable[[], None] | None,
-    recorded: Recorded | None,
+    recorded: HistoryEntry | None,
     also: Container[bytes],
-) -> tuple[Checkpoint, bool, Scan]:
+) -> tuple[Checkpoint, bool, ScanResult]:
     catalog = context.catalog
     is_way_back = request.kind == "rescue" or (recorded is not None and recorded.is_way_back)
     cursor = catalog.cursor(context.workspace.id)
@@ -441,14 +295,14 @@ def _attempt(
         scan = context.tree.scan(
             writer,
             base=None if parent is None else parent.root,
-            saved=saved_in(context, parent),
+            saved=saved_state(context, parent),
             full_hash=full_hash,
             progress=progress,
             meanwhile=meanwhile,
             also=also,
         )
         unchanged = parent is not None and scan.base is not None and not scan.changes
-        built, changes = (None, None) if unchanged else _manifest(context, parent, scan)
+        built, changes = (None, None) if unchanged else _build_manifest(context, parent, scan)
         if parent is not None and (built is None or built.root == parent.root):
             writer.abort()
             context.tree.settle(parent.root)
@@ -457,21 +311,21 @@ def _attempt(
                 event = recorded.event._replace(at=at, checkpoint=parent.id, undo_seq=seq)
                 workspace, tip = context.workspace.id, recorded.redo_tip
                 catalog.record_event(workspace, event, expected=cursor, head=parent.id, redo_tip=tip)
-            return _claim(context, parent, request), False, scan
+            return _claim_existing(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
         make_room_for(context, written, refuse=not is_way_back)
-        checkpoint = _store(context, request, cursor, parent, scan, built, changes, written, recorded)
+        checkpoint = _commit(context, request, cursor, parent, scan, built, changes, written, recorded)
     except BaseException:
         writer.abort()
         raise
     context.tree.settle(checkpoint.root)
     if parent is None:
-        _tell_secrets(scan)
+        _warn_of_secrets(scan)
     return checkpoint, True, scan
 
 
-def _tell_secrets(scan: Scan) -> None:
+def _warn_of_secrets(scan: ScanResult) -> None:
     """At a first checkpoint: say that settings with secrets in them are among what is saved."""
     found = sorted(path for path, entry in scan.changes.items() if entry is not None and is_environment(path))
     if found:
@@ -486,7 +340,9 @@ def _tell_secrets(scan: Scan) -> None:
         )
 
 
-def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[Built, Sequence[Change] | None]:
+def _build_manifest(
+    context: Context, parent: Checkpoint | None, scan: ScanResult
+) -> tuple[BuiltManifest, Sequence[Change] | None]:
     """The manifest of what the scan found, and how it differs from the parent's (None: there is no parent)."""
     from holdfast.store.manifests import manifest
 
@@ -503,16 +359,16 @@ def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[
     return built, manifest.diff(context.store.pages_with(built.new_pages), parent.root, built.root)
 
 
-def _store(
+def _commit(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     cursor: Cursor,
     parent: Checkpoint | None,
-    scan: Scan,
-    built: Built,
+    scan: ScanResult,
+    built: BuiltManifest,
     changes: Sequence[Change] | None,
-    written: Written,
-    recorded: Recorded | None,
+    written: WrittenBlobs,
+    recorded: HistoryEntry | None,
 ) -> Checkpoint:
     """Write the pages and commit. What was written stays unreferenced if this fails."""
     from holdfast.store.blobs.content_writer import write_pages
@@ -575,10 +431,10 @@ def _store(
     return checkpoint
 
 
-def _claim(context: Context, existing: Checkpoint, request: Request) -> Checkpoint:
+def _claim_existing(context: Context, existing: Checkpoint, request: CheckpointRequest) -> Checkpoint:
     """Make the checkpoint that already holds this state the user's, who asked for one: it is not thinned out any more.
 
-    What they say of it is taken where nobody has said anything yet.
+    What they say of it is taken where nothing is said yet.
     """
     if request.kind != "manual" or (existing.kind in ("fork", "import") and not request.label):
         return existing  # (a fork's first and an imported one are kept in any case)

@@ -8,7 +8,7 @@ from holdfast.engine.history.checkpoint import make_room
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Change, count_changes
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
-from holdfast.store.catalog_records import CheckpointCommit, TakenIn, pages_key
+from holdfast.store.catalog_records import CheckpointCommit, MergeParent, pages_key
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.ids import CheckpointId
-    from holdfast.store.blobs.content_writer import Written
+    from holdfast.store.blobs.content_writer import WrittenBlobs
 
 
-def put_together(
+def create_derived_checkpoint(
     context: Context,
     ours: CheckpointId,
     changes: Sequence[Change],
     provenance: Provenance,
     *,
-    taken_in: TakenIn | None = None,
-    content: Written | None = None,
+    taken_in: MergeParent | None = None,
+    content: WrittenBlobs | None = None,
     name: CheckpointId | None = None,
 ) -> CheckpointId:
     """A checkpoint of the workspace with the state ``ours`` and ``changes`` to it. Moves nothing. Needs the lock.
 
     Durable when it returns, and with it that it has ``taken_in`` another line. ``name`` is the new id that it is to
-    have, for whoever notes it before there is anything to be left behind (None: any). All content that ``changes`` name
-    must be stored, or be the ``content`` that was written just now: raises `RefusedError` (code ``vanished``) if it was
-    collected meanwhile.
+    have, for a caller that notes it before there is anything to be left behind (None: any). All content that
+    ``changes`` name must be stored, or be the ``content`` that was written just now: raises `RefusedError` (code
+    ``vanished``) if it was collected meanwhile.
     """
-    from holdfast.store.blobs.content_writer import Written, write_pages
+    from holdfast.store.blobs.content_writer import WrittenBlobs, write_pages
     from holdfast.store.codecs.changeset import encode_changeset
 
     store, catalog = context.store, context.catalog
     before = catalog.checkpoint(ours)
     built = manifest.update(store.pages, before.root, {change.path: change.after for change in changes})
     make_room(context, 0)
-    fresh = content or Written([], [], frozenset(), 0)
+    fresh = content or WrittenBlobs([], [], frozenset(), 0)
     identity = name or new_checkpoint_id(context.random)
     shared = catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
@@ -79,7 +79,7 @@ def put_together(
             ),
             expected=catalog.cursor(context.workspace.id),
             event=None,
-            taken_in=taken_in,
+            merge_parents=taken_in,
         )
     )
     return identity

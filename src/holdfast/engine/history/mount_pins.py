@@ -1,7 +1,7 @@
 """What keeps a mounted checkpoint from being forgotten and collected, for as long as it is mounted and no longer.
 
 A pin in the catalog does, and a file ``mounts/TOKEN`` in the workspace's folder, which holds the pin's number and is
-locked by whoever serves the mount: the kernel lets go of that lock when the process ends, however it ends.
+locked by the process that serves the mount: the kernel lets go of that lock when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from typing import Final
 
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId
 
 _LOG = Log(__name__)
 _FOLDER: Final = b"mounts"
 _LASTS: Final = 24 * 3600 * 1_000_000
-"""Microseconds that a pin stays where nobody can tell what became of the mount, as on another machine."""
+"""Microseconds that a pin stays where it cannot be told what became of the mount, as on another machine."""
 RENEWED: Final = 3600.0
 """Seconds after which a pin is to be renewed."""
 
@@ -98,7 +98,7 @@ class MountPin:
         os.close(self._file)
 
 
-def release_dead(context: Shared) -> None:
+def release_dead_pins(context: StoreContext) -> None:
     """Keep no more, in the whole home, what was mounted by processes that have ended without saying so."""
     if context.store.catalog.database.read_only:
         return
@@ -112,7 +112,7 @@ def release_dead(context: Shared) -> None:
             _release_if_dead(context, folder + b"/" + name)
 
 
-def _release_if_dead(context: Shared, path: bytes) -> None:
+def _release_if_dead(context: StoreContext, path: bytes) -> None:
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 
-from holdfast.engine.opening.context import by_watcher, paused
-from holdfast.engine.opening.current_run import checkpoint_outside, current_run, forbid_inside_run
+from holdfast.engine.opening.context import ask_watcher, pause_watcher
+from holdfast.engine.opening.current_run import checkpoint_by_launcher, current_run, forbid_inside_run
 from holdfast.engine.opening.home import UNDO_NOTE
 from holdfast.model.fast_typing import TYPE_CHECKING
 
@@ -15,34 +15,35 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.model.command_results import CheckpointResult, Request, RestoreResult
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, RestoreResult
     from holdfast.model.content import Progress
     from holdfast.model.ids import CheckpointId
 
 
-def checkpoint(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
-    """`holdfast.engine.history.checkpoint.take`: by the watcher, where one runs, at the cost of what changed; by its
-    launcher inside of a run. An undo or a redo that was cut short is finished first, unless the kind is ``auto``.
+def checkpoint(context: Context, request: CheckpointRequest, progress: Progress | None = None) -> CheckpointResult:
+    """`holdfast.engine.history.checkpoint.create_checkpoint`: by the watcher, where one runs, at the cost of what
+    changed; by its launcher inside of a run. An undo or a redo that was cut short is finished first, unless the kind is
+    ``auto``.
     """
-    from holdfast.engine.history.checkpoint import take
+    from holdfast.engine.history.checkpoint import create_checkpoint
 
     if request.kind != "auto" and _is_cut_short(context) and current_run(context) is None:
-        from holdfast.engine.history.interrupted_operations import nevertheless
+        from holdfast.engine.history.recovery import log_failure
 
-        with nevertheless():
+        with log_failure():
             _finish_first(context, progress)
-    done = None if request.full_hash else by_watcher(context, lambda watcher: watcher.checkpoint(request))
+    done = None if request.full_hash else ask_watcher(context, lambda watcher: watcher.checkpoint(request))
     if done is None:
-        done = checkpoint_outside(context, request)
-    return take(context, request, progress) if done is None else done
+        done = checkpoint_by_launcher(context, request)
+    return create_checkpoint(context, request, progress) if done is None else done
 
 
 def save(context: Context) -> CheckpointResult:
     """Have the tree's present state saved, as what comes before something else."""
     from holdfast.model.checkpoint import Provenance
-    from holdfast.model.command_results import Request
+    from holdfast.model.command_results import CheckpointRequest
 
-    return checkpoint(context, Request("auto", provenance=Provenance(context.settings.identity.author)))
+    return checkpoint(context, CheckpointRequest("auto", provenance=Provenance(context.settings.identity.author)))
 
 
 def restore(
@@ -65,7 +66,7 @@ def restore(
 
     if not dry_run and _is_cut_short(context):
         _finish_first(context, progress)
-    with paused(context):
+    with pause_watcher(context):
         return restore(
             context,
             resolve_name_for_restore(context, name),
@@ -84,7 +85,7 @@ def _is_cut_short(context: Context) -> bool:
 
 
 def _finish_first(context: Context, progress: Progress | None) -> None:
-    from holdfast.engine.history.interrupted_operations import finish_first
+    from holdfast.engine.history.recovery import lock_and_finish
 
-    with paused(context):
-        finish_first(context, progress)
+    with pause_watcher(context):
+        lock_and_finish(context, progress)

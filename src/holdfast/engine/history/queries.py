@@ -10,7 +10,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.command_results import Read
     from holdfast.model.entries import Entry
     from holdfast.model.ids import CheckpointId
@@ -35,7 +35,7 @@ def log(context: Context, limit: int | None = None, *, everything: bool = False)
     return found._replace(head=catalog.cursor(own.id).head, events=events)
 
 
-def log_of_home(context: Shared, limit: int | None = None) -> Log:
+def log_of_home(context: StoreContext, limit: int | None = None) -> Log:
     """The checkpoints of all workspaces in the home, at most ``limit``, newest first."""
     checkpoints = context.store.catalog.checkpoints(limit=_checked(limit))
     belong = {item.workspace for item in checkpoints}
@@ -51,10 +51,10 @@ def _checked(limit: int | None) -> int | None:
 
 def show(context: Context, name: CheckpointId) -> Details:
     """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
-    from holdfast.engine.opening.context import changes_of
+    from holdfast.engine.opening.context import checkpoint_changes
 
     checkpoint = context.catalog.checkpoint(name)
-    return Details(checkpoint, changes_of(context, checkpoint), context.catalog.not_captured(name))
+    return Details(checkpoint, checkpoint_changes(context, checkpoint), context.catalog.not_captured(name))
 
 
 def cat(context: Context, name: CheckpointId, path: bytes) -> Iterator[bytes]:

@@ -11,36 +11,55 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, nullcontext, suppress
 
-from holdfast.engine.history.checkpoint import Recorded, take_locked, take_touched, warn_of_commits
-from holdfast.engine.history.restore_plan import Plan, Stored, half_written, hold, kept_together, sift, with_logs
-from holdfast.engine.history.status import left_out, only_uncaptured, present, touches_rules
-from holdfast.engine.opening import operation_journal as journals
-from holdfast.engine.opening.context import with_ballast
-from holdfast.engine.opening.identity import make_root
-from holdfast.engine.opening.operation_journal import Journal, JournalNotes
-from holdfast.engine.opening.undo_log import kept_still, tell_brought_back
+from holdfast.engine.history._git_heads import warn_of_commits
+from holdfast.engine.history._restore_plan import (
+    Plan,
+    exclude_conflicts,
+    exclude_split_databases,
+    half_written_paths,
+    with_sqlite_logs,
+)
+from holdfast.engine.history.checkpoint import (
+    HistoryEntry,
+    create_checkpoint_locked,
+    create_checkpoint_or_part,
+)
+from holdfast.engine.history.status import changes_ignore_rules, ignored_paths, only_uncaptured_paths, scan_tree
+from holdfast.engine.opening.context import with_disk_reserve
+from holdfast.engine.opening.identity import recreate_root
+from holdfast.engine.opening.operation_journal import (
+    Journal,
+    JournalNotes,
+    new_nonce,
+    read_journal,
+    refuse_unfinished,
+    remove_journal,
+    write_journal,
+)
+from holdfast.engine.opening.undo_log import open_and_quieten, report_restored
 from holdfast.files.ignore.sqlite_files import database_of, with_companions
 from holdfast.files.scan.secret_files import is_credential
 from holdfast.model.checkpoint import HistoryEvent
-from holdfast.model.command_results import Request, RestoreResult
+from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display, under
+from holdfast.store.blobs.content_supply import StoredContent, buffer_content
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
     from typing import Literal
 
-    from holdfast.engine.history.restore_plan import Mending, WithLogs
+    from holdfast.engine.history._restore_plan import PlanWithLogs, Resumption
     from holdfast.engine.opening.context import Context
-    from holdfast.files.tree import Applied
+    from holdfast.files.tree import ApplyResult
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.content import Progress, Supply
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.manifests.manifest import Pages
+    from holdfast.store.manifests.manifest import PageSource
 
 NOT_THERE = "the state that it goes to does not capture it, and does not say that it was deleted: "
 """Begins why something stays that a state of another workspace lacks; what that state says of it follows."""
@@ -49,7 +68,7 @@ _LEFT_OUT = "it is left out there, as by an ignore rule"
 UNDO_COMMAND = "holdfast undo"
 REDO_COMMAND = "holdfast redo"
 
-_HELD_BYTES = 64 << 20
+_BUFFERED_BYTES = 64 << 20
 """Up to this much content is read and verified before the tree is touched, and kept; more is verified in a pass of
 its own."""
 
@@ -71,25 +90,25 @@ def restore(
     ``as_state`` it is saved as what this restore did.
 
     Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished or taken back by
-    `holdfast.engine.history.interrupted_operations`. Files that changed meanwhile, or that no checkpoint holds, are
+    `holdfast.engine.history.recovery`. Files that changed meanwhile, or that no checkpoint holds, are
     left alone and listed in ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores,
     is, too. Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content
     that is needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if
     the tree is not as ``expected`` has it, which a merge asks for: that is then saved, and nothing else has happened.
     """
-    with context.lock(), nullcontext() if dry_run else _going_back(context):
+    with context.lock(), nullcontext() if dry_run else _ready(context):
         checkpoint = context.catalog.checkpoint(target)
         if dry_run:
             return preview(context, checkpoint, paths)
-        refuse_unfinished(context)
-        _check_named(context, checkpoint, paths)
+        refuse_unfinished(context.folder)
+        _check_paths(context, checkpoint, paths)
         part: set[bytes] = set()
 
         def touched() -> set[bytes]:
             part.update(member for path in paths for member in with_companions(path))
             return part
 
-        rescue = save_first(context, progress, meanwhile=lambda: _foresee(context, checkpoint, paths), touched=touched)
+        rescue = save_rescue(context, progress, meanwhile=lambda: _preload(context, checkpoint, paths), touched=touched)
         if expected is not None and rescue.root != context.catalog.checkpoint(expected).root:
             raise RefusedError(
                 f"{display(context.workspace.path)} has changed meanwhile; nothing was brought there",
@@ -106,7 +125,7 @@ def restore(
             position=cursor.position,
             state=None,
             paths=tuple(paths),
-            nonce=new_nonce(context),
+            nonce=new_nonce(context.random),
             at=context.clock.now(),
             redo_tip=cursor.redo_tip,
             undo_seq=context.undo_seq(),
@@ -115,7 +134,7 @@ def restore(
             context, journal, rescue, checkpoint, progress, exact=exact, replaces_credentials=expected is None
         )
         if as_state and (done.written or done.deleted):
-            save_as_its_own(context, journal, progress)
+            record_result(context, journal, progress)
         if part and done.undo_command:
             # What was not saved for want of room is no part of this: `undo` would take it for the newest change.
             from shlex import quote
@@ -126,31 +145,33 @@ def restore(
 
 
 @contextmanager
-def _going_back(context: Context) -> Generator[None]:
-    with with_ballast(context), kept_still(context):
+def _ready(context: Context) -> Generator[None]:
+    with with_disk_reserve(context), open_and_quieten(context):
         yield
 
 
-def save_as_its_own(context: Context, journal: Journal, progress: Progress | None) -> None:
+def record_result(context: Context, journal: Journal, progress: Progress | None) -> None:
     """Enter what a restore has left in the history as its own state, unless it is the target's."""
     if context.catalog.cursor(context.workspace.id).position == journal.position:
-        save_as(context, "restore", progress)
+        record_state(context, "restore", progress)
 
 
-def save_as(
+def record_state(
     context: Context, operation: Literal["checkpoint", "restore"], progress: Progress | None
 ) -> tuple[Checkpoint, int]:
     """Save what the tree holds as the next state, also if it is as before; the checkpoint and the state."""
     cursor = context.catalog.cursor(context.workspace.id)
     assert cursor.head is not None, "it was saved before anything was changed"
     event = HistoryEvent(0, 0, operation, cursor.head, cursor.position)
-    saved = take_locked(context, Request(kind="rescue"), progress, recorded=Recorded(event, None)).checkpoint
+    saved = create_checkpoint_locked(
+        context, CheckpointRequest(kind="rescue"), progress, recorded=HistoryEntry(event, None)
+    ).checkpoint
     position = context.catalog.cursor(context.workspace.id).position
     assert position is not None, "a state was recorded"
     return saved, position
 
 
-def save_first(
+def save_rescue(
     context: Context,
     progress: Progress | None = None,
     *,
@@ -161,13 +182,13 @@ def save_first(
 
     A workspace whose directory is gone is made again, empty: that is then the state that was saved. ``meanwhile`` as
     `Tree.scan` has it; ``touched`` gives the paths at and below which something is about to be changed, if not
-    anywhere: on a full disk those alone may be saved (`take_touched`).
+    anywhere: on a full disk those alone may be saved (`create_checkpoint_or_part`).
     """
-    make_root(context)
-    return take_touched(context, Request(kind="rescue"), touched, progress, meanwhile=meanwhile)
+    recreate_root(context)
+    return create_checkpoint_or_part(context, CheckpointRequest(kind="rescue"), touched, progress, meanwhile=meanwhile)
 
 
-def _foresee(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
+def _preload(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
     """Load what comes after the look at the tree, and read the pages that the plan will need if nothing is unsaved.
 
     That takes as long as the look itself, and changes nothing: what is wrong is met again, and reported, in its turn.
@@ -182,29 +203,13 @@ def _foresee(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> No
             _plan(context.store.pages, context.catalog.checkpoint(head).root, target.root, paths)
 
 
-def refuse_unfinished(context: Context) -> None:
-    """Raise `RefusedError` if a restore was cut short and neither finished nor taken back."""
-    journal = journals.read(context.folder)
-    if journal is not None:
-        raise RefusedError(
-            f"a {journal.operation} to {journal.target[:12]} was cut short; the tree may be half way",
-            hint="`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back to what was before",
-            code="unfinished_restore",
-        )
-
-
-def new_nonce(context: Context) -> str:
-    """A fresh nonce for the names of temporary files."""
-    return context.random(8).hex()
-
-
 def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -> RestoreResult:
     """What bringing the tree to ``target`` would do now. Changes nothing and stores nothing. Needs the lock."""
-    _check_named(context, target, paths)
-    now = present(context, gone_is_empty=True)
-    found = _planned(context, now.pages, now.root, target.root, paths)
-    plan, spared = _spare(context, target, found.plan, found.logs)
-    plan = kept_together(plan, found.logs, spared)
+    _check_paths(context, target, paths)
+    now = scan_tree(context, gone_is_empty=True)
+    found = _plan_with_logs(context, now.pages, now.root, target.root, paths)
+    plan, spared = _spare_uncaptured(context, target, found.plan, found.logs)
+    plan = exclude_split_databases(plan, found.logs, spared)
     spared = [*found.spared, *spared]
     return RestoreResult(
         checkpoint=target.id,
@@ -224,7 +229,7 @@ def carry_out(
     target: Checkpoint,
     progress: Progress | None,
     *,
-    mending: Mending | None = None,
+    mending: Resumption | None = None,
     exact: bool = False,
     replaces_credentials: bool = True,
 ) -> RestoreResult:
@@ -236,39 +241,39 @@ def carry_out(
     too. A file of credentials that is not captured is saved, and replaced, only where ``replaces_credentials``: a merge
     brings the work of others, and leaves it alone as it does an ignored file.
     """
-    plan, spared, logs = _planned(context, context.store.pages, now.root, target.root, journal.paths)
+    plan, spared, logs = _plan_with_logs(context, context.store.pages, now.root, target.root, journal.paths)
     wanted = {change.path for change in plan.writes if change.before is None and is_credential(change.path)}
     if wanted and replaces_credentials and mending is None and any(map(context.tree.is_there, wanted)):
         # What is not captured, and is going to be overwritten, is in the rescue all the same.
-        now = take_locked(context, Request(kind="rescue"), progress, also=wanted).checkpoint
+        now = create_checkpoint_locked(context, CheckpointRequest(kind="rescue"), progress, also=wanted).checkpoint
         position = context.catalog.cursor(context.workspace.id).position
         tip = position if journal.redo_tip == journal.position else journal.redo_tip
         journal = journal._replace(rescue=now.id, position=position, redo_tip=tip)
-        plan, spared, logs = _planned(context, context.store.pages, now.root, target.root, journal.paths)
-    rules_change = touches_rules((*plan.deletes, *plan.writes))
+        plan, spared, logs = _plan_with_logs(context, context.store.pages, now.root, target.root, journal.paths)
+    rules_change = changes_ignore_rules((*plan.deletes, *plan.writes))
     if mending is not None:
         first = _plan(context.store.pages, mending.evidence, target.root, journal.paths)
         empty = now.total_files == 0
-        half = half_written(context.store, plan.writes, mending, journal.in_place)
-        plan, others = sift(context.store.pages, plan, first, mending, target.id, empty=empty, half=half)
+        half = half_written_paths(context.store, plan.writes, mending, journal.in_place)
+        plan, others = exclude_conflicts(context.store.pages, plan, first, mending, target.id, empty=empty, half=half)
         spared = [*spared, *others]
     if not exact:
-        plan, missed = _spare(context, target, plan, logs)
+        plan, missed = _spare_uncaptured(context, target, plan, logs)
         spared = [*spared, *missed]
     if rules_change and journal.operation != "restore":
-        ignored = left_out(context, target.root, [change.path for change in plan.deletes])
+        ignored = ignored_paths(context, target.root, [change.path for change in plan.deletes])
         ignored -= {log for log in logs if database_of(log) not in ignored}
         plan = plan._replace(deletes=[one for one in plan.deletes if one.path not in ignored])
-    plan = kept_together(plan, logs, spared)
+    plan = exclude_split_databases(plan, logs, spared)
     # Neither where it leads nor what leads back may be forgotten or collected; cut short, until that is settled.
     pins = f"an unfinished restore in the workspace {context.workspace.id}"
     back = now if journal.rescue is None else context.catalog.checkpoint(journal.rescue)
     context.catalog.pin_all({one.id: one for one in (target, now, back)}.values(), pins)
     try:
-        supply = _verified(context, plan.writes)
-        journals.write(context.folder, journal)
+        supply = _verified_content(context, plan.writes)
+        write_journal(context.folder, journal)
     except BaseException:
-        if journals.read(context.folder) is None:
+        if read_journal(context.folder) is None:
             context.catalog.unpin_all(pins)
         raise
     writes = ((change, None if _same_content(change) else supply) for change in plan.writes)
@@ -276,12 +281,12 @@ def carry_out(
     applied = context.tree.apply(plan.deletes, writes, nonce=journal.nonce, progress=progress, notes=notes)
     # (Before it was cut short it may have brought the rest there as well.)
     brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, journal.paths)
-    tell_brought_back(context, (*brought.deletes, *brought.writes))
+    report_restored(context, (*brought.deletes, *brought.writes))
     applied = applied._replace(skipped=[*spared, *applied.skipped])
     reached = settled = not journal.paths and not applied.skipped
     seen: Sequence[Change] = ()
     if reached and (rules_change or mending is not None):
-        found = present(context)
+        found = scan_tree(context)
         seen = manifest.diff(found.pages, target.root, found.root)
         # Files that were ignored, and are not any more, make it another state than the target. What the rules on the
         # disk leave out does not: it was brought back all the same.
@@ -289,9 +294,9 @@ def carry_out(
     head = target.id
     if reached and not settled and target.kind == "merge" and journal.operation == "restore":
         # What the merged rules leave out is no change to come: the next state would have it, and undo stop there.
-        from holdfast.engine.history.derived_state import put_together
+        from holdfast.engine.history.derived_state import create_derived_checkpoint
 
-        head = put_together(context, target.id, seen, target.provenance)
+        head = create_derived_checkpoint(context, target.id, seen, target.provenance)
     if mending is None or mending.apart is None:
         _record(context, journal, reached, head)
     elif reached:
@@ -299,17 +304,17 @@ def carry_out(
         workspace = context.workspace.id
         context.catalog.record_event(workspace, event, expected=context.catalog.cursor(workspace), head=target.id)
     else:
-        save_as(context, "restore", progress)
-    journals.remove(context.folder)
+        record_state(context, "restore", progress)
+    remove_journal(context.folder)
     context.catalog.unpin_all(pins)
     if settled:
         context.tree.settle(target.root)
     if not journal.paths:
         warn_of_commits(context, target)
-    return result(journal, applied)
+    return restore_result(journal, applied)
 
 
-def result(journal: Journal, applied: Applied) -> RestoreResult:
+def restore_result(journal: Journal, applied: ApplyResult) -> RestoreResult:
     """What the caller is told of ``applied``."""
     undo_command = REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND
     if not (applied.written or applied.deleted):
@@ -328,7 +333,7 @@ def result(journal: Journal, applied: Applied) -> RestoreResult:
     )
 
 
-def _plan(pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan:
+def _plan(pages: PageSource, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan:
     return _limited(manifest.diff(pages, now, target), paths)
 
 
@@ -341,13 +346,17 @@ def _limited(changes: Sequence[Change], paths: Sequence[bytes]) -> Plan:
     )
 
 
-def _planned(context: Context, pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> WithLogs:
+def _plan_with_logs(
+    context: Context, pages: PageSource, now: Hash, target: Hash, paths: Sequence[bytes]
+) -> PlanWithLogs:
     """As `_plan`, with what databases need."""
     changes = manifest.diff(pages, now, target)
-    return with_logs(context, _limited(changes, paths), changes, pages, now, target, paths)
+    return with_sqlite_logs(context, _limited(changes, paths), changes, pages, now, target, paths)
 
 
-def _spare(context: Context, target: Checkpoint, plan: Plan, logs: frozenset[bytes]) -> tuple[Plan, list[NotCaptured]]:
+def _spare_uncaptured(
+    context: Context, target: Checkpoint, plan: Plan, logs: frozenset[bytes]
+) -> tuple[Plan, list[NotCaptured]]:
     """``plan`` without deleting what ``target`` does not capture or, as a state of another workspace, has begun to
     ignore, but for ``logs`` of databases that it brings; and what that is.
 
@@ -359,13 +368,13 @@ def _spare(context: Context, target: Checkpoint, plan: Plan, logs: frozenset[byt
     if target.workspace == context.workspace.id:
         spared = missed.keys() & {change.path for change in plan.deletes}
     else:
-        spared = only_uncaptured(context, target.id, [*plan.deletes, *plan.writes])
+        spared = only_uncaptured_paths(context, target.id, [*plan.deletes, *plan.writes])
     spared -= logs
     kept = [NotCaptured(path, NOT_THERE + missed.get(path, _LEFT_OUT)) for path in sorted(spared)]
     return plan._replace(deletes=[change for change in plan.deletes if change.path not in spared]), kept
 
 
-def _check_named(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
+def _check_paths(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
     """Every path that was asked for must be in the target, or in the last checkpoint (then it is deleted)."""
     head = context.catalog.cursor(context.workspace.id).head
     roots = {target.root} if head is None else {target.root, context.catalog.checkpoint(head).root}
@@ -378,14 +387,14 @@ def _check_named(context: Context, target: Checkpoint, paths: Sequence[bytes]) -
             )
 
 
-def _verified(context: Context, writes: Sequence[Change]) -> Supply:
+def _verified_content(context: Context, writes: Sequence[Change]) -> Supply:
     """What gives the content of every write, all of it verified before this returns: damage must show before the tree
     is touched.
     """
     needed = [change for change in writes if not _same_content(change)]
-    supply = Stored(context.store.reader)
-    if sum(after_of(change).size for change in needed) <= _HELD_BYTES:
-        return hold(supply, needed)
+    supply = StoredContent(context.store.reader)
+    if sum(after_of(change).size for change in needed) <= _BUFFERED_BYTES:
+        return buffer_content(supply, needed)
     for content in supply.fetch(needed):
         if not isinstance(content, bytes):
             for _ in content:

@@ -1,7 +1,7 @@
 """Which checkpoints stay: a policy over their records, and its carrying out.
 
 Two kinds of rule. `Thinning` is what a workspace does by itself: checkpoints that were taken automatically become
-fewer as they age, all others stay. `Policy` is what somebody asks for by hand, with the flags and the meaning of
+fewer as they age, all others stay. `Policy` is what a user asks for by hand, with the flags and the meaning of
 ``restic forget``.
 """
 
@@ -13,15 +13,15 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.mount_pins import release_dead
-from holdfast.engine.opening.context import freeing
+from holdfast.engine.history.mount_pins import release_dead_pins
+from holdfast.engine.opening.context import retry_with_reserve
 from holdfast.model.errors import UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.config.settings import Settings
     from holdfast.model.ids import CheckpointId
@@ -79,7 +79,7 @@ class Decision(NamedTuple):
 
 
 def is_user_label(label: str) -> bool:
-    """True for a label that somebody gave; ``auto-`` with a time, as the watcher gives them, is none."""
+    """True for a label that a user gave; ``auto-`` with a time, as the watcher gives them, is none."""
     return bool(label) and not _AUTOMATIC_LABEL.match(label)
 
 
@@ -192,17 +192,17 @@ def _by_policy(ordered: Sequence[Checkpoint], policy: Policy) -> dict[Checkpoint
 def thin_out(context: Context) -> None:
     """Remove what the rule of the settings does not keep; nothing while the workspace's own file is not obeyed."""
     if context.misconfigured is None:
-        release_dead(context)
-        remove_each(context, decided(context, thinning(context.settings))[0])
+        release_dead_pins(context)
+        remove_checkpoints(context, select_checkpoints(context, thinning_rule(context.settings))[0])
 
 
-def thinning(settings: Settings) -> Thinning:
+def thinning_rule(settings: Settings) -> Thinning:
     """The rule that applies by itself, as the settings have it."""
     rule = settings.retention
     return Thinning(rule.keep_all, rule.per_ten_minutes, rule.hourly, rule.daily, rule.rescue)
 
 
-def decided(
+def select_checkpoints(
     context: Context, policy: Policy | Thinning
 ) -> tuple[list[Checkpoint], list[tuple[Checkpoint, Sequence[str]]]]:
     """The checkpoints of the workspace that ``policy`` removes, and those that stay, with the reasons. Removes none."""
@@ -219,9 +219,9 @@ def decided(
     return removed, kept
 
 
-def remove_each(context: Shared, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+def remove_checkpoints(context: StoreContext, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Remove ``checkpoints``, each in a transaction of its own; those that were still there."""
     removed: list[Checkpoint] = []
     for checkpoint in checkpoints:
-        removed += freeing(context, partial(context.store.catalog.forget, (checkpoint.id,)))
+        removed += retry_with_reserve(context, partial(context.store.catalog.forget, (checkpoint.id,)))
     return removed

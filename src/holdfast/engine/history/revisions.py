@@ -25,7 +25,7 @@ _MAX_COUNT_DIGITS = 6
 _MISLEADING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-class Names(Protocol):
+class CheckpointNames(Protocol):
     """What `resolve` asks about one workspace's checkpoints."""
 
     def head(self) -> CheckpointId | None:
@@ -49,7 +49,7 @@ class Names(Protocol):
         ...
 
 
-def resolve(text: str, names: Names) -> CheckpointId:
+def resolve(text: str, names: CheckpointNames) -> CheckpointId:
     """The checkpoint that ``text`` names.
 
     In this order: ``@`` is the one that the tree stands on (after a restore of v1 it is v1; what lies ahead of it has
@@ -59,18 +59,18 @@ def resolve(text: str, names: Names) -> CheckpointId:
     Raises `UsageError` for a prefix that several ids share, naming them, and `NotFoundError` for what is not there,
     naming what comes near.
     """
-    found = _exact(text, names)
+    found = _resolve_exact(text, names)
     if found is not None:
         return found
     name, _, count = text.rpartition("-")
     if name and len(count) <= _MAX_COUNT_DIGITS and _DIGITS.issuperset(count):
-        base = _exact(name, names)
+        base = _resolve_exact(name, names)
         if base is not None:
             return _ancestor(base, int(count or 1), name, names)
         text = name if name == "@" else text
     if text == "@":
         raise NotFoundError("there is no checkpoint yet", hint="take one: holdfast checkpoint")
-    near = _near(text, names)
+    near = _suggestions(text, names)
     raise NotFoundError(
         f"no checkpoint is called {text!r}",
         hint=f"did you mean {' or '.join(near)}?" if near else "holdfast log lists the checkpoints",
@@ -125,7 +125,7 @@ def _is_like_id(label: str) -> bool:
     return _is_hex(name, MIN_PREFIX_DIGITS, ID_DIGITS) and _DIGITS.issuperset(count)
 
 
-def _exact(text: str, names: Names) -> CheckpointId | None:
+def _resolve_exact(text: str, names: CheckpointNames) -> CheckpointId | None:
     if text == "@":
         return names.head()
     labelled = names.by_label(text) if text else None
@@ -140,7 +140,7 @@ def _exact(text: str, names: Names) -> CheckpointId | None:
     return found[0] if found else None
 
 
-def _ancestor(base: CheckpointId, count: int, name: str, names: Names) -> CheckpointId:
+def _ancestor(base: CheckpointId, count: int, name: str, names: CheckpointNames) -> CheckpointId:
     at = base
     for step in range(count):
         parent = names.parent(at)
@@ -153,7 +153,7 @@ def _ancestor(base: CheckpointId, count: int, name: str, names: Names) -> Checkp
     return at
 
 
-def _near(text: str, names: Names) -> list[str]:
+def _suggestions(text: str, names: CheckpointNames) -> list[str]:
     import difflib
 
     near: list[str] = []
@@ -170,15 +170,15 @@ def _near(text: str, names: Names) -> list[str]:
 
 def resolve_name(context: Context, name: str) -> CheckpointId:
     """See `revisions.resolve`."""
-    return resolve(name, _Names(context))
+    return resolve(name, _WorkspaceNames(context))
 
 
 def resolve_name_for_restore(context: Context, name: str) -> CheckpointId:
     """The same, but ``@`` is no rescue checkpoint, as long as there is another in the line that the tree stands on."""
-    return resolve(name, _NamesForRestore(context))
+    return resolve(name, _RestoreNames(context))
 
 
-class _Names:
+class _WorkspaceNames:
     def __init__(self, context: Context) -> None:
         self._catalog = context.catalog
         self._workspace = context.workspace.id
@@ -200,7 +200,7 @@ class _Names:
         return self._catalog.checkpoint(checkpoint).parent
 
 
-class _NamesForRestore(_Names):
+class _RestoreNames(_WorkspaceNames):
     def head(self) -> CheckpointId | None:
         head = at = super().head()
         while at is not None and self._catalog.checkpoint(at).kind == "rescue":

@@ -6,15 +6,14 @@ import os
 import stat
 from contextlib import suppress
 
-from holdfast.engine.opening import operation_journal
-from holdfast.engine.opening import operation_journal as journals
-from holdfast.engine.opening.context import SavedState, saved_in
-from holdfast.engine.opening.home import TOLD
+from holdfast.engine.opening.context import SavedState, saved_state
+from holdfast.engine.opening.home import CREDENTIALS_REPORTED
+from holdfast.engine.opening.operation_journal import read_journal, read_undo_note
 from holdfast.files.git.configuration import MAX_RULES_BYTES
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
 from holdfast.files.note_file import NoteFile
 from holdfast.files.scan.secret_files import CREDENTIALS
-from holdfast.files.tree import ROOT_GONE, Scan
+from holdfast.files.tree import ROOT_GONE, ScanResult
 from holdfast.files.write.rooted_access import Root
 from holdfast.model.command_results import Status
 from holdfast.model.content import HashSink
@@ -23,7 +22,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.message_text import named_steps
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -33,17 +32,17 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.manifests.manifest import Pages
+    from holdfast.store.manifests.manifest import PageSource
 
 _LOG = Log(__name__)
 
 
-class Present(NamedTuple):
+class TreeState(NamedTuple):
     """The tree's state as a manifest of which only the new pages are in memory."""
 
     head: Checkpoint | None
     root: Hash
-    pages: Pages
+    pages: PageSource
     """Reads stored pages and the new ones alike."""
     files: int
     not_captured: Sequence[NotCaptured]
@@ -55,7 +54,7 @@ class Present(NamedTuple):
         return manifest.diff(self.pages, None if self.head is None else self.head.root, self.root)
 
 
-def present(context: Context, *, gone_is_empty: bool = False) -> Present:
+def scan_tree(context: Context, *, gone_is_empty: bool = False) -> TreeState:
     """Look at the tree. Needs the lock, since the tree's index has one user at a time.
 
     Raises `NotFoundError` if its directory is gone; with ``gone_is_empty`` that is a tree without any file.
@@ -64,26 +63,26 @@ def present(context: Context, *, gone_is_empty: bool = False) -> Present:
     head_id = catalog.cursor(context.workspace.id).head
     head = None if head_id is None else catalog.checkpoint(head_id)
     try:
-        scan = context.tree.scan(HashSink(), base=None if head is None else head.root, saved=saved_in(context, head))
+        scan = context.tree.scan(HashSink(), base=None if head is None else head.root, saved=saved_state(context, head))
     except NotFoundError as error:
         if not gone_is_empty or error.code != ROOT_GONE:
             raise
-        scan = Scan(None, {}, [], 0)
+        scan = ScanResult(None, {}, [], 0)
     if head is not None and scan.base is not None:
         if not scan.changes:
             context.tree.settle(head.root)
-            return Present(head, head.root, context.store.pages, head.total_files, scan.not_captured, {})
+            return TreeState(head, head.root, context.store.pages, head.total_files, scan.not_captured, {})
         built = manifest.update(context.store.pages, head.root, scan.changes)
     else:
         built = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     pages = context.store.pages_with(built.new_pages)
-    return Present(head, built.root, pages, built.files, scan.not_captured, built.new_pages)
+    return TreeState(head, built.root, pages, built.files, scan.not_captured, built.new_pages)
 
 
-def _tell_undo(context: Context) -> None:
+def _warn_of_interrupted_undo(context: Context) -> None:
     """Say if an undo or a redo by the undo log was cut short."""
     try:
-        note = operation_journal.read_undo_note(context.folder)
+        note = read_undo_note(context.folder)
     except FormatError as error:
         _LOG.warning("%s", error)
         return
@@ -98,9 +97,9 @@ def _tell_undo(context: Context) -> None:
 def status(context: Context, *, watching: bool) -> Status:
     """How the tree differs from the checkpoint that it stands on. Changes nothing."""
     with context.lock():
-        now = present(context)
-        unfinished = journals.read(context.folder)
-        _tell_undo(context)
+        now = scan_tree(context)
+        unfinished = read_journal(context.folder)
+        _warn_of_interrupted_undo(context)
         return Status(
             workspace=context.workspace.path,
             last_checkpoint=now.head,
@@ -116,21 +115,21 @@ def status(context: Context, *, watching: bool) -> Status:
 _RULE_FILES = (GITIGNORE, CHECKPOINTIGNORE)
 
 
-def touches_rules(changes: Iterable[Change]) -> bool:
+def changes_ignore_rules(changes: Iterable[Change]) -> bool:
     """True if any of ``changes`` is about a rule file."""
     return any(change.path.rpartition(b"/")[2] in _RULE_FILES for change in changes)
 
 
-def left_out(context: Context, root: Hash, paths: Iterable[bytes]) -> set[bytes]:
+def ignored_paths(context: Context, root: Hash, paths: Iterable[bytes]) -> set[bytes]:
     """Those of ``paths`` that the rule files in the stored manifest ``root`` exclude.
 
     Rules from outside the tree are not asked: no restore changes them.
     """
-    rules = _Rules(context, root)
+    rules = _SavedRules(context, root)
     return {path for path in paths if rules.excluded(path)}
 
 
-class _Rules:
+class _SavedRules:
     def __init__(self, context: Context, root: Hash) -> None:
         self._saved = SavedState(context, root)
         self._known: dict[bytes, DirectoryRules] = {}
@@ -164,13 +163,13 @@ class _Rules:
 
 # What a line of work has not deleted, though its states lack it: what it only captures no more.
 #
-# A file that somebody begins to ignore is in no later state, as if it were deleted; so is one that has grown beyond
-# `capture.max_file_bytes`. It is there all the same, so that nobody who brings this line of work elsewhere would expect
-# it to be deleted there.
+# A file that a user begins to ignore is in no later state, as if it were deleted; so is one that has grown beyond
+# `capture.max_file_bytes`. It is there all the same, so that no user who brings this line of work elsewhere would
+# expect it to be deleted there.
 
 
-def only_uncaptured(context: Context, state: CheckpointId, changes: Sequence[Change]) -> frozenset[bytes]:
-    """The paths that ``changes``, which lead to ``state``, seem to delete, and which nobody has deleted.
+def only_uncaptured_paths(context: Context, state: CheckpointId, changes: Sequence[Change]) -> frozenset[bytes]:
+    """The paths that ``changes``, which lead to ``state``, seem to delete, and which were not deleted.
 
     The disk tells, where the directory that this is a state of is there: what is a file or a link in it still, was not
     deleted; nor was what the state says that it does not capture, whatever it is. Once it has gone on from the state,
@@ -184,24 +183,24 @@ def only_uncaptured(context: Context, state: CheckpointId, changes: Sequence[Cha
     checkpoint = catalog.checkpoint(state)
     standing = catalog.cursor(checkpoint.workspace).head == state
     missed = {path for path, _ in catalog.not_captured(state)}.intersection(gone)
-    ignored = left_out(context, checkpoint.root, gone) if touches_rules(changes) else set[bytes]()
+    ignored = ignored_paths(context, checkpoint.root, gone) if changes_ignore_rules(changes) else set[bytes]()
     if not ignored and not standing:
         return frozenset(missed)
     try:
         owner = catalog.workspace(checkpoint.workspace)
-        path = seen_at(owner.path)
+        path = last_seen_path(owner.path)
         about = os.lstat(path)
         # (A fork that is mounted, as those of sessions may be, is another directory each time.)
         if (about.st_dev, about.st_ino) != (owner.device, owner.inode) and not os.path.ismount(path):
             return frozenset(ignored | missed)
         if standing:
-            return on_disk(path, gone, whatever=missed)
-        return on_disk(path, sorted(ignored)) | missed
+            return files_on_disk(path, gone, whatever=missed)
+        return files_on_disk(path, sorted(ignored)) | missed
     except (OSError, NotFoundError, StorageError):
         return frozenset(ignored | missed)
 
 
-def only_there(there: bytes, here: bytes | None, missed: Iterable[NotCaptured]) -> list[NotCaptured]:
+def only_in_directory(there: bytes, here: bytes | None, missed: Iterable[NotCaptured]) -> list[NotCaptured]:
     """Those of ``missed``, which no checkpoint holds, that the directory ``there`` has and ``here`` has not.
 
     (None: there is nothing to compare with.)
@@ -212,11 +211,11 @@ def only_there(there: bytes, here: bytes | None, missed: Iterable[NotCaptured]) 
     return [
         one
         for one in missed
-        if _only_there(os.path.join(there, one.path), None if here is None else os.path.join(here, one.path))
+        if _is_only_in(os.path.join(there, one.path), None if here is None else os.path.join(here, one.path))
     ]
 
 
-def _only_there(there: bytes, here: bytes | None) -> bool:
+def _is_only_in(there: bytes, here: bytes | None) -> bool:
     try:
         mine = os.lstat(there)
     except FileNotFoundError:
@@ -235,7 +234,7 @@ def _only_there(there: bytes, here: bytes | None) -> bool:
     return (mine.st_size, mine.st_mtime_ns) != (other.st_size, other.st_mtime_ns)
 
 
-def on_disk(directory: bytes, paths: Sequence[bytes], *, whatever: Container[bytes] = ()) -> frozenset[bytes]:
+def files_on_disk(directory: bytes, paths: Sequence[bytes], *, whatever: Container[bytes] = ()) -> frozenset[bytes]:
     """Those of ``paths`` that are files or links in ``directory``, and those in ``whatever`` that are anything there.
 
     No link is followed on the way.
@@ -259,11 +258,15 @@ def on_disk(directory: bytes, paths: Sequence[bytes], *, whatever: Container[byt
 # The file is specified in ``docs/formats/told.md``.
 
 _FILE = NoteFile(
-    name=TOLD, magic=b"HFTD 1 ", what="a note of what was told", max_bytes=1 << 20, advice="it is not needed"
+    name=CREDENTIALS_REPORTED,
+    magic=b"HFTD 1 ",
+    what="a note of what was told",
+    max_bytes=1 << 20,
+    advice="it is not needed",
 )
 
 
-def without_told(folder: bytes, missed: Sequence[NotCaptured]) -> list[NotCaptured]:
+def without_reported(folder: bytes, missed: Sequence[NotCaptured]) -> list[NotCaptured]:
     """Those of ``missed``, which are about to be told, that were not told before; only files of credentials are told
     once. Losing the note does no harm: they are told again.
     """

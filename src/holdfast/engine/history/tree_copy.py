@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.restore_plan import Stored
-from holdfast.engine.opening import operation_journal
+from holdfast.engine.opening.operation_journal import Journal, remove_journal
 from holdfast.model.checkpoint import Checkpoint, HistoryEvent
 from holdfast.model.entries import Change, Counts
 from holdfast.model.errors import IntegrityError, RefusedError
 from holdfast.model.ids import new_checkpoint_id
 from holdfast.model.paths import display
+from holdfast.store.blobs.content_supply import StoredContent
 from holdfast.store.catalog_records import CheckpointCommit
 from holdfast.store.codecs.changeset import encode_changeset
 from holdfast.store.manifests import manifest
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.opening.operation_journal import Journal
-    from holdfast.files.tree import Applied, Tree
+    from holdfast.files.tree import ApplyResult, Tree
     from holdfast.model.content import Progress
     from holdfast.model.ids import CheckpointId
 
 
-def write_out(context: Context, journal: Journal, progress: Progress | None, *, beside: Tree | None = None) -> Applied:
+def write_out(
+    context: Context, journal: Journal, progress: Progress | None, *, beside: Tree | None = None
+) -> ApplyResult:
     """Write the journal's target into the tree and commit the fork's first checkpoint. Needs the lock; idempotent.
 
     Large files that ``beside``, the tree that is forked, still holds as they were saved share their blocks with it
@@ -34,12 +35,12 @@ def write_out(context: Context, journal: Journal, progress: Progress | None, *, 
     source = context.catalog.checkpoint(journal.target)
     pages = context.store.pages
     changes = [Change(path, None, entry) for path, entry in manifest.iterate(pages, source.root)]
-    supply = Stored(context.store.reader, beside)
+    supply = StoredContent(context.store.reader, beside)
     heard = None if progress is None else _with_total(progress, source.total_files)
     try:
         applied = context.tree.apply([], ((change, supply) for change in changes), nonce=journal.nonce, progress=heard)
     except IntegrityError:
-        _take_back(context, changes, journal)
+        _remove_written(context, changes, journal)
         raise
     if applied.skipped:
         path, reason = applied.skipped[0]
@@ -47,13 +48,13 @@ def write_out(context: Context, journal: Journal, progress: Progress | None, *, 
             f"cannot fork into {display(context.workspace.path)}: {display(path)} is in the way ({reason})",
             hint="fork into a directory that does not exist or is empty",
         )
-    first_checkpoint(context, source)
+    create_first_checkpoint(context, source)
     context.tree.settle(source.root)
-    operation_journal.remove(context.folder)
+    remove_journal(context.folder)
     return applied
 
 
-def first_checkpoint(context: Context, source: Checkpoint) -> CheckpointId:
+def create_first_checkpoint(context: Context, source: Checkpoint) -> CheckpointId:
     """Commit the first checkpoint of the fork ``context``, whose content is that of ``source``; its id. Idempotent."""
     cursor = context.catalog.cursor(context.workspace.id)
     if cursor.head is not None:
@@ -88,11 +89,11 @@ def first_checkpoint(context: Context, source: Checkpoint) -> CheckpointId:
     return first.id
 
 
-def _take_back(context: Context, changes: Iterable[Change], journal: Journal) -> None:
+def _remove_written(context: Context, changes: Iterable[Change], journal: Journal) -> None:
     """Remove what was written of a fork that can never be finished, and nothing else; the directory stays, empty."""
     context.tree.apply([Change(path, after, None) for path, _, after in changes], [], nonce=journal.nonce)
     if context.catalog.cursor(context.workspace.id).head is None:
-        operation_journal.remove(context.folder)
+        remove_journal(context.folder)
 
 
 def _with_total(progress: Progress, files: int) -> Progress:

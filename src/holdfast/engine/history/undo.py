@@ -13,33 +13,38 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from holdfast.engine.history._navigator import HistoryNavigator, merge_results
-from holdfast.engine.history._step_reversal import foresee_steps, reapply_steps, reverse_steps, reversible
-from holdfast.engine.history.restore import REDO_COMMAND, carry_out, new_nonce, preview, refuse_unfinished, save_first
-from holdfast.engine.history.status import present
-from holdfast.engine.history.undo_guards import (
-    ahead,
-    came_to_light,
+from holdfast.engine.history._step_reversal import preview_steps, reapply_steps, reverse_steps, reversible_steps
+from holdfast.engine.history._undo_guards import (
     check_count,
-    is_others,
-    kept,
-    named_processes,
+    is_set_aside_run,
+    kept_checkpoint,
     naming_processes,
-    nothing,
-    out_of_sight,
-    refuse_run,
-    refuse_steps,
-    told_processes,
+    nothing_error,
+    only_ignored_files,
+    only_unignored_files,
+    redo_chain,
+    refuse_set_aside_run,
+    refuse_set_aside_steps,
 )
-from holdfast.engine.opening.context import with_ballast
-from holdfast.engine.opening.identity import make_root
-from holdfast.engine.opening.operation_journal import Journal, read_undo_note
-from holdfast.engine.opening.undo_log import has_ended, infos, quiet, reached, required, touched
+from holdfast.engine.history.restore import REDO_COMMAND, carry_out, preview, save_rescue
+from holdfast.engine.history.status import scan_tree
+from holdfast.engine.opening.context import with_disk_reserve
+from holdfast.engine.opening.identity import recreate_root
+from holdfast.engine.opening.operation_journal import Journal, new_nonce, read_undo_note, refuse_unfinished
+from holdfast.engine.opening.undo_log import (
+    find_steps,
+    has_ended,
+    open_service,
+    quieten,
+    require_service,
+    touched_paths,
+)
 from holdfast.model.command_results import StoppedProcess
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
-from holdfast.model.message_text import step_options
+from holdfast.model.message_text import named_processes, process_details, step_options
 from holdfast.model.paths import display, under
 from holdfast.store.manifests import manifest
 
@@ -47,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from typing import Literal
 
-    from holdfast.engine.history.interrupted_operations import CaughtUp
+    from holdfast.engine.history.recovery import FinishedOperation
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import HistoryEvent
     from holdfast.model.command_results import RestoreResult
@@ -62,7 +67,7 @@ _LOG = Log(__name__)
 _SHOWN = 5
 
 
-class _OfRun(NamedTuple):
+class _RunRemainder(NamedTuple):
     """What is left to take back of a run."""
 
     steps: Sequence[StepInfo]
@@ -98,15 +103,15 @@ def newest_run(context: Context, service: UndoService | None) -> str:
     raise NotFoundError("there is no run to undo", hint="holdfast run -- COMMAND makes one", code="nothing_to_undo")
 
 
-def foresee_run(
+def preview_run(
     context: Context, service: UndoService | None, run: str, *, force: bool, recorded_only: bool
 ) -> RestoreResult:
     """What `undo_run` would do. Changes nothing."""
-    chosen, start = _left_of(context, service, run, force=force, recorded_only=recorded_only)
+    chosen, start = _remainder_of(context, service, run, force=force, recorded_only=recorded_only)
     done: list[RestoreResult] = []
     if chosen:
         assert service is not None
-        done.append(foresee_steps(context, service, [step.id for step in chosen], backward=True, force=force))
+        done.append(preview_steps(context, service, [step.id for step in chosen], backward=True, force=force))
     if start is not None:
         done.append(preview(context, context.catalog.checkpoint(start.checkpoint)))
     return merge_results(done)
@@ -124,15 +129,17 @@ def undo_run(
     """Take back what is left of a run, all of it or nothing, after what is there was saved. Needs the lock.
 
     Raises `NotFoundError` if nothing is left, or cannot be had any more; `RefusedError` if the run is still going on,
-    or somebody else's changes would be taken back with it (``recorded_only``: might be), or (``steps_forgotten``) the
+    or changes of others would be taken back with it (``recorded_only``: might be), or (``steps_forgotten``) the
     log has forgotten steps of it, so that ignored files which they changed would stay so; and what `reverse_steps`
     raises.
     """
-    chosen, start = _left_of(context, service, run, force=force, recorded_only=recorded_only)
+    chosen, start = _remainder_of(context, service, run, force=force, recorded_only=recorded_only)
     # (By the checkpoint that the run began with, anything may be changed.)
-    save_first(context, progress, touched=tuple if start else partial(touched, service, [step.id for step in chosen]))
-    walk = HistoryNavigator(context, service, force=force, progress=progress)
-    before = walk.now()
+    save_rescue(
+        context, progress, touched=tuple if start else partial(touched_paths, service, [step.id for step in chosen])
+    )
+    navigator = HistoryNavigator(context, service, force=force, progress=progress)
+    before = navigator.current_state()
     done: list[RestoreResult] = []
     if chosen:
         assert service is not None
@@ -143,9 +150,9 @@ def undo_run(
             "began with; ignored files that they changed are not"
         )
         try:
-            done.append(_to_the_start(context, start, progress))
+            done.append(_restore_start(context, start, progress))
         except HoldfastError as error:
-            raise walk.forward_again(before, done, error) from error
+            raise navigator.bring_forward_again(before, done, error) from error
     result = merge_results(done)
     if start is not None and chosen:
         again = REDO_COMMAND + step_options(sorted(result.steps))
@@ -154,7 +161,9 @@ def undo_run(
     return result
 
 
-def _left_of(context: Context, service: UndoService | None, run: str, *, force: bool, recorded_only: bool) -> _OfRun:
+def _remainder_of(
+    context: Context, service: UndoService | None, run: str, *, force: bool, recorded_only: bool
+) -> _RunRemainder:
     """Raises as `undo_run`."""
     steps = service.steps() if service is not None else ()
     of_run = [step for step in steps if step.run == run]
@@ -166,7 +175,7 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
     chosen = [step for step in of_run if step.state == "done" and step.paths]
     start = None
     if _is_forgotten(context, service, events, of_run):
-        start = _start(context, run, events)
+        start = _start_of(context, run, events)
     if not chosen and (start is None or _is_taken_back(context, start)):
         raise NotFoundError(f"nothing of the run {run} is left to undo", code="nothing_to_undo")
     if start is not None and recorded_only:
@@ -176,8 +185,8 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
             code="barrier",
         )
     if start is not None and not force:
-        refuse_run(context, events)
-        _refuse_others(steps, start)
+        refuse_set_aside_run(context, events)
+        _refuse_later_steps(steps, start)
         if context.settings.undo.outside != "warn":
             _refuse_edits(context, service, events, of_run)
         raise RefusedError(
@@ -187,7 +196,7 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
             "with",
             code="steps_forgotten",
         )
-    return _OfRun(chosen, start)
+    return _RunRemainder(chosen, start)
 
 
 def _still_running(service: UndoService, run: str) -> RefusedError:
@@ -196,7 +205,7 @@ def _still_running(service: UndoService, run: str) -> RefusedError:
         f"the run {run} is still going on{f': {named_processes(found)}' if found else ''}",
         hint=f"`holdfast undo --run {run} --stop` ends it first; --force takes back what it has finished",
         code="step_open",
-        data={"run": run, "processes": told_processes(found)},
+        data={"run": run, "processes": process_details(found)},
     )
 
 
@@ -204,18 +213,20 @@ def _is_forgotten(
     context: Context, service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]
 ) -> bool:
     """Whether the undo log has given up steps of a run: it says so, or a step that the run ended with is not there; or
-    of a run that nobody saw the end of, there is no log at all any more, or one was set aside since.
+    of a run whose end was not seen, there is no log at all any more, or one was set aside since.
     """
     if service is None:
         return not _has_ended(events) or any(event.steps for event in events)
-    if events and (events[-1].run in service.forgotten() or (not _has_ended(events) and is_others(context, events))):
+    if events and (
+        events[-1].run in service.forgotten() or (not _has_ended(events) and is_set_aside_run(context, events))
+    ):
         return True
     return not {step for event in events for step in event.steps}.issubset(step.id for step in of_run)
 
 
-def _start(context: Context, run: str, events: Sequence[HistoryEvent]) -> HistoryEvent:
+def _start_of(context: Context, run: str, events: Sequence[HistoryEvent]) -> HistoryEvent:
     """The beginning of a run, of which the checkpoint is still kept."""
-    if events and kept(context, events[-1]) is not None:
+    if events and kept_checkpoint(context, events[-1]) is not None:
         return events[-1]
     raise NotFoundError(
         f"the undo log does not hold all of the run {run} any more, nor is the checkpoint kept that it began with",
@@ -234,7 +245,7 @@ def _is_taken_back(context: Context, start: HistoryEvent) -> bool:
     return False
 
 
-def _refuse_others(steps: Sequence[StepInfo], start: HistoryEvent) -> None:
+def _refuse_later_steps(steps: Sequence[StepInfo], start: HistoryEvent) -> None:
     """Raise `RefusedError` if others than the run that began with ``start`` have changed the tree since: the checkpoint
     would take that back as well.
     """
@@ -256,10 +267,10 @@ def _refuse_edits(
     context: Context, service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]
 ) -> None:
     """Raise `RefusedError` if what there is now is not what a run has left, but for what its own steps explain:
-    somebody else has edited it since, by hand perhaps, and the checkpoint would take that back as well (I8).
+    others have edited it since, by hand perhaps, and the checkpoint would take that back as well (I8).
     """
     missing = f"the undo log does not hold all of the run {events[-1].run} any more"
-    end = kept(context, events[0]) if _has_ended(events) else None
+    end = kept_checkpoint(context, events[0]) if _has_ended(events) else None
     if end is None:
         raise RefusedError(
             f"{missing}, and it is not known what that had left at its end: the checkpoint that it began with would "
@@ -267,7 +278,7 @@ def _refuse_edits(
             hint="--force takes all of it back",
             code="others_since",
         )
-    now = present(context, gone_is_empty=True)
+    now = scan_tree(context, gone_is_empty=True)
     own: set[bytes] = set()
     for step in of_run:
         assert service is not None
@@ -277,7 +288,7 @@ def _refuse_edits(
         for change in manifest.diff(now.pages, end.root, now.root)
         if not any(under(change.path, path) for path in own)
     ]
-    if changes and not out_of_sight(context, changes):
+    if changes and not only_ignored_files(context, changes):
         shown = ", ".join(display(change.path) for change in changes[:_SHOWN])
         raise RefusedError(
             f"{missing}, and the checkpoint that it began with would also take back what others have changed since: "
@@ -292,7 +303,7 @@ def _has_ended(events: Sequence[HistoryEvent]) -> bool:
     return len(events) > 1
 
 
-def _to_the_start(context: Context, begin: HistoryEvent, progress: Progress | None) -> RestoreResult:
+def _restore_start(context: Context, begin: HistoryEvent, progress: Progress | None) -> RestoreResult:
     cursor = context.catalog.cursor(context.workspace.id)
     assert cursor.head is not None
     now, target = context.catalog.checkpoint(cursor.head), context.catalog.checkpoint(begin.checkpoint)
@@ -303,7 +314,7 @@ def _to_the_start(context: Context, begin: HistoryEvent, progress: Progress | No
         position=cursor.position,
         state=None,
         paths=(),
-        nonce=new_nonce(context),
+        nonce=new_nonce(context.random),
         at=context.clock.now(),
         redo_tip=cursor.redo_tip,
         undo_seq=context.undo_seq(),
@@ -319,12 +330,12 @@ def stop_run(context: Context, run: str) -> tuple[str, Sequence[StoppedProcess]]
     """
     import signal  # (a short command does without)
 
-    with reached(context) as service:
+    with open_service(context) as service:
         run = run or newest_run(context, service)
         found = () if service is None else service.processes(run)
         if service is None or not found:
             return run, ()
-        with _until_the_keeper_ends():
+        with _tolerate_keeper_end():
             for number in (signal.SIGTERM, signal.SIGKILL):
                 service.signal(run, number)
                 if _wait(context, lambda: service.signal(run, 0) == 0, killed=number == signal.SIGKILL):
@@ -341,7 +352,7 @@ def stop_run(context: Context, run: str) -> tuple[str, Sequence[StoppedProcess]]
 
 
 @contextmanager
-def _until_the_keeper_ends() -> Generator[None]:
+def _tolerate_keeper_end() -> Generator[None]:
     """With the last process of the last run its keeper ends, which closes the steps."""
     from holdfast.supervisor.control.frames import GONE
 
@@ -373,35 +384,35 @@ def undo(
 
     What steps did is reversed by the undo log, ignored files included. Raises `NotFoundError` with code
     ``nothing_to_undo`` if there are not that many, and the hint names the checkpoint that holds what was not saved
-    before; `RefusedError` if somebody else has changed the same since (``force`` goes ahead), or with ``recorded_only``
+    before; `RefusedError` if others have changed the same since (``force`` goes ahead), or with ``recorded_only``
     if one of the changes was made by neither a step nor Holdfast itself. Then all is as it was; if what was taken back
     until then cannot be brought forward again, ``data`` has its steps (``taken_back``) and how many changes `redo` is
     to bring forward (``redo``). An undo that was cut short is finished first, and counts.
     """
     check_count(count)
-    with _reached(context, progress, dry_run=dry_run) as (service, caught_up):
+    with _open_log(context, progress, dry_run=dry_run) as (service, finished):
         begin = partial(HistoryNavigator, context, service, force=force, progress=progress, recorded_only=recorded_only)
         if dry_run:
-            if caught_up is not None:
-                return caught_up.result
+            if finished is not None:
+                return finished.result
             with naming_processes(service):
-                return begin().foresee(count)
-        done = _of("undo", caught_up)
+                return begin().preview_back(count)
+        done = _results_of("undo", finished)
         if len(done) == count:
             return done[0]
         count -= len(done)
-        with quiet(service):
-            walk = begin()  # what a server changes between this and the save would be taken for others'
+        with quieten(service):
+            navigator = begin()  # what a server changes between this and the save would be taken for others'
             cursor = context.catalog.cursor(context.workspace.id)
-            refuse_unfinished(context)
-            make_root(context)
-            if not came_to_light(context, cursor):
-                walk.refuse_unsaved()
-                saved = save_first(context, progress, touched=partial(walk.touched, cursor))
+            refuse_unfinished(context.folder)
+            recreate_root(context)
+            if not only_unignored_files(context, cursor):
+                navigator.refuse_unsaved()
+                saved = save_rescue(context, progress, touched=partial(navigator.touched, cursor))
                 # What only went out of sight is no change to take back: the state before it is.
-                count += walk.is_out_of_sight(cursor, saved)
-                walk.new = saved if saved.id != cursor.head else None
-            return merge_results([*done, walk.back(count)])
+                count += navigator.is_only_hidden(cursor, saved)
+                navigator.rescue = saved if saved.id != cursor.head else None
+            return merge_results([*done, navigator.back(count)])
 
 
 def undo_steps(
@@ -426,32 +437,32 @@ def undo_steps(
         try:
             done = undo_steps(context, run=run, force=force, recorded_only=recorded_only, progress=progress)
         except HoldfastError as error:
-            error.data = {**(error.data or {}), "stopped": told_processes(stopped)}
+            error.data = {**(error.data or {}), "stopped": process_details(stopped)}
             raise
         return done._replace(stopped=stopped)
-    with _reached(context, progress, dry_run=dry_run) as (service, caught_up):
-        refuse_steps(context, service, steps)
+    with _open_log(context, progress, dry_run=dry_run) as (service, finished):
+        refuse_set_aside_steps(context, service, steps)
         if dry_run:
-            if caught_up is not None:
-                return caught_up.result
+            if finished is not None:
+                return finished.result
             with naming_processes(service):
                 if steps:
-                    return foresee_steps(context, required(service), steps, backward=True, force=force)
-                return foresee_run(
+                    return preview_steps(context, require_service(service), steps, backward=True, force=force)
+                return preview_run(
                     context, service, run or newest_run(context, service), force=force, recorded_only=recorded_only
                 )
-        with quiet(service):
-            refuse_unfinished(context)
-            make_root(context)
-            for finished in _of("undo", caught_up):
-                its_run = infos(required(service), finished.steps)[0].run
+        with quieten(service):
+            refuse_unfinished(context.folder)
+            recreate_root(context)
+            for done in _results_of("undo", finished):
+                its_run = find_steps(require_service(service), done.steps)[0].run
                 run = run or ("" if steps else its_run)
-                if set(finished.steps) == set(steps) or (not steps and run == its_run and not _is_left(service, run)):
-                    return finished
+                if set(done.steps) == set(steps) or (not steps and run == its_run and not _is_left(service, run)):
+                    return done
             if steps:
-                chosen = reversible(required(service), steps, backward=True)
-                save_first(context, progress, touched=partial(touched, service, steps))
-                return reverse_steps(context, required(service), chosen, force=force, progress=progress)
+                chosen = reversible_steps(require_service(service), steps, backward=True)
+                save_rescue(context, progress, touched=partial(touched_paths, service, steps))
+                return reverse_steps(context, require_service(service), chosen, force=force, progress=progress)
             return undo_run(
                 context,
                 service,
@@ -477,33 +488,33 @@ def redo(
     counts.
     """
     check_count(count)
-    with _reached(context, progress, dry_run=dry_run) as (service, caught_up), quiet(service):
+    with _open_log(context, progress, dry_run=dry_run) as (service, finished), quieten(service):
         done: list[RestoreResult] = []
         if dry_run:
-            if caught_up is not None:
-                return caught_up.result
+            if finished is not None:
+                return finished.result
         else:
-            refuse_unfinished(context)
-            done = _of("redo", caught_up)
+            refuse_unfinished(context.folder)
+            done = _results_of("redo", finished)
             if len(done) == count:
                 return done[0]
             count -= len(done)
         cursor = context.catalog.cursor(context.workspace.id)
         if cursor.position is None or cursor.redo_tip is None:
-            raise nothing("redo")
-        onward = ahead(context, cursor.position, cursor.redo_tip)
+            raise nothing_error("redo")
+        onward = redo_chain(context, cursor.position, cursor.redo_tip)
         if count > len(onward):
-            raise nothing("redo")
-        walk = HistoryNavigator(context, service, force=force, progress=progress)
-        if not came_to_light(context, cursor) and walk.has_changed(present(context).changes()):
+            raise nothing_error("redo")
+        navigator = HistoryNavigator(context, service, force=force, progress=progress)
+        if not only_unignored_files(context, cursor) and navigator.has_changed(scan_tree(context).changes()):
             raise RefusedError(
                 "the tree has changed since the undo, so there is nothing to redo onto it",
                 hint="`holdfast undo` saves those changes and takes them back; `holdfast log` lists every state",
                 code="changed_since_undo",
             )
         if dry_run:
-            return walk.foresee_forward(onward[:count])
-        return merge_results([*done, walk.forward(onward[:count])])
+            return navigator.preview_forward(onward[:count])
+        return merge_results([*done, navigator.forward(onward[:count])])
 
 
 def redo_steps(
@@ -518,43 +529,43 @@ def redo_steps(
 
     Where the same was asked for before and cut short, that is finished.
     """
-    with _reached(context, progress, dry_run=dry_run) as (service, caught_up), quiet(service):
-        refuse_steps(context, service, steps)
+    with _open_log(context, progress, dry_run=dry_run) as (service, finished), quieten(service):
+        refuse_set_aside_steps(context, service, steps)
         if dry_run:
-            if caught_up is not None:
-                return caught_up.result
-            return foresee_steps(context, required(service), steps, backward=False, force=force)
-        refuse_unfinished(context)
-        for finished in _of("redo", caught_up):
-            if set(finished.steps) == set(steps):
-                return finished
-        make_root(context)
-        save_first(context, progress, touched=partial(touched, service, steps))
-        return reapply_steps(context, required(service), steps, force=force, progress=progress)
+            if finished is not None:
+                return finished.result
+            return preview_steps(context, require_service(service), steps, backward=False, force=force)
+        refuse_unfinished(context.folder)
+        for done in _results_of("redo", finished):
+            if set(done.steps) == set(steps):
+                return done
+        recreate_root(context)
+        save_rescue(context, progress, touched=partial(touched_paths, service, steps))
+        return reapply_steps(context, require_service(service), steps, force=force, progress=progress)
 
 
 @contextmanager
-def _reached(
+def _open_log(
     context: Context, progress: Progress | None, *, dry_run: bool
-) -> Generator[tuple[UndoService | None, CaughtUp | None]]:
+) -> Generator[tuple[UndoService | None, FinishedOperation | None]]:
     """The undo log, with the workspace's lock; and what had been cut short, which the history knows now (``dry_run``:
     what would be finished first).
     """
-    room = nullcontext() if dry_run else with_ballast(context)
-    with context.lock(as_found=True), room, reached(context, looking=dry_run) as service:
+    room = nullcontext() if dry_run else with_disk_reserve(context)
+    with context.lock(as_found=True), room, open_service(context, read_only=dry_run) as service:
         if read_undo_note(context.folder) is None:
             yield service, None
             return
-        from holdfast.engine.history.interrupted_operations import (  # (hardly ever is anything cut short)
-            catch_up,
-            foresee_catching_up,
+        from holdfast.engine.history.recovery import (  # (hardly ever is anything cut short)
+            finish_interrupted,
+            preview_finish,
         )
 
-        yield service, foresee_catching_up(context, service) if dry_run else catch_up(context, service, progress)
+        yield service, preview_finish(context, service) if dry_run else finish_interrupted(context, service, progress)
 
 
-def _of(operation: Literal["undo", "redo"], caught_up: CaughtUp | None) -> list[RestoreResult]:
-    return [caught_up.result] if caught_up is not None and caught_up.operation == operation else []
+def _results_of(operation: Literal["undo", "redo"], finished: FinishedOperation | None) -> list[RestoreResult]:
+    return [finished.result] if finished is not None and finished.operation == operation else []
 
 
 def _is_left(service: UndoService | None, run: str) -> bool:

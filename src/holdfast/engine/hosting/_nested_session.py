@@ -13,23 +13,23 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.engine.hosting._launcher import wait_for
-from holdfast.engine.opening.undo_log import open_step
-from holdfast.files.protected_directories import find_own
+from holdfast.engine.hosting.launcher import wait_for
+from holdfast.engine.opening.undo_log import find_open_step
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display
-from holdfast.processes.module_process import Outcome
+from holdfast.processes.module_process import ProcessOutcome
 from holdfast.supervisor.control.remote_service import visit
 from holdfast.undo.local_service.file_writer import write_file
 from holdfast.undo.safeguards.guard import NO_RISK
-from holdfast.undo.service import Settled
+from holdfast.undo.service import StepOutcome
 from holdfast.undo.tree.rooted_directories import Directories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from holdfast.engine.hosting._launcher import Launch
+    from holdfast.engine.hosting.launcher import Launch
     from holdfast.undo.interceptor import Place
     from holdfast.undo.journal.records import FileType
     from holdfast.undo.safeguards.guard import Risk
@@ -66,14 +66,16 @@ class InnerShim:
         """See `Launcher.is_over`."""
         return self._process.poll() is not None
 
-    def wait(self, seconds: float) -> Outcome:
+    def wait(self, seconds: float) -> ProcessOutcome:
         """See `Launcher.wait`."""
         if wait_for(self._process, seconds):
-            return Outcome(kind=ChannelError.__name__, code="shim_gone", message="what runs the commands was killed")
-        return Outcome()
+            return ProcessOutcome(
+                kind=ChannelError.__name__, code="shim_gone", message="what runs the commands was killed"
+            )
+        return ProcessOutcome()
 
 
-class Inside:
+class EnclosingRun:
     """The run that this process belongs to, and the step in it that is open. Any thread may call."""
 
     def __init__(self, run: str, root: bytes, log: bytes, own: Sequence[bytes]) -> None:
@@ -110,16 +112,16 @@ class Inside:
         )
 
     def begin(self, keeper: UndoService, label: str) -> int:
-        """Open a step, or share the one that is open, whoever has opened it; its id."""
+        """Open a step, or share the one that is open; its id."""
         with self._lock:
             if not self._users:
-                opened = open_step(keeper, self.run)
+                opened = find_open_step(keeper, self.run)
                 self._is_ours = opened is None
                 self._step = keeper.begin(label.encode("utf-8", "replace").decode()) if opened is None else opened.id
             self._users += 1
             return self._step
 
-    def settle(self, keeper: UndoService, step: int, *, take_back: bool = False) -> Settled:
+    def settle(self, keeper: UndoService, step: int, *, take_back: bool = False) -> StepOutcome:
         """What was begun is over: the step is closed with the last that shares it, if it was opened here.
 
         ``take_back``: and rolled back then, if it holds anything.
@@ -129,14 +131,14 @@ class Inside:
             is_denied = False
             if self._is_ours and not self._users:
                 try:
-                    opened = open_step(keeper, self.run)
+                    opened = find_open_step(keeper, self.run)
                     if take_back and opened is not None and opened.id == step and opened.paths:
                         keeper.rollback(step)
                     else:
                         keeper.commit(step)
                 except (NotFoundError, RefusedError) as error:
                     is_denied = error.code == "denied"
-            return Settled(info=next((info for info in keeper.steps() if info.id == step), None), denied=is_denied)
+            return StepOutcome(info=next((info for info in keeper.steps() if info.id == step), None), denied=is_denied)
 
     def write(self, keeper: UndoService, path: bytes, content: int, expected: bytes | None) -> StepInfo | None:
         """`UndoService.write`, by this process itself: what that does is recorded, and held, as anything here."""
@@ -147,7 +149,7 @@ class Inside:
             root = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             directories = Directories(root)
             try:
-                write_file(recorded, directories, find_own(self._own), step, path, content, expected)
+                write_file(recorded, directories, find_protected(self._own), step, path, content, expected)
             finally:
                 directories.close()
         except (HoldfastError, OSError) as error:
@@ -164,20 +166,22 @@ class _Recorded:
     """Where every call passes the supervisor, nothing is left to do before it."""
 
     is_spared = False
-    """A file was left as somebody else has changed it: what was kept of it before must not be brought back."""
+    """A file was left as another process has changed it: what was kept of it before must not be brought back."""
 
     def create(self, step: int, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
         """See `Interceptor.create`."""
         del step, place, type_
         return perform()
 
-    def opening(self, step: int, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
-        """See `Interceptor.opening`."""
+    def before_open(self, step: int, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
+        """See `Interceptor.before_open`."""
         del step, place, fd, risk
         return True
 
-    def spare(self, step: int, fd: int) -> bool:
-        """See `Interceptor.spare`. The supervisor has kept what the opening would lose, and nobody can take it back."""
+    def cancel_open(self, step: int, fd: int) -> bool:
+        """See `Interceptor.cancel_open`. The supervisor has kept what the opening would lose, and it cannot be taken
+        back.
+        """
         del step, fd
         self.is_spared = True
         return False

@@ -13,22 +13,30 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from holdfast.engine.hosting._launcher import Launch, Launcher
-from holdfast.engine.opening.child_environment import handed_on
+from holdfast.engine.hosting.launcher import Launch, Launcher
 from holdfast.engine.running.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
-from holdfast.model.log import Log, inherited
+from holdfast.model.log import Log, child_level
 from holdfast.model.paths import display
+from holdfast.processes.child_environment import inherited_environment
 from holdfast.sandbox.channel import Channel
 from holdfast.undo.service import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.hosting._nested_session import InnerShim, Inside
+    from holdfast.engine.hosting._nested_session import EnclosingRun, InnerShim
     from holdfast.model.config.settings import Isolation
     from holdfast.supervisor.control.remote_service import RemoteUndoService
-    from holdfast.undo.service import ConflictInfo, Limits, PathChange, Settled, StepInfo, Thresholds, UndoService
+    from holdfast.undo.service import (
+        ConflictInfo,
+        LogLimits,
+        PathChange,
+        StepInfo,
+        StepOutcome,
+        Thresholds,
+        UndoService,
+    )
     from holdfast.wire.control_channel import Stream
 
 _log = Log(__name__)
@@ -41,7 +49,7 @@ _PAUSE_SECONDS = 0.02
 State = Literal["stopped", "idle", "running", "failed"]
 
 
-class Executed(NamedTuple):
+class CommandOutcome(NamedTuple):
     """What became of a command."""
 
     step: int
@@ -55,15 +63,15 @@ class Executed(NamedTuple):
     """What was left as it is where the step was taken back."""
     cancelled: bool
     denied: bool
-    """A person said no to something that it was about to do, or nobody said yes: it was taken back."""
+    """A person said no to something that it was about to do, or did not answer: it was taken back."""
     output_open: bool
     """Something that it left running still holds its output; what that writes goes nowhere."""
     oldest: int | None
     """Of the steps of commands that the undo log still holds."""
 
 
-class Lost(NamedTuple):
-    """What is known of a command of which nobody knows how it ended."""
+class LostCommand(NamedTuple):
+    """What is known of a command whose end is not known."""
 
     step: int
     info: StepInfo | None
@@ -75,7 +83,7 @@ class Lost(NamedTuple):
     denied: bool
 
 
-class Session:
+class CommandExecutor:
     """See the module. Any thread may call; commands wait for each other."""
 
     def __init__(
@@ -87,7 +95,7 @@ class Session:
         flags: Mapping[str, object] | None = None,
         isolation: Isolation | None = None,
         thresholds: Thresholds = OFF,
-        inside: Inside | None = None,
+        inside: EnclosingRun | None = None,
     ) -> None:
         """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` is when a
         person is to be asked. ``inside`` is the run that this process belongs to, if it does: then commands run in
@@ -99,10 +107,10 @@ class Session:
         self._flags = dict(flags or {})
         self._isolation = isolation
         self._thresholds = thresholds
-        self._environment = handed_on(os.environb)
+        self._environment = inherited_environment(os.environb)
         self._inside = inside
         self._turn = threading.Lock()
-        """Held by whoever starts, stops, or has a command run."""
+        """Held by the thread that starts, stops, or has a command run."""
         self._launcher: Launcher | InnerShim | None = None
         self._channel: Channel | None = None
         self._step: int | None = None
@@ -112,7 +120,7 @@ class Session:
         """The id of the run, while there is one, and of the last one."""
         self.read_only: Sequence[bytes] = ()
         """The real paths of directories that no command may change anything beneath, from the next start on."""
-        self.limits: Limits | None = None
+        self.limits: LogLimits | None = None
         """Of the undo log, where a start begins to keep it; None: as the settings say."""
         self.on_join: Callable[[RemoteUndoService], object] = lambda _keeper: None
         """Is told of the keeper before the first command."""
@@ -142,8 +150,8 @@ class Session:
         environment: Mapping[str, str] | None = None,
         on_output: Callable[[Stream, bytes], None],
         on_start: Callable[[int], None] = lambda _step: None,
-        on_lost: Callable[[Lost], None] = lambda _lost: None,
-    ) -> Executed:
+        on_lost: Callable[[LostCommand], None] = lambda _lost: None,
+    ) -> CommandOutcome:
         """Run ``command`` with ``sh -c`` in ``directory`` (absolute, or in the workspace), when its turn has come.
 
         ``environment`` goes beside the session's own. ``on_start`` gets the step's id; ``on_output`` what it writes, in
@@ -181,7 +189,7 @@ class Session:
                 settled = self._close(keeper, step, done.exit_code)
                 changes = keeper.changes(step) if settled.info is not None else ()
                 conflicts = keeper.conflicts(step) if settled.info is not None else ()
-                return Executed(
+                return CommandOutcome(
                     step,
                     done.exit_code,
                     settled.info,
@@ -224,7 +232,7 @@ class Session:
         """End the command that runs, the shim, and the run, whose end is saved. Raises what went wrong with that."""
         channel = self._channel
         if channel is not None:
-            channel.close()  # whoever waits for a command is told
+            channel.close()  # the thread that waits for a command is told
         with self._turn:
             self._failure = None
             if (error := self._end()) is not None:
@@ -248,7 +256,7 @@ class Session:
             isolation=self._isolation,
             environment=self._environment,
             read_only=tuple(self.read_only),
-            log_level=inherited(),
+            log_level=child_level(),
         )
         try:
             self._launcher = Launcher(launch) if self._inside is None else self._inside.launch(launch)
@@ -288,12 +296,12 @@ class Session:
             return self._inside.begin(keeper, command)
         return keeper.expect(self.run, [b"sh", b"-c", command.encode("utf-8", "surrogateescape")])
 
-    def _close(self, keeper: RemoteUndoService, step: int, exit_code: int | None) -> Settled:
+    def _close(self, keeper: RemoteUndoService, step: int, exit_code: int | None) -> StepOutcome:
         if self._inside is not None:
             return self._inside.settle(keeper, step)
         return keeper.settle(step, exit_code)
 
-    def _left(self, keeper: RemoteUndoService, step: int) -> Lost:
+    def _left(self, keeper: RemoteUndoService, step: int) -> LostCommand:
         """Close the step of a command that was lost, if that has not been done with its run."""
         denied, info, changes, conflicts = False, None, (), ()
         with suppress(HoldfastError):
@@ -302,7 +310,7 @@ class Session:
             info = next((info for info in keeper.steps() if info.id == step), None)
             changes = keeper.changes(step) if info is not None else ()
             conflicts = keeper.conflicts(step) if info is not None else ()
-        return Lost(step, info, changes, conflicts, self._cancelled, denied)
+        return LostCommand(step, info, changes, conflicts, self._cancelled, denied)
 
     def _keeper(self) -> RemoteUndoService:
         keeper = self._visited()

@@ -20,8 +20,8 @@ from holdfast.model.paths import display, under
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.hosting.monitor import Event
-    from holdfast.engine.hosting.working_directory import WorkingDirectory
+    from holdfast.engine.hosting.monitor import HostEvent
+    from holdfast.engine.hosting.working_directory import DirectorySpec
     from holdfast.model.config.settings import Isolation
 
 _log = Log(__name__)
@@ -34,19 +34,19 @@ class Host:
 
     def __init__(
         self,
-        directories: Sequence[WorkingDirectory],
+        directories: Sequence[DirectorySpec],
         *,
         home: bytes | None = None,
         flags: Mapping[str, object] | None = None,
         isolation: Isolation | Callable[[Isolation], Isolation] | None = None,
         guard: bool = False,
-        notify: Callable[[HostedDirectory, Event], object] = lambda _hosted, _event: None,
+        notify: Callable[[HostedDirectory, HostEvent], object] = lambda _hosted, _event: None,
     ) -> None:
         """Begin to remember the directories that may be written to, where they are in no workspace yet. The first one
         is the primary. ``notify`` is told of events, on threads of its own; ``guard`` turns the safeguards' preset on;
         ``isolation`` is where commands run, or makes that of what is configured.
 
-        Raises `UsageError`, also for a label that could mean two of them, `RefusedError` for a directory that nobody
+        Raises `UsageError`, also for a label that could mean two of them, `RefusedError` for a directory that no user
         means, and what opening a workspace raises.
         """
         if not 1 <= len(directories) <= MAX_DIRECTORIES:
@@ -91,8 +91,8 @@ class Host:
         raise NotFoundError(f"there is no working directory {which!r:.100}; there are {shown}", code="no_directory")
 
     def recover(self) -> None:
-        """Finish what killed keepers have left, which are events, before anybody looks at the files. What goes wrong
-        with a directory is logged: whoever needs its undo log meets it again.
+        """Finish what killed keepers have left, which are events, before a client looks at the files. What goes wrong
+        with a directory is logged: the next use of its undo log meets it again.
         """
         for hosted in self.directories:
             if hosted.access == "read_only":

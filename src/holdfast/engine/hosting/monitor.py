@@ -20,7 +20,7 @@ _LOOK_SECONDS = 0.2
 _SAMPLE = 20
 
 
-class Held(NamedTuple):
+class OperationHeld(NamedTuple):
     """A safeguard holds an operation until a person answers."""
 
     ticket: TicketInfo
@@ -31,25 +31,25 @@ class Held(NamedTuple):
     """How many it has deleted so far."""
 
 
-class Edited(NamedTuple):
-    """Somebody else has changed the tree."""
+class ForeignEdit(NamedTuple):
+    """Another process has changed the tree."""
 
     barrier: BarrierInfo
 
 
-class RolledBack(NamedTuple):
+class StepsRolledBack(NamedTuple):
     """What a killed keeper had left open was taken back, when the undo log was opened."""
 
     report: UndoReport
 
 
-class Mismatched(NamedTuple):
+class VersionMismatch(NamedTuple):
     """The undo log is of another version: it is set aside before anything is recorded, where that can be."""
 
     error: HoldfastError
 
 
-class Warned(NamedTuple):
+class HostWarning(NamedTuple):
     """What a person should know of."""
 
     code: str
@@ -57,13 +57,13 @@ class Warned(NamedTuple):
     step: int | None = None
 
 
-Event = Held | Edited | RolledBack | Mismatched | Warned
+HostEvent = OperationHeld | ForeignEdit | StepsRolledBack | VersionMismatch | HostWarning
 
 
 class Monitor:
     """Sees what the keeper holds and notes, on a thread."""
 
-    def __init__(self, undo_log: bytes, notify: Callable[[Event], object], keeper: RemoteUndoService) -> None:
+    def __init__(self, undo_log: bytes, notify: Callable[[HostEvent], object], keeper: RemoteUndoService) -> None:
         """Look on from now, with what ``keeper`` has noted already left out, until `stop`; ``notify`` is told."""
         self._undo_log = undo_log
         self._notify = notify
@@ -99,9 +99,9 @@ class Monitor:
                 step = next((step for step in keeper.steps() if step.id == ticket.step), None)
                 changes = () if step is None else keeper.changes(step.id)
                 deleted = sum(change.change == "deleted" for change in changes)
-                self._notify(Held(ticket, step, [change.path for change in changes[:_SAMPLE]], deleted))
+                self._notify(OperationHeld(ticket, step, [change.path for change in changes[:_SAMPLE]], deleted))
         self._held = set(held)
         for barrier in keeper.barriers():
             if barrier.id > self._noted:
                 self._noted = barrier.id
-                self._notify(Edited(barrier))
+                self._notify(ForeignEdit(barrier))

@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine.diffs import file_browser
-from holdfast.engine.hosting._nested_session import Inside
-from holdfast.engine.hosting.executor import Session, oldest_step
-from holdfast.engine.hosting.monitor import Mismatched, Monitor, RolledBack, Warned
+from holdfast.engine.hosting._nested_session import EnclosingRun
+from holdfast.engine.hosting.executor import CommandExecutor, oldest_step
+from holdfast.engine.hosting.monitor import HostWarning, Monitor, StepsRolledBack, VersionMismatch
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.home import own_directories
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.opening.undo_log import limits as configured_limits
-from holdfast.engine.opening.undo_log import log_directory, make_log, reached, ready_log, required
+from holdfast.engine.opening.undo_log import log_directory, make_log, open_service, prepare_log, require_service
+from holdfast.engine.opening.undo_log import log_limits as configured_limits
 from holdfast.engine.running.run import configured_thresholds
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from holdfast.engine.hosting.executor import Executed, Lost, State
-    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.executor import CommandOutcome, LostCommand, State
+    from holdfast.engine.hosting.monitor import HostEvent
     from holdfast.engine.opening.context import Context
     from holdfast.model.config.settings import Isolation
     from holdfast.model.ids import CheckpointId
     from holdfast.supervisor.control.remote_service import RemoteUndoService
-    from holdfast.undo.service import Limits, StepInfo, Thresholds, TicketInfo, UndoReport, UndoService
+    from holdfast.undo.service import LogLimits, StepInfo, Thresholds, TicketInfo, UndoReport, UndoService
     from holdfast.wire.control_channel import Stream
 
 _log = Log(__name__)
@@ -43,7 +43,7 @@ MAX_EDITED_BYTES: Final = file_browser.MAX_READ_BYTES
 Access = Literal["read_write", "read_only"]
 
 
-class WorkingDirectory(NamedTuple):
+class DirectorySpec(NamedTuple):
     """What a face is asked to work in."""
 
     path: bytes
@@ -52,16 +52,16 @@ class WorkingDirectory(NamedTuple):
     access: Access = "read_write"
 
 
-class Rules(NamedTuple):
+class DirectoryRules(NamedTuple):
     """What holds in a working directory."""
 
     thresholds: Thresholds
     """When a person is asked."""
-    limits: Limits
+    limits: LogLimits
     """How much the undo log holds."""
 
 
-class Change(NamedTuple):
+class FileEdit(NamedTuple):
     """What `HostedDirectory.edit_file` did."""
 
     step: StepInfo | None
@@ -78,13 +78,13 @@ class HostedDirectory:
     def __init__(
         self,
         index: int,
-        given: WorkingDirectory,
+        given: DirectorySpec,
         *,
         home: bytes | None,
         flags: Mapping[str, object] | None,
         isolation: Isolation | Callable[[Isolation], Isolation] | None,
         guard: bool,
-        notify: Callable[[HostedDirectory, Event], object],
+        notify: Callable[[HostedDirectory, HostEvent], object],
     ) -> None:
         self.index = index
         self.access: Access = given.access
@@ -98,13 +98,13 @@ class HostedDirectory:
         self._home = home
         self._flags = flags
         self._notify = notify
-        self._session: Session | None = None
-        self._inside: Inside | None = None
+        self._session: CommandExecutor | None = None
+        self._inside: EnclosingRun | None = None
         self._undo_log = b""
         self._own: Sequence[bytes] = ()
         """Directories that are out of reach, wherever they lie."""
         self._thresholds: Thresholds | None = None
-        self._limits: Limits | None = None
+        self._limits: LogLimits | None = None
         self._others: Sequence[bytes] = ()
         """The other working directories."""
         self._monitor: Monitor | None = None
@@ -142,11 +142,11 @@ class HostedDirectory:
             self._undo_log = make_log(context) if inside is None else log_directory(context)
             self._own = (*self._own, self._undo_log)
             if inside is not None:
-                self._inside = Inside(inside, self.path, self._undo_log, self._own)
+                self._inside = EnclosingRun(inside, self.path, self._undo_log, self._own)
                 self.isolation = None  # it is as the run's
                 self._thresholds = OFF
-                _tell_what_has_no_effect(guard=guard, isolation=isolation)
-            self._session = Session(
+                _warn_ineffective(guard=guard, isolation=isolation)
+            self._session = CommandExecutor(
                 self.path,
                 self._undo_log,
                 home=opener.home,
@@ -209,8 +209,8 @@ class HostedDirectory:
         session.start()
 
     def recover(self) -> None:
-        """Finish what a killed keeper has left. All that was rolled back, and nobody was told of yet, is an event; so
-        is, once, an undo log of another version, which is set aside, or raises `VersionMismatchError` (`ready_log`).
+        """Finish what a killed keeper has left. All that was rolled back and not reported yet is an event; so
+        is, once, an undo log of another version, which is set aside, or raises `VersionMismatchError` (`prepare_log`).
         """
         from holdfast.undo.journal.log_ownership import VersionMismatchError
 
@@ -221,9 +221,9 @@ class HostedDirectory:
             except VersionMismatchError as error:
                 if not self._is_mismatched:
                     self._is_mismatched = True
-                    self._notify(self, Mismatched(error))
+                    self._notify(self, VersionMismatch(error))
                 with context.lock(as_found=True):
-                    ready_log(context)
+                    prepare_log(context)
         self._is_mismatched = False
 
     def stop(self) -> None:
@@ -245,8 +245,8 @@ class HostedDirectory:
         environment: Mapping[str, str] | None = None,
         on_output: Callable[[Stream, bytes], None],
         on_start: Callable[[int], None] = lambda _step: None,
-        on_lost: Callable[[Lost], None] = lambda _lost: None,
-    ) -> Executed:
+        on_lost: Callable[[LostCommand], None] = lambda _lost: None,
+    ) -> CommandOutcome:
         """See `Session.execute`. ``directory`` may lead there by links; raises `EscapeError` for one that leads out."""
         self.start()
         session = self._writable()
@@ -274,10 +274,10 @@ class HostedDirectory:
             gone = (
                 f"the undo log has forgotten step {self._oldest}, and maybe later ones: they cannot be undone any more"
             )
-            self._notify(self, Warned("forgotten", gone))
+            self._notify(self, HostWarning("forgotten", gone))
         self._oldest = done.oldest
         if done.info is not None and done.info.unprotected:
-            self._notify(self, Warned("unprotected", done.info.unprotected, done.step))
+            self._notify(self, HostWarning("unprotected", done.info.unprotected, done.step))
         return done
 
     def cancel(self, only: int | None = None) -> bool:
@@ -288,7 +288,7 @@ class HostedDirectory:
 
     def list_directory(
         self, path: bytes = b"", *, after: bytes = b"", limit: int | None = None
-    ) -> file_browser.Listing:
+    ) -> file_browser.DirectoryListing:
         """See `file_browser.list_directory`."""
         return file_browser.list_directory(self.path, path, own=self._own, after=after, limit=limit)
 
@@ -315,15 +315,15 @@ class HostedDirectory:
                 file.write(content)
             with self._opened() as (_, context), self._reached(context, always=True) as log:
                 if self._inside is not None:
-                    return self._inside.write(required(log), path, fd, expected)
-                return required(log).write(path, fd, expected=expected, run=self.run)
+                    return self._inside.write(require_service(log), path, fd, expected)
+                return require_service(log).write(path, fd, expected=expected, run=self.run)
         finally:
             os.close(fd)
 
-    def edit_file(self, path: bytes, old: bytes, new: bytes, *, every: bool = False) -> Change:
+    def edit_file(self, path: bytes, old: bytes, new: bytes, *, every: bool = False) -> FileEdit:
         """Replace ``old``, which must be there once (``every``: at least once), by ``new``: a step of its own.
 
-        Nothing is written if somebody changes the file meanwhile (``changed``). Raises `NotFoundError`
+        Nothing is written if another process changes the file meanwhile (``changed``). Raises `NotFoundError`
         (``no_match``), `RefusedError` (``many_matches``, ``too_large``), and as `read_file` and `write_file` do.
         """
         self._writable()
@@ -349,7 +349,7 @@ class HostedDirectory:
                 hint="say more of what is around it, or replace all",
                 code="many_matches",
             )
-        return Change(self.write_file(path, read.content.replace(old, new), expected=read.hash), count)
+        return FileEdit(self.write_file(path, read.content.replace(old, new), expected=read.hash), count)
 
     # -- undo ----------------------------------------------------------------------------------------------------------
 
@@ -394,7 +394,7 @@ class HostedDirectory:
         wait any more: another keeper counts its tickets anew, and a late answer must not meet one of those.
         """
         with self.undo_log() as found:
-            log = required(found)
+            log = require_service(found)
             if not any(held.id == ticket and held.asked_at == asked_at for held in log.held()):
                 raise NotFoundError("nothing waits for this answer, or not any more")
             return log.answer(ticket, allow=allow)
@@ -408,8 +408,8 @@ class HostedDirectory:
             self._thresholds = thresholds
             session.guard(thresholds)
 
-    def limit(self, limits: Limits) -> None:
-        """Change how much the undo log holds: at once, whoever keeps it, and where this host begins to keep it."""
+    def limit(self, limits: LogLimits) -> None:
+        """Change how much the undo log holds: at once, if a process keeps it, and where this host begins to."""
         session = self._writable()
         with self._lock:
             self._limits = session.limits = limits
@@ -424,19 +424,19 @@ class HostedDirectory:
         assert self._thresholds is not None
         return self._thresholds
 
-    def rules(self, log: UndoService | None) -> Rules:
+    def rules(self, log: UndoService | None) -> DirectoryRules:
         """What holds for a command here, by the undo log (see `undo_log`): the strictest of what all ask for who are
         there, and the last limits that were set.
         """
         assert self._limits is not None
         if log is None:
-            return Rules(self.thresholds, self._limits)
+            return DirectoryRules(self.thresholds, self._limits)
         held_to = strictest([self.thresholds, log.thresholds()])
-        return Rules(held_to if held_to.asks else self.thresholds, log.limits())
+        return DirectoryRules(held_to if held_to.asks else self.thresholds, log.limits())
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 
-    def _writable(self) -> Session:
+    def _writable(self) -> CommandExecutor:
         if self._session is None:
             raise RefusedError(f"{self.label} is read-only here", code="read_only")
         return self._session
@@ -451,19 +451,19 @@ class HostedDirectory:
             opener.close()
 
     def _reached(self, context: Context, *, always: bool = False) -> AbstractContextManager[UndoService | None]:
-        return reached(context, always=always, told=self._told, own_limits=self._limits)
+        return open_service(context, always=always, on_report=self._told, own_limits=self._limits)
 
     def _take_notice(self, context: Context) -> None:
-        from holdfast.undo.reports.unreported_rollbacks import take
+        from holdfast.undo.reports.unreported_rollbacks import take_rollbacks
 
         if self._inside is not None:
             return  # (The run has done it, before it began.)
         with self._reached(context) as log:  # to reach it is to have finished what was left
-            for report in () if log is None else take(self._undo_log):
+            for report in () if log is None else take_rollbacks(self._undo_log):
                 self._told(report)
 
     def _told(self, report: UndoReport) -> None:
-        self._notify(self, RolledBack(report))
+        self._notify(self, StepsRolledBack(report))
 
     def _joined(self, keeper: RemoteUndoService) -> None:
         self._oldest = oldest_step(keeper)
@@ -472,7 +472,7 @@ class HostedDirectory:
                 self._monitor = Monitor(self._undo_log, lambda event: self._notify(self, event), keeper)
 
 
-def _tell_what_has_no_effect(*, guard: bool, isolation: object) -> None:
+def _warn_ineffective(*, guard: bool, isolation: object) -> None:
     for name, is_given in (("guard", guard), ("isolation", isolation is not None)):
         if is_given:
             _log.warning("%s has no effect inside of a run: it is as `holdfast run` was told", name)

@@ -10,14 +10,14 @@ from holdfast.engine.integrations._json_text import parse
 from holdfast.engine.integrations.client import (
     COMMAND,
     HOOKS,
-    Basis,
-    Hook,
+    HookEntry,
     JsonFile,
     OwnFile,
-    Server,
+    RequiredMember,
+    ServerEntry,
     TomlFile,
-    is_ours,
-    starts_us,
+    is_our_call,
+    is_our_server,
 )
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.engine.integrations.client import File
 
 
-def installed(client: str, file: File, text: str | None) -> str:
+def add_entries(client: str, file: File, text: str | None) -> str:
     """The text of a file with all that is to be in it; ``text`` is None if there is no file yet.
 
     Done a second time it changes nothing. Raises `FormatError` for a text that is not what it should be, and
@@ -42,25 +42,25 @@ def installed(client: str, file: File, text: str | None) -> str:
     if isinstance(file, TomlFile):
         return toml_block.put(text or "", file.table, file.value)
     changed = _with_something(text)
-    wanted = {entry.event: entry.command for entry in file.entries if isinstance(entry, Hook)}
+    wanted = {entry.event: entry.command for entry in file.entries if isinstance(entry, HookEntry)}
     if wanted:
         changed = _only(client, file, changed, wanted)
     for entry in file.entries:
-        if isinstance(entry, Server):
+        if isinstance(entry, ServerEntry):
             changed = _with_server(changed, entry)
-        elif isinstance(entry, Basis):
-            if json_text.found(changed, entry.path) is None:
+        elif isinstance(entry, RequiredMember):
+            if json_text.find(changed, entry.path) is None:
                 changed = json_text.put(changed, entry.path, entry.value)
         elif not any(at.event == entry.event for at in _ours(client, changed)):
             changed = json_text.append(changed, (HOOKS, entry.event), dict(entry.value))
     return changed
 
 
-def removed(client: str, file: File, text: str, before: str | None) -> str | None:
+def remove_entries(client: str, file: File, text: str, before: str | None) -> str | None:
     """The text without our entries; None if the file is to go. ``before``: what it was before us, if that is known.
 
     If it is what we have made of that, it becomes that again, to the byte. Otherwise our entries are taken out, or
-    become what they were if somebody had written them before us, and the objects go that held nothing else, unless they
+    become what they were if the user had written them before us, and the objects go that held nothing else, unless they
     were there before. A call goes with the options that it was given; a group that others have put something into, or
     made one for other tools, stays.
     """
@@ -68,7 +68,7 @@ def removed(client: str, file: File, text: str, before: str | None) -> str | Non
         if not text.startswith(file.mark):
             raise RefusedError("it was not written by Holdfast", code="in_the_way")
         return None
-    if is_as_made(client, file, text, before):
+    if is_unchanged(client, file, text, before):
         return before
     if isinstance(file, TomlFile):
         return toml_block.delete(text, file.table)
@@ -76,38 +76,38 @@ def removed(client: str, file: File, text: str, before: str | None) -> str | Non
     changed, emptied = _only(client, file, text, {}), {(HOOKS,)}
     emptied |= {(HOOKS, at.event) for at in _ours(client, text)}
     for entry in file.entries:
-        if isinstance(entry, Server):
+        if isinstance(entry, ServerEntry):
             path = _place_of(changed, entry)
-            by_hand = None if before is None else json_text.found(before, path)
-            if starts_us(json_text.found(changed, path)):
+            by_hand = None if before is None else json_text.find(before, path)
+            if is_our_server(json_text.find(changed, path)):
                 changed = json_text.delete(changed, path) if by_hand is None else _with_members(changed, path, by_hand)
                 emptied |= {path[:depth] for depth in range(1, len(path))}
     for path in sorted(emptied, key=len, reverse=True):
-        if json_text.found(changed, path) in ({}, []) and (before is None or json_text.found(before, path) is None):
+        if json_text.find(changed, path) in ({}, []) and (before is None or json_text.find(before, path) is None):
             changed = json_text.delete(changed, path)
     return changed
 
 
-def is_as_made(client: str, file: File, text: str, before: str | None) -> bool:
-    """Whether a text is what we have made of ``before``, and nobody has changed it since."""
+def is_unchanged(client: str, file: File, text: str, before: str | None) -> bool:
+    """Whether a text is what we have made of ``before``, and it was not changed since."""
     try:
-        return installed(client, file, before) == text
+        return add_entries(client, file, before) == text
     except HoldfastError:
         return False  # nothing can be made of that
 
 
-def is_there(client: str, file: File, text: str) -> bool:
+def has_entries(client: str, file: File, text: str) -> bool:
     """Whether a text holds anything of ours."""
     if isinstance(file, OwnFile):
         return text.startswith(file.mark)
     if isinstance(file, TomlFile):
         return toml_block.holds(text, file.table)
     text = _with_something(text)
-    servers = (_place_of(text, entry) for entry in file.entries if isinstance(entry, Server))
-    return any(_ours(client, text)) or any(starts_us(json_text.found(text, path)) for path in servers)
+    servers = (_place_of(text, entry) for entry in file.entries if isinstance(entry, ServerEntry))
+    return any(_ours(client, text)) or any(is_our_server(json_text.find(text, path)) for path in servers)
 
 
-def by_hand(file: File) -> str:
+def manual_steps(file: File) -> str:
     """What a person would have to add, on one line."""
     import json
 
@@ -121,14 +121,14 @@ def by_hand(file: File) -> str:
     whole = "{}"
     for entry in file.entries:
         match entry:
-            case Server(path, value) | Basis(path, value):
+            case ServerEntry(path, value) | RequiredMember(path, value):
                 whole = json_text.put(whole, path, value)
-            case Hook(event, _, value):
+            case HookEntry(event, _, value):
                 whole = json_text.append(whole, (HOOKS, event), dict(value))
     return f"what belongs there: {json.dumps(parse(whole).value)}"
 
 
-class _At(NamedTuple):
+class _CallPlace(NamedTuple):
     """Where a call of ours stands: an item in the array of an event, or a handler in one that is a group."""
 
     event: str
@@ -138,25 +138,25 @@ class _At(NamedTuple):
     command: str
 
 
-def _ours(client: str, text: str) -> Iterator[_At]:
-    for event, items in _members(json_text.found(text, (HOOKS,))).items():
+def _ours(client: str, text: str) -> Iterator[_CallPlace]:
+    for event, items in _members(json_text.find(text, (HOOKS,))).items():
         for index, item in enumerate(_items(items)):
             yield from _ours_in(client, event, index, _members(item))
 
 
-def _ours_in(client: str, event: str, index: int, item: Mapping[str, Any]) -> Iterator[_At]:
-    if is_ours(client, item.get("command")):
-        yield _At(event, index, None, item["command"])
+def _ours_in(client: str, event: str, index: int, item: Mapping[str, Any]) -> Iterator[_CallPlace]:
+    if is_our_call(client, item.get("command")):
+        yield _CallPlace(event, index, None, item["command"])
     for place, handler in enumerate(_items(item.get(HOOKS))):
         command = _members(handler).get("command")
-        if is_ours(client, command):
-            yield _At(event, index, place, str(command))
+        if is_our_call(client, command):
+            yield _CallPlace(event, index, place, str(command))
 
 
 def _only(client: str, file: JsonFile, text: str, wanted: dict[str, str]) -> str:
     """The text without those calls of ours that are not (by event: the command) wanted, or there twice."""
     seen: set[str] = set()
-    gone: list[_At] = []
+    gone: list[_CallPlace] = []
     for at in _ours(client, text):
         if wanted.get(at.event) == at.command and at.event not in seen:
             seen.add(at.event)
@@ -168,10 +168,10 @@ def _only(client: str, file: JsonFile, text: str, wanted: dict[str, str]) -> str
     return text
 
 
-def _without(text: str, at: _At, written: Sequence[tuple[str, object]]) -> str:
-    """The text without one call of ours, and without the item around it if that leaves nothing of anybody else's."""
+def _without(text: str, at: _CallPlace, written: Sequence[tuple[str, object]]) -> str:
+    """The text without one call of ours, and without the item around it if that leaves nothing of another program's."""
     path = (HOOKS, at.event, at.item)
-    item = _members(json_text.found(text, path))
+    item = _members(json_text.find(text, path))
     if at.handler is not None:
         text = json_text.delete(text, (*path, HOOKS, at.handler))
     elif HOOKS not in item:
@@ -180,7 +180,7 @@ def _without(text: str, at: _At, written: Sequence[tuple[str, object]]) -> str:
         for name, value in item.items():
             if name == "command" or (name != HOOKS and (name, value) in written):
                 text = json_text.delete(text, (*path, name))
-    left = dict(_members(json_text.found(text, path)))
+    left = dict(_members(json_text.find(text, path)))
     if not left.pop(HOOKS, None) and all(member in written for member in left.items()):
         text = json_text.delete(text, path)
     return text
@@ -188,15 +188,15 @@ def _without(text: str, at: _At, written: Sequence[tuple[str, object]]) -> str:
 
 def _written(file: JsonFile) -> Sequence[tuple[str, object]]:
     """The members of the groups and calls that we write into a file, but for what the calls are told by."""
-    values = [entry.value for entry in file.entries if isinstance(entry, Hook)]
+    values = [entry.value for entry in file.entries if isinstance(entry, HookEntry)]
     objects = [*values, *(_members(handler) for value in values for handler in _items(value.get(HOOKS)))]
     return [member for each in objects for member in each.items() if member[0] not in ("command", HOOKS)]
 
 
-def _with_server(text: str, entry: Server) -> str:
+def _with_server(text: str, entry: ServerEntry) -> str:
     path = _place_of(text, entry)
-    found = json_text.found(text, path)
-    if found is not None and not starts_us(found):
+    found = json_text.find(text, path)
+    if found is not None and not is_our_server(found):
         name = ".".join(map(str, path))
         raise RefusedError(f"{name} is there already, and does not start Holdfast", code="in_the_way")
     there = _members(found)
@@ -205,7 +205,7 @@ def _with_server(text: str, entry: Server) -> str:
 
 def _with_members(text: str, path: Path, value: Mapping[str, Any]) -> str:
     """Let the object at ``path`` be ``value``; members that are so already stay as they stand, comments and all."""
-    found = json_text.found(text, path)
+    found = json_text.find(text, path)
     if found is None:
         return json_text.put(text, path, dict(value))
     there = _members(found)
@@ -224,8 +224,8 @@ def _with_options(there: Mapping[str, Any], value: Mapping[str, Any]) -> dict[st
     return {last: [*value[last], *words[words.index(COMMAND) + 1 :]]} if COMMAND in words else {}
 
 
-def _place_of(text: str, entry: Server) -> Path:
-    nested = _members(json_text.found(text, entry.nested) if entry.nested else None)
+def _place_of(text: str, entry: ServerEntry) -> Path:
+    nested = _members(json_text.find(text, entry.nested) if entry.nested else None)
     if nested and not {"type", "command"} & nested.keys():
         return (*entry.nested, entry.path[-1])
     return entry.path

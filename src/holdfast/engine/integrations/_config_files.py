@@ -1,8 +1,8 @@
 """Configuration files on disk: read within limits, and replaced atomically, never over what others have just written.
 
-The name that is given may be a link, for whoever keeps the configuration elsewhere: the file that it leads to is
+The name that is given may be a link, for users who keep the configuration elsewhere: the file that it leads to is
 replaced, in its own directory, with the same permissions, owner and extended attributes. Where that is is decided once,
-when it is looked at: a link that is put on the way afterwards leads nobody anywhere.
+when it is looked at: a link that is put on the way afterwards is not followed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import move_if_absent
 from holdfast.files.linux.metadata import apply_metadata, read_metadata
-from holdfast.files.write.atomic_replacement import TemporaryNames, exchange, take_away
-from holdfast.files.write.displaced_file import Taken, identity
+from holdfast.files.write.atomic_replacement import TemporaryNames, exchange, move_aside
+from holdfast.files.write.displaced_file import DisplacedFile, identity_of
 from holdfast.files.write.ownership import owner_for
 from holdfast.files.write.rooted_access import Root, open_root
 from holdfast.model.entries import file_entry
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from holdfast.files.linux.metadata import Metadata
 
 MAX_BYTES = 16 << 20
-"""A larger file is no configuration that anybody has written."""
+"""A larger file is no configuration that a person has written."""
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Found(NamedTuple):
+class ConfigFile(NamedTuple):
     """A file as it was looked at."""
 
     path: bytes
@@ -49,7 +49,7 @@ class Found(NamedTuple):
     metadata: Metadata | None = None
 
 
-def look(path: str, *, beneath: str | None = None) -> Found:
+def read_file(path: str, *, beneath: str | None = None) -> ConfigFile:
     """Read a file, following links; ``beneath``: the directory that they must not lead out of.
 
     Raises `RefusedError` for anything but a regular file of one name and a bearable size.
@@ -62,7 +62,7 @@ def look(path: str, *, beneath: str | None = None) -> Found:
             hint="configure that place by itself, or replace the link",
             code="escape",
         )
-    found = Found(real, None, root)
+    found = ConfigFile(real, None, root)
     try:
         with _folder(found) as folder, _opened(folder, os.path.basename(real)) as fd:
             info = os.fstat(fd)
@@ -82,8 +82,8 @@ def look(path: str, *, beneath: str | None = None) -> Found:
         raise StorageError(f"cannot read {display(real)}: {error.strerror}") from error
 
 
-def put(found: Found, content: bytes | None) -> None:
-    """Let the file hold ``content``, or (None) be gone, if it still is as it was `found`. Atomic and durable.
+def replace_file(found: ConfigFile, content: bytes | None) -> None:
+    """Let the file hold ``content``, or (None) be gone, if it still is as it was ``found``. Atomic and durable.
 
     Raises `RefusedError` if it is not, and leaves it as its last writer did, or if a link is on the way to it by now;
     `StorageError`.
@@ -104,7 +104,7 @@ def put(found: Found, content: bytes | None) -> None:
         )
 
 
-def discard(path: bytes) -> None:
+def delete_file(path: bytes) -> None:
     """Delete a file of our own. Harmless if it is not there."""
     try:
         os.unlink(path)
@@ -112,11 +112,11 @@ def discard(path: bytes) -> None:
         pass
 
 
-def _put(fd: int, name: bytes, found: Found, content: bytes | None) -> str | None:
+def _put(fd: int, name: bytes, found: ConfigFile, content: bytes | None) -> str | None:
     names = TemporaryNames(os.urandom(8).hex())
     temporary = names.new()
     if content is None:
-        problem = take_away(fd, name, fd, temporary, _taken(found))
+        problem = move_aside(fd, name, fd, temporary, _taken(found))
         if problem is None:
             _unlink(fd, temporary)
         return problem
@@ -148,11 +148,11 @@ def _write(fd: int, name: bytes, content: bytes, like: Metadata | None) -> None:
         os.close(file)
 
 
-def _taken(found: Found) -> Taken:
+def _taken(found: ConfigFile) -> DisplacedFile:
     if found.info is None or found.content is None:
         raise NotFoundError(f"there is no {display(found.path)}")
     entry = file_entry(hash_bytes(found.content), len(found.content), stat.S_IMODE(found.info.st_mode))
-    return Taken(identity(found.info), entry, doubtful=True)
+    return DisplacedFile(identity_of(found.info), entry, doubtful=True)
 
 
 def _read(fd: int) -> bytes:
@@ -179,7 +179,7 @@ def _there(folder: bytes) -> bytes:
 
 
 @contextmanager
-def _folder(found: Found, *, make: bool = False) -> Generator[int]:
+def _folder(found: ConfigFile, *, make: bool = False) -> Generator[int]:
     """The directory of a file, reached from where it was looked for without following a link; ``make``: made if it is
     missing. Raises `RefusedError` if a link is on the way, `NotFoundError`, `StorageError`, `OSError`.
     """

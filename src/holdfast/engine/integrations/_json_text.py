@@ -26,26 +26,26 @@ _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
 _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
 
 
-class Element(NamedTuple):
+class JsonElement(NamedTuple):
     """A member of an object, or an item of an array."""
 
     name: str | None
     """The member's; None for an item."""
     start: int
     """Where its text begins: the name's, or the value's."""
-    value: Node
+    value: JsonNode
     comma: int | None
     """Where the comma behind it stands; None if there is none."""
 
 
-class Node(NamedTuple):
+class JsonNode(NamedTuple):
     """A value, and the text that it is: ``start`` to ``end``."""
 
     start: int
     end: int
     value: Any
     """As `json.loads` gives it; not to be changed."""
-    elements: Sequence[Element] | None
+    elements: Sequence[JsonElement] | None
     """What is in it, if it is an object or an array."""
 
     @property
@@ -67,7 +67,7 @@ class Node(NamedTuple):
 
 
 @lru_cache(maxsize=4)
-def parse(text: str) -> Node:
+def parse(text: str) -> JsonNode:
     """The one value in ``text``. Raises `FormatError` that names line and column, also for a name that comes twice."""
     return _Parser(text).document()
 
@@ -77,7 +77,7 @@ class _Parser:
         self._text = text
         self._at = 0
 
-    def document(self) -> Node:
+    def document(self) -> JsonNode:
         if self._text.startswith("\ufeff"):
             self._at = 1
         self._skip()
@@ -87,7 +87,7 @@ class _Parser:
             self._fail("something follows the value")
         return node
 
-    def _value(self, depth: int) -> Node:
+    def _value(self, depth: int) -> JsonNode:
         if depth > MAX_DEPTH:
             self._fail(f"it is nested more than {MAX_DEPTH} deep")
         match self._text[self._at : self._at + 1]:
@@ -98,14 +98,14 @@ class _Parser:
             case '"':
                 start = self._at
                 value = self._string()
-                return Node(start, self._at, value, None)
+                return JsonNode(start, self._at, value, None)
             case _:
                 return self._scalar()
 
-    def _collection(self, closing: str, depth: int, *, named: bool) -> Node:
+    def _collection(self, closing: str, depth: int, *, named: bool) -> JsonNode:
         start = self._at
         self._at += 1
-        elements: list[Element] = []
+        elements: list[JsonElement] = []
         names: set[str] = set()
         self._skip()
         while not self._text.startswith(closing, self._at):
@@ -121,11 +121,11 @@ class _Parser:
                 comma = self._at
                 self._at += 1
                 self._skip()
-            elements.append(Element(name, at, value, comma))
+            elements.append(JsonElement(name, at, value, comma))
         self._at += 1
         items = [each.value.value for each in elements]
         content = dict(zip((each.name for each in elements), items, strict=True)) if named else items
-        return Node(start, self._at, content, elements)
+        return JsonNode(start, self._at, content, elements)
 
     def _name(self, before: set[str]) -> str:
         if not self._text.startswith('"', self._at):
@@ -150,7 +150,7 @@ class _Parser:
         self._at = found.end()
         return json.loads(found.group())
 
-    def _scalar(self) -> Node:
+    def _scalar(self) -> JsonNode:
         import json
 
         found = _SCALAR.match(self._text, self._at)
@@ -161,7 +161,7 @@ class _Parser:
             value = json.loads(found.group())
         except ValueError:  # a number of thousands of digits
             self._fail("a number is too long")
-        return Node(found.start(), found.end(), value, None)
+        return JsonNode(found.start(), found.end(), value, None)
 
     def _skip(self) -> None:
         found = _SPACE.match(self._text, self._at)
@@ -187,7 +187,7 @@ Path = tuple[str | int, ...]
 """The names of members and numbers of items, from the outermost value inwards."""
 
 
-def found(text: str, path: Path) -> Any:
+def find(text: str, path: Path) -> Any:
     """The value at ``path``; None if there is none. Raises `FormatError` for a text that is no JSON."""
     node, rest = _descend(parse(text), path)
     return None if rest else node.value
@@ -260,7 +260,7 @@ def _in_the_way(path: Path) -> RefusedError:
     return RefusedError(f"{'.'.join(map(str, path))} is not what it has to be to hold an entry", code="in_the_way")
 
 
-def _descend(node: Node, path: Path) -> tuple[Node, Path]:
+def _descend(node: JsonNode, path: Path) -> tuple[JsonNode, Path]:
     """As far along ``path`` as there is something; and what of the path is left."""
     for depth, step in enumerate(path):
         place = node.place(step)
@@ -271,7 +271,7 @@ def _descend(node: Node, path: Path) -> tuple[Node, Path]:
     return node, ()
 
 
-def _insert(text: str, root: Node, node: Node, prefix: str, value: object) -> str:
+def _insert(text: str, root: JsonNode, node: JsonNode, prefix: str, value: object) -> str:
     """Add an element at the end of an object or array, behind whatever comments there are."""
     assert node.elements is not None
     closing = node.end - 1
@@ -290,7 +290,7 @@ def _insert(text: str, root: Node, node: Node, prefix: str, value: object) -> st
     return text[:at] + element + ("," if last is not None else "") + tail + text[closing:]
 
 
-def _cut(text: str, elements: Sequence[Element], place: int, *, with_space: bool) -> str:
+def _cut(text: str, elements: Sequence[JsonElement], place: int, *, with_space: bool) -> str:
     """The text without one element and the comma that belongs to it."""
     element = elements[place]
     start = len(text[: element.start].rstrip(_WHITE)) if with_space else element.start
@@ -319,7 +319,7 @@ def _checked(text: str, expected: object) -> str:
     return text
 
 
-def _written(value: object, text: str, indent: str, root: Node) -> str:
+def _written(value: object, text: str, indent: str, root: JsonNode) -> str:
     # (Half of a pair, as JSON allows it in an escape, is no character that a file could hold.)
     written = _HALF.sub(
         lambda half: f"\\u{ord(half[0]):04x}", json.dumps(value, indent=_unit(text, root), ensure_ascii=False)
@@ -338,6 +338,6 @@ def _indent(text: str, at: int) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-def _unit(text: str, root: Node) -> str:
+def _unit(text: str, root: JsonNode) -> str:
     """What one level of nesting is indented by in a text."""
     return (_indent(text, root.elements[0].start) if root.elements else "") or _UNIT

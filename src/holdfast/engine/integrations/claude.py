@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.integrations.client import NAME, Client, File, JsonFile, Server, grouped
+from holdfast.engine.integrations.client import NAME, Client, File, JsonFile, ServerEntry, hook_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.integrations.client import Action, Place
+    from holdfast.engine.integrations.client import Action, ClientTarget
 
 _EVENTS: Mapping[str, Action] = {
     "UserPromptSubmit": "prompt",
@@ -24,7 +24,7 @@ _TOOLS = "^(Bash|Edit|MultiEdit|Write|NotebookEdit|mcp__(?!holdfast__).*)$"
 _TIMEOUT = 60  # seconds
 
 
-def _files(place: Place) -> Sequence[File]:
+def _files(place: ClientTarget) -> Sequence[File]:
     own = place.environ.get("CLAUDE_CONFIG_DIR", "")
     if place.scope == "project":
         servers, settings = ".mcp.json", ".claude/settings.json"
@@ -33,9 +33,9 @@ def _files(place: Place) -> Sequence[File]:
     else:
         servers, settings = ".claude.json", ".claude/settings.json"
     command, arguments = place.server
-    server = Server(("mcpServers", NAME), {"command": command, "args": list(arguments)})
+    server = ServerEntry(("mcpServers", NAME), {"command": command, "args": list(arguments)})
     hooks = [
-        grouped("claude", place, event, matcher=_TOOLS if action in ("begin", "end") else "", timeout=_TIMEOUT)
+        hook_group("claude", place, event, matcher=_TOOLS if action in ("begin", "end") else "", timeout=_TIMEOUT)
         for event, action in _EVENTS.items()
     ]
     return (

@@ -22,7 +22,7 @@ HOOKS = "hooks"
 """The member that holds, by event, the hooks of every client that has them in JSON."""
 
 _OPERATORS = "();<>|&"
-"""Of a shell, beside the newline: whoever uses one does more than call us."""
+"""Of a shell, beside the newline: a command with one does more than call us."""
 _HOOK_WORDS = 4
 
 Scope = Literal["project", "user"]
@@ -31,7 +31,7 @@ Action = Literal["prompt", "begin", "end", "turn"]
 """What an event is to us: a prompt comes in, a tool call begins, one has ended, the turn is over."""
 
 
-class Place(NamedTuple):
+class ClientTarget(NamedTuple):
     """For whom a client is to be configured, and by which command it reaches us."""
 
     scope: Scope
@@ -51,7 +51,7 @@ class Place(NamedTuple):
         return self.program[0], (*self.program[1:], COMMAND)
 
 
-class Server(NamedTuple):
+class ServerEntry(NamedTuple):
     """Our entry among the MCP servers of a file; what else the user has put into it is kept."""
 
     path: Path
@@ -60,7 +60,7 @@ class Server(NamedTuple):
     """Where an object of servers may stand instead; if one does, the entry goes there."""
 
 
-class Hook(NamedTuple):
+class HookEntry(NamedTuple):
     """An item in the array of an event's hooks. It is ours by the command that it runs."""
 
     event: str
@@ -68,7 +68,7 @@ class Hook(NamedTuple):
     value: Mapping[str, Any]
 
 
-class Basis(NamedTuple):
+class RequiredMember(NamedTuple):
     """A member without which the file would be no configuration. It is set if it is missing, and stays."""
 
     path: Path
@@ -79,7 +79,7 @@ class JsonFile(NamedTuple):
     """A file of JSON, comments allowed, and what is to be in it."""
 
     path: str
-    entries: Sequence[Server | Hook | Basis]
+    entries: Sequence[ServerEntry | HookEntry | RequiredMember]
 
 
 class TomlFile(NamedTuple):
@@ -111,14 +111,14 @@ class Client(NamedTuple):
     """What it is started as."""
     events: Mapping[str, Action]
     """Its events that call us."""
-    files: Callable[[Place], Sequence[File]]
+    files: Callable[[ClientTarget], Sequence[File]]
     quiet_answer: str
     """What a hook is to print if it has nothing to say."""
     note: str
     """What the user has to do, or to know, beyond what is written."""
 
 
-def is_ours(client: str, command: object) -> bool:
+def is_our_call(client: str, command: object) -> bool:
     """Whether a hook's command line calls us for this client, and does nothing else."""
     if not isinstance(command, str) or "`" in command or "\n" in command:
         return False
@@ -148,9 +148,9 @@ def _words(command: str) -> shlex.shlex:
     return words
 
 
-def starts_us(server: object) -> bool:
+def is_our_server(server: object) -> bool:
     """Whether an entry among a client's MCP servers starts ours, by whatever path and with whatever options: what has
-    our name alone is somebody else's.
+    our name alone is another program's.
     """
     if not isinstance(server, dict):
         return False
@@ -163,8 +163,8 @@ def starts_us(server: object) -> bool:
     return any(word.rpartition("/")[2] == NAME for word in before)
 
 
-def grouped(client: str, place: Place, event: str, *, matcher: str = "", **options: object) -> Hook:
+def hook_group(client: str, place: ClientTarget, event: str, *, matcher: str = "", **options: object) -> HookEntry:
     """A hook as most clients have it: a group with one handler, and which tools it is for."""
     command = place.hook(client, event)
     handler = {"type": "command", "command": command, **options}
-    return Hook(event, command, {**({"matcher": matcher} if matcher else {}), HOOKS: [handler]})
+    return HookEntry(event, command, {**({"matcher": matcher} if matcher else {}), HOOKS: [handler]})

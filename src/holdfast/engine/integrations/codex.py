@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.integrations.client import NAME, Client, File, JsonFile, TomlFile, grouped
+from holdfast.engine.integrations.client import NAME, Client, File, JsonFile, TomlFile, hook_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.integrations.client import Action, Place
+    from holdfast.engine.integrations.client import Action, ClientTarget
 
 _EVENTS: Mapping[str, Action] = {
     "UserPromptSubmit": "prompt",
@@ -23,12 +23,12 @@ _TOOLS = "^(Bash|apply_patch|Edit|Write)$"
 _TIMEOUT = 60  # seconds
 
 
-def _files(place: Place) -> Sequence[File]:
+def _files(place: ClientTarget) -> Sequence[File]:
     own = place.environ.get("CODEX_HOME", "") if place.scope == "user" else ""
     folder = os.path.join(place.root, own or ".codex")
     command, arguments = place.server
     hooks = [
-        grouped("codex", place, event, matcher=_TOOLS if action in ("begin", "end") else "", timeout=_TIMEOUT)
+        hook_group("codex", place, event, matcher=_TOOLS if action in ("begin", "end") else "", timeout=_TIMEOUT)
         for event, action in _EVENTS.items()
     ]
     return (

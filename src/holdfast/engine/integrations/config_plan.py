@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.integrations import _config_entries as config_entries
 from holdfast.engine.integrations import _config_files as config_files
-from holdfast.engine.integrations.hook_call import client
+from holdfast.engine.integrations.hook_call import find_client
 from holdfast.engine.opening.home import default_home, make_private
 from holdfast.files.write.rooted_access import Root, open_root
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
@@ -23,8 +23,8 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.integrations._config_files import Found
-    from holdfast.engine.integrations.client import Client, File, Place
+    from holdfast.engine.integrations._config_files import ConfigFile
+    from holdfast.engine.integrations.client import Client, ClientTarget, File
 
 KEPT = b"integrations"
 """The directory in the home that holds what files were before us, by a hash of their path."""
@@ -38,16 +38,16 @@ made it: what others have put into an entry of ours went with that.
 """
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """What is to become of one file."""
 
-    found: Found
+    found: ConfigFile
     after: bytes | None
     """What it is to hold; None if it is to be gone."""
     kept: bytes
     """Where what it holds now is kept, or would be."""
     keeps: bool
-    """True if that is to be kept: somebody else has written of it what is in no other copy."""
+    """True if that is to be kept: another program has written of it what is in no other copy."""
     spent: bytes | None = None
     """Where the copy is, of what it was before us, that is needed no longer: the file is that again."""
 
@@ -57,30 +57,30 @@ class Change(NamedTuple):
         return self.found.content == self.after
 
 
-class Plan(NamedTuple):
+class ConfigPlan(NamedTuple):
     """What is to be done, file by file."""
 
     client: Client
-    changes: Sequence[Change]
+    changes: Sequence[FileChange]
     """Those of files that need one."""
     root: bytes
     """The real path of the place that it is about."""
     remove: bool
 
 
-def plan(name: str, place: Place, *, home: bytes | None = None, remove: bool = False) -> Plan:
+def plan(name: str, place: ClientTarget, *, home: bytes | None = None, remove: bool = False) -> ConfigPlan:
     """Work out what configuring a client means, or (``remove``) taking it back. Changes nothing.
 
     Raises `RefusedError` if a file is malformed, or cannot be changed without harm; its hint says what belongs there.
     """
-    about = client(name)
+    about = find_client(name)
     folder = os.path.join(os.path.abspath(home) if home is not None else default_home(place.environ), KEPT)
     root = os.path.realpath(os.fsencode(place.root))
     changes = [_change(about, file, place, folder, remove=remove) for file in about.files(place)]
-    return Plan(about, [change for change in changes if change is not None and not change.is_none], root, remove)
+    return ConfigPlan(about, [change for change in changes if change is not None and not change.is_none], root, remove)
 
 
-def carry_out(plan: Plan) -> None:
+def carry_out(plan: ConfigPlan) -> None:
     """Do it, file by file. Raises `RefusedError` if one has changed since it was looked at; it names those that are
     done, which the same command, done again, leaves as they are.
     """
@@ -89,10 +89,10 @@ def carry_out(plan: Plan) -> None:
         try:
             if change.keeps:
                 _keep(change)
-            config_files.put(change.found, change.after)
+            config_files.replace_file(change.found, change.after)
             if change.spent is not None:
-                config_files.discard(change.spent)
-                config_files.discard(change.spent + _ABSENT)
+                config_files.delete_file(change.spent)
+                config_files.delete_file(change.spent + _ABSENT)
             if plan.remove:
                 _clear(os.path.dirname(change.found.path), plan.root)
         except HoldfastError as error:
@@ -101,26 +101,26 @@ def carry_out(plan: Plan) -> None:
         done.append(display(change.found.path))
 
 
-def _change(about: Client, file: File, place: Place, folder: bytes, *, remove: bool) -> Change | None:
-    found = config_files.look(file.path, beneath=place.root if place.scope == "project" else None)
+def _change(about: Client, file: File, place: ClientTarget, folder: bytes, *, remove: bool) -> FileChange | None:
+    found = config_files.read_file(file.path, beneath=place.root if place.scope == "project" else None)
     kept = os.path.join(folder, hash_bytes(found.path).hex().encode() + b"-" + os.path.basename(found.path))
     try:
         text = None if found.content is None else _decoded(found.content)
-        is_there = text is not None and config_entries.is_there(about.name, file, text)
+        is_there = text is not None and config_entries.has_entries(about.name, file, text)
         is_known = os.path.lexists(kept) or os.path.lexists(kept + _ABSENT)
         if not remove:
-            after = config_entries.installed(about.name, file, text)
-            return Change(found, after.encode(), kept, not is_there or not is_known)
+            after = config_entries.add_entries(about.name, file, text)
+            return FileChange(found, after.encode(), kept, not is_there or not is_known)
         if text is None or not is_there:
             return None
-        copy = config_files.look(os.fsdecode(kept)).content if is_known else None
+        copy = config_files.read_file(os.fsdecode(kept)).content if is_known else None
         before = None if copy is None else _decoded(copy)
-        taken_out = config_entries.removed(about.name, file, text, before)
+        taken_out = config_entries.remove_entries(about.name, file, text, before)
         after = None if taken_out is None else taken_out.encode()
-        keeps = not is_known or not config_entries.is_as_made(about.name, file, text, before)
-        return Change(found, after, kept + _BY_HAND, keeps, kept if is_known and after == copy else None)
+        keeps = not is_known or not config_entries.is_unchanged(about.name, file, text, before)
+        return FileChange(found, after, kept + _BY_HAND, keeps, kept if is_known and after == copy else None)
     except (FormatError, RefusedError) as error:
-        hint = None if remove else config_entries.by_hand(file)
+        hint = None if remove else config_entries.manual_steps(file)
         code = "malformed" if isinstance(error, FormatError) else error.code
         raise RefusedError(f"{display(found.path)}: {error.message}", hint=hint, code=code) from error
 
@@ -135,7 +135,7 @@ def _clear(folder: bytes, root: bytes) -> None:
             while at and tree.rmdir(at):
                 at = at.rpartition(b"/")[0]
     except (OSError, HoldfastError):
-        return  # what it was about is done; an empty directory harms nobody
+        return  # what it was about is done; an empty directory does no harm
 
 
 def _decoded(content: bytes) -> str:
@@ -145,12 +145,12 @@ def _decoded(content: bytes) -> str:
         raise FormatError(f"byte {error.start} is not UTF-8") from error
 
 
-def _keep(change: Change) -> None:
+def _keep(change: FileChange) -> None:
     folder = os.path.dirname(change.kept)
     make_private(os.path.dirname(folder))
     make_private(folder)
     absent = change.kept + _ABSENT
     copy, other = (absent, change.kept) if change.found.content is None else (change.kept, absent)
-    config_files.put(config_files.look(os.fsdecode(copy)), change.found.content or b"")
+    config_files.replace_file(config_files.read_file(os.fsdecode(copy)), change.found.content or b"")
     os.chmod(copy, 0o600)
-    config_files.discard(other)
+    config_files.delete_file(other)

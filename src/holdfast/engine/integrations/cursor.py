@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.integrations.client import NAME, Basis, Client, File, Hook, JsonFile, Server
+from holdfast.engine.integrations.client import NAME, Client, File, HookEntry, JsonFile, RequiredMember, ServerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.integrations.client import Action, Place
+    from holdfast.engine.integrations.client import Action, ClientTarget
 
 _EVENTS: Mapping[str, Action] = {
     "beforeSubmitPrompt": "prompt",
@@ -21,15 +21,15 @@ _EVENTS: Mapping[str, Action] = {
 }
 
 
-def _files(place: Place) -> Sequence[File]:
+def _files(place: ClientTarget) -> Sequence[File]:
     command, arguments = place.server
-    hooks = [Hook(event, line := place.hook("cursor", event), {"command": line}) for event in _EVENTS]
+    hooks = [HookEntry(event, line := place.hook("cursor", event), {"command": line}) for event in _EVENTS]
     return (
         JsonFile(
             os.path.join(place.root, ".cursor/mcp.json"),
-            (Server(("mcpServers", NAME), {"command": command, "args": list(arguments)}),),
+            (ServerEntry(("mcpServers", NAME), {"command": command, "args": list(arguments)}),),
         ),
-        JsonFile(os.path.join(place.root, ".cursor/hooks.json"), (Basis(("version",), 1), *hooks)),
+        JsonFile(os.path.join(place.root, ".cursor/hooks.json"), (RequiredMember(("version",), 1), *hooks)),
     )
 
 

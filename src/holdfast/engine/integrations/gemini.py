@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.integrations.client import NAME, Client, File, JsonFile, Server, grouped
+from holdfast.engine.integrations.client import NAME, Client, File, JsonFile, ServerEntry, hook_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.integrations.client import Action, Place
+    from holdfast.engine.integrations.client import Action, ClientTarget
 
 _EVENTS: Mapping[str, Action] = {
     "BeforeAgent": "prompt",
@@ -23,15 +23,15 @@ _TOOLS = "^(run_shell_command|write_file|replace|mcp_(?!holdfast_).*)$"
 _TIMEOUT = 60_000  # milliseconds
 
 
-def _files(place: Place) -> Sequence[File]:
+def _files(place: ClientTarget) -> Sequence[File]:
     command, arguments = place.server
     hooks = [
-        grouped(
+        hook_group(
             "gemini", place, event, matcher=_TOOLS if action in ("begin", "end") else "", name=NAME, timeout=_TIMEOUT
         )
         for event, action in _EVENTS.items()
     ]
-    server = Server(("mcpServers", NAME), {"command": command, "args": list(arguments)})
+    server = ServerEntry(("mcpServers", NAME), {"command": command, "args": list(arguments)})
     return (JsonFile(os.path.join(place.root, ".gemini/settings.json"), (server, *hooks)),)
 
 

@@ -28,19 +28,19 @@ MAX_SECONDS = 10.0
 _PIECE = 1 << 16
 
 
-def client(name: str) -> Client:
+def find_client(name: str) -> Client:
     """All that is known of a client. Raises `NotFoundError`."""
     if name not in CLIENTS:
         raise NotFoundError(f"no client {name!r} is known", hint=f"one of {', '.join(CLIENTS)}")
     return import_module(f"holdfast.engine.integrations.{name}").CLIENT
 
 
-def concerns(action: Action, environ: Mapping[str, str]) -> bool:
+def is_relevant(action: Action, environ: Mapping[str, str]) -> bool:
     """Whether an event has to be looked at: outside of a run only prompts."""
     return action == "prompt" or RUN_VARIABLE.decode() in environ
 
 
-def read(fd: int, *, limit: int = MAX_BYTES, seconds: float = MAX_SECONDS) -> bytes:
+def read_input(fd: int, *, limit: int = MAX_BYTES, seconds: float = MAX_SECONDS) -> bytes:
     """All that comes on ``fd``: the client must not find it closed. Of more than ``limit`` bytes nothing is kept.
 
     Raises `UsageError` on a terminal, `FormatError` for too much, and for an end that does not come in time.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.opening.undo_log import open_step, reached
+from holdfast.engine.opening.undo_log import find_open_step, open_service
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.engine.integrations.client import Action
-    from holdfast.engine.integrations.hook_input import Event
+    from holdfast.engine.integrations.hook_input import HookEvent
     from holdfast.engine.opening.context import Context
     from holdfast.undo.service import UndoService
 
 _LOG = Log(__name__)
 
 _WAIT_SECONDS = 10.0
-"""For whoever else has the workspace; a client waits longer for a hook."""
+"""For another process that has the workspace; a client waits longer for a hook."""
 _MOST_OF_TEXT = 200
 _MOST_OF_NAME = 64
 
 
-def perform(client: str, action: Action, event: Event, *, home: bytes | None, environ: Mapping[str, str]) -> str:
+def perform(client: str, action: Action, event: HookEvent, *, home: bytes | None, environ: Mapping[str, str]) -> str:
     """Do what an event of a client asks for, in the workspace that it names. Returns what was done, for people.
 
     Raises what `Workspace` raises. A step is opened only in the run that this process belongs to, and only where none
@@ -50,7 +50,7 @@ def perform(client: str, action: Action, event: Event, *, home: bytes | None, en
         opener.close()
 
 
-def _save(workspace: Workspace, client: str, event: Event, run: str | None) -> str:
+def _save(workspace: Workspace, client: str, event: HookEvent, run: str | None) -> str:
     estimate = workspace.estimate()
     if estimate is not None:
         raise RefusedError(
@@ -66,8 +66,8 @@ def _save(workspace: Workspace, client: str, event: Event, run: str | None) -> s
     return f"{state} {done.checkpoint.id[:12]}{steps}"
 
 
-def _group(context: Context, client: str, action: Action, event: Event, run: str) -> str:
-    with reached(context) as service:
+def _group(context: Context, client: str, action: Action, event: HookEvent, run: str) -> str:
+    with open_service(context) as service:
         if service is None or not _serves(service, run):
             raise RefusedError(
                 f"the run {run} records nothing here: its steps are those of another workspace",
@@ -76,7 +76,7 @@ def _group(context: Context, client: str, action: Action, event: Event, run: str
             )
         session = f"[{client}:{_name(event.session)}/"
         mark = f"{session}{_name(event.call)}]"
-        opened = open_step(service, run)
+        opened = find_open_step(service, run)
         if action == "begin":
             if opened is not None:
                 return f"step {opened.id} is open: the call belongs to it"

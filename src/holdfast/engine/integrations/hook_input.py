@@ -15,7 +15,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
 
 
-class Event(NamedTuple):
+class HookEvent(NamedTuple):
     """What happened."""
 
     directory: bytes
@@ -48,7 +48,7 @@ class _About(msgspec.Struct):
     path: Any = None
 
 
-def decode(data: bytes, here: bytes) -> Event:
+def decode(data: bytes, here: bytes) -> HookEvent:
     """What the input says; ``here`` is where the client works if it does not say so. Raises `FormatError`."""
     try:
         given = msgspec.json.decode(data, type=_Input)
@@ -56,7 +56,7 @@ def decode(data: bytes, here: bytes) -> Event:
         raise FormatError(f"the input is not what a client says: {error}") from error
     directory = _text(given.cwd) or next(map(_text, _items(given.workspace_roots)), "")
     call = _text(given.tool_use_id) or hash_bytes(bytes(given.tool_input)).hex()[:24]
-    return Event(
+    return HookEvent(
         directory=os.fsencode(directory) if os.path.isabs(directory) and "\0" not in directory else here,
         session=_text(given.session_id) or _text(given.conversation_id),
         call=call,

@@ -11,12 +11,12 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.integrations.client import NAME, Client, File, JsonFile, OwnFile, Server
+from holdfast.engine.integrations.client import NAME, Client, File, JsonFile, OwnFile, ServerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.integrations.client import Action, Place
+    from holdfast.engine.integrations.client import Action, ClientTarget
 
 _EVENTS: Mapping[str, Action] = {
     "prompt": "prompt",
@@ -96,14 +96,14 @@ export default {
 """
 
 
-def _files(place: Place) -> Sequence[File]:
+def _files(place: ClientTarget) -> Sequence[File]:
     if place.scope == "user":
         base = os.path.join(place.environ.get("XDG_CONFIG_HOME") or os.path.join(place.root, ".config"), _FOLDER)
         plugins = os.path.join(base, "plugins")
     else:
         base, plugins = place.root, os.path.join(place.root, ".opencode/plugins")
     command, arguments = place.server
-    server = Server(("mcp", NAME), {"type": "local", "command": [command, *arguments]}, nested=("mcp", "servers"))
+    server = ServerEntry(("mcp", NAME), {"type": "local", "command": [command, *arguments]}, nested=("mcp", "servers"))
     plugin = _MARK + _PLUGIN % {"program": json.dumps(list(place.program))}
     return (
         JsonFile(_config(base), (server,)),

@@ -1,7 +1,7 @@
 """What two states differ in, renames told apart, and the changesets that led from one to the other, remembered for as
 long as the process runs.
 
-Whoever serves many merges asks for the same again and again: how a production differs from the state that forks were
+A server of many merges asks for the same again and again: how a production differs from the state that forks were
 made from, and what a fork has done. A difference is named by the roots of both manifests, a stack by the hash of its
 changesets as they are stored, so that what is remembered is never out of date.
 """
@@ -12,9 +12,9 @@ from collections import OrderedDict
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from holdfast.engine.diffs.tree_diff import Contents, diff
-from holdfast.engine.history.status import only_uncaptured
-from holdfast.engine.merging.three_way import Side, by_path
+from holdfast.engine.diffs.tree_diff import DiffContents, diff
+from holdfast.engine.history.status import only_uncaptured_paths
+from holdfast.engine.merging.three_way import SideChanges, changes_by_path
 from holdfast.model.command_results import Diff
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 _Stack = list[list["Change"]]
 
 
-class _Remembered(Generic[_T]):
+class _Cache(Generic[_T]):
     """What was asked for last; ``size`` tells how many changes are in one. For several threads."""
 
     def __init__(self, size: Callable[[_T], int]) -> None:
@@ -66,17 +66,17 @@ class _Remembered(Generic[_T]):
             self._changes = 0
 
 
-_SIDES = _Remembered[Side](lambda side: 1 + len(side.changes) + len(side.renamed))
-_STACKS = _Remembered[_Stack](lambda stack: 1 + sum(map(len, stack)))
+_SIDES = _Cache[SideChanges](lambda side: 1 + len(side.changes) + len(side.renamed))
+_STACKS = _Cache[_Stack](lambda stack: 1 + sum(map(len, stack)))
 
 
-def forget_all() -> None:
+def clear_caches() -> None:
     """Forget everything, as a test or a measurement wants it."""
     _SIDES.clear()
     _STACKS.clear()
 
 
-def decoded(tenant: str, changesets: Sequence[bytes]) -> _Stack:
+def decode_stack(tenant: str, changesets: Sequence[bytes]) -> _Stack:
     """`decode_changeset` of each; not to be changed, as others are given the same."""
     key = tenant, hash_bytes(b"".join(map(hash_bytes, changesets)))
     found = _STACKS.get(key)
@@ -86,7 +86,9 @@ def decoded(tenant: str, changesets: Sequence[bytes]) -> _Stack:
     return found
 
 
-def side(context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change] | None = None) -> Side:
+def compare(
+    context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change] | None = None
+) -> SideChanges:
     """How ``target`` differs from ``base``, renames told apart; ``changes`` if that is known but for those.
 
     Raises `NotFoundError` for a checkpoint that was forgotten.
@@ -98,53 +100,55 @@ def side(context: Context, base: CheckpointId, target: CheckpointId, changes: Se
     if found is None:
         if changes is None:
             made = diff(context, base, target)
-            found = Side(made.changes, made.renamed)
+            found = SideChanges(made.changes, made.renamed)
         else:
-            found = _told_apart(context, base, target, changes)
+            found = _detect_renames(context, base, target, changes)
         _SIDES.put(key, found)
     return found
 
 
-def fork_side(
+def compare_fork(
     context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change] | None = None
-) -> tuple[Side, frozenset[bytes]]:
-    """What a fork has done, as `side`, and the paths that it captures no more, of which it has done nothing."""
-    found = side(context, base, target, changes)
-    all_ = _all(found)
-    spared = only_uncaptured(context, target, all_)
+) -> tuple[SideChanges, frozenset[bytes]]:
+    """What a fork has done, as `compare`, and the paths that it captures no more, of which it has done nothing."""
+    found = compare(context, base, target, changes)
+    all_ = _all_changes(found)
+    spared = only_uncaptured_paths(context, target, all_)
     if spared:
-        found = _told_apart(context, base, target, [one for one in all_ if one.path not in spared])
+        found = _detect_renames(context, base, target, [one for one in all_ if one.path not in spared])
     return found, spared
 
 
-def production_side(context: Context, base: CheckpointId, target: CheckpointId) -> Side:
-    """What production has done, as `side`. What it captures no more has gone nowhere: nothing is taken for its new
+def compare_production(context: Context, base: CheckpointId, target: CheckpointId) -> SideChanges:
+    """What production has done, as `compare`. What it captures no more has gone nowhere: nothing is taken for its new
     name, so that what a fork has done to it is not brought to another file.
     """
-    found = side(context, base, target)
+    found = compare(context, base, target)
     if not found.renamed:
         return found
-    all_ = _all(found)
-    kept = only_uncaptured(context, target, all_)
+    all_ = _all_changes(found)
+    kept = only_uncaptured_paths(context, target, all_)
     if not any(one.before_path in kept for one in found.renamed):
         return found
-    rest = _told_apart(context, base, target, [one for one in all_ if one.path not in kept])
-    return Side(sorted([*rest.changes, *(one for one in all_ if one.path in kept)]), rest.renamed)
+    rest = _detect_renames(context, base, target, [one for one in all_ if one.path not in kept])
+    return SideChanges(sorted([*rest.changes, *(one for one in all_ if one.path in kept)]), rest.renamed)
 
 
-def _all(found: Side) -> list[Change]:
-    return sorted(by_path(found).values())
+def _all_changes(found: SideChanges) -> list[Change]:
+    return sorted(changes_by_path(found).values())
 
 
-def _told_apart(context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change]) -> Side:
+def _detect_renames(
+    context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change]
+) -> SideChanges:
     if not any(one.before is None for one in changes) or not any(one.after is None for one in changes):
-        return Side(changes)
+        return SideChanges(changes)
     from holdfast.engine.diffs.renames import detect
 
-    return Side(*detect(changes, Contents(context, Diff(base, target, changes, [], 0)).read_small))
+    return SideChanges(*detect(changes, DiffContents(context, Diff(base, target, changes, [], 0)).read_small))
 
 
-def bases(
+def find_bases(
     context: Context, ours: CheckpointId, theirs: CheckpointId, line: Lineage | None = None
 ) -> list[CheckpointId]:
     """The newest states that both hold the work of, the one recorded last first; ``line`` is the lineage of ``theirs``.

@@ -14,22 +14,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from holdfast.engine.history import operations
-from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.engine.history.revisions import resolve_name
-from holdfast.engine.merging import stacked_plan as stacked_merge
-from holdfast.engine.merging.three_way import Settled
-from holdfast.engine.merging.tree_merge import provenance, written
+from holdfast.engine.merging import stacked_plan
+from holdfast.engine.merging.three_way import Decision
+from holdfast.engine.merging.tree_merge import merge_provenance, store_contents
 from holdfast.model.entries import Entry
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import TakenIn
+from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.merging.reapply.resolver import FileRecord, Foreseen, Ladder
+    from holdfast.engine.merging.reapply.resolver import FileForecast, FileRecord, Ladder
     from holdfast.engine.merging.stacked_plan import MergePlan, Resolution
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId, Hash
 
 
-class Prepared(NamedTuple):
+class PreparedMerge(NamedTuple):
     """A merged state that no tree stands on yet, or why there is none."""
 
     plan: MergePlan
@@ -54,14 +54,14 @@ class Prepared(NamedTuple):
     differences: Mapping[bytes, tuple[str, str]] = MappingProxyType({})
     """For each file that is open, by `Overlap.path`, unless it was a dry run: what was changed in it here, and in the
     fork, as hunks of unified diffs. Empty for what is no text."""
-    foreseen: Mapping[bytes, Foreseen] = MappingProxyType({})
+    foreseen: Mapping[bytes, FileForecast] = MappingProxyType({})
     """In a dry run, for each file that is open, by `Overlap.path`: what the rungs of the ladder would do."""
 
 
-class Merged(NamedTuple):
+class ForkMerge(NamedTuple):
     """What merging did, or (``dry_run``) would do."""
 
-    prepared: Prepared
+    prepared: PreparedMerge
     restored: RestoreResult | None
     """What happened to the tree; None if nothing did."""
     dry_run: bool
@@ -83,23 +83,23 @@ def merge(
     resolutions: Mapping[bytes, Resolution] | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Merged:
+) -> ForkMerge:
     """Merge the state ``fork`` into the tree of the workspace.
 
     The tree is saved first. Files that overlap go through the ladder that ``ladder`` makes (most merges have none, and
     load none of its rungs), but for those that a person has decided: ``resolutions``, by `Overlap.path`. If anything is
-    open then, the tree is not touched, and the answer says what. A dry run asks nobody.
+    open then, the tree is not touched, and the answer says what. A dry run asks no agent.
 
     Raises `RefusedError`: ``unrelated``, ``stale`` or ``not_shown`` for a resolution, ``changed_meanwhile`` if another
     process changes the tree meanwhile, and as `operations.restore`.
     """
     ours = operations.save(context).checkpoint.id
-    who = provenance(context.settings.identity.author, message or f"merged {fork[:12]}")
+    who = merge_provenance(context.settings.identity.author, message or f"merged {fork[:12]}")
     prepared = prepare(context, ours, fork, who, ladder=ladder, resolutions=resolutions, dry_run=dry_run)
     restored = None
     if prepared.merged is not None and prepared.merged != ours:
         restored = operations.restore(context, prepared.merged, expected=ours, progress=progress)
-    return Merged(prepared, restored, dry_run)
+    return ForkMerge(prepared, restored, dry_run)
 
 
 def prepare(
@@ -112,14 +112,14 @@ def prepare(
     resolutions: Mapping[bytes, Resolution] | None = None,
     dry_run: bool = False,
     name: CheckpointId | None = None,
-) -> Prepared:
+) -> PreparedMerge:
     """Put ``fork`` and ``production`` together as a checkpoint of the workspace, ``name`` if it is given. Touches no
     tree.
 
     Takes the workspace's lock for the commit alone, not while the ladder works. Durable when it returns. Raises
     `RefusedError` (``unrelated``, ``vanished``), `NotFoundError`.
     """
-    plan = stacked_merge.plan(context, fork, production)
+    plan = stacked_plan.plan(context, fork, production)
     records: list[FileRecord] = []
     rungs: Ladder | None = None
     if plan.stacked.overlaps:
@@ -127,35 +127,35 @@ def prepare(
         settled, new, records = _settled(context, plan, resolutions or {}, rungs, dry_run=dry_run)
         if settled:
             since = [plan.base, *plan.also_bases]
-            plan = stacked_merge.plan(context, fork, production, since=since, settled=settled)
+            plan = stacked_plan.plan(context, fork, production, since=since, settled=settled)
     else:
         new: dict[Hash, bytes] = {}
-        _refuse_strangers(resolutions or {}, plan)
+        _refuse_unknown(resolutions or {}, plan)
     if dry_run:
-        return Prepared(plan, records, None, foreseen=_foreseen(context, plan, rungs))
+        return PreparedMerge(plan, records, None, foreseen=_foreseen(context, plan, rungs))
     if plan.overlapping:
-        return Prepared(plan, records, None, _shown(context, plan))
-    taken_in = TakenIn(fork, plan.base, record_of(records))
+        return PreparedMerge(plan, records, None, _shown(context, plan))
+    taken_in = MergeParent(fork, plan.base, encode_record(records))
     if not plan.stacked.plan.changes:
         # (A fork that production is in has no more than that to be remembered, and no state is its own ancestor.)
         if plan.base not in (fork, production):
-            context.catalog.note_taken_in(production, taken_in)
-        return Prepared(plan, records, production)
+            context.catalog.add_merge_parents(production, taken_in)
+        return PreparedMerge(plan, records, production)
     with context.lock():
-        merged = put_together(
+        merged = create_derived_checkpoint(
             context,
             production,
             plan.stacked.plan.changes,
             who,
             taken_in=taken_in,
-            content=written(context, new),
+            content=store_contents(context, new),
             name=name,
         )
-    return Prepared(plan, records, merged)
+    return PreparedMerge(plan, records, merged)
 
 
-def _foreseen(context: Context, plan: MergePlan, ladder: Ladder | None) -> dict[bytes, Foreseen]:
-    """What the ladder would do about what is open, by `Overlap.path`; nobody is asked."""
+def _foreseen(context: Context, plan: MergePlan, ladder: Ladder | None) -> dict[bytes, FileForecast]:
+    """What the ladder would do about what is open, by `Overlap.path`; no agent is asked."""
     if ladder is None or not plan.overlapping:
         return {}
     from holdfast.engine.merging.reapply.resolver import foresee
@@ -170,12 +170,12 @@ def _settled(
     ladder: Ladder | None,
     *,
     dry_run: bool,
-) -> tuple[dict[bytes, Settled], dict[Hash, bytes], list[FileRecord]]:
+) -> tuple[dict[bytes, Decision], dict[Hash, bytes], list[FileRecord]]:
     """What is decided of files that overlap, by hand or by the ladder; new content; and what became of each."""
-    from holdfast.engine.merging.reapply.resolver import decided, settle
+    from holdfast.engine.merging.reapply.resolver import reapply, record_decision
 
-    _refuse_strangers(resolutions, plan)
-    settled: dict[bytes, Settled] = {}
+    _refuse_unknown(resolutions, plan)
+    settled: dict[bytes, Decision] = {}
     new: dict[Hash, bytes] = {}
     records: list[FileRecord] = []
     for one in plan.stacked.overlaps:
@@ -186,23 +186,23 @@ def _settled(
 
             shown = last_shown(context.store, context.workspace.id, one.path)
             manual_resolution.check(one, resolution, shown, context.settings.merge.max_bytes)
-            settled[one.path] = Settled(resolution.prefer, manual_resolution.entry(one, resolution))
-            records.append(decided(one, settled[one.path]))
+            settled[one.path] = Decision(resolution.prefer, manual_resolution.resolved_entry(one, resolution))
+            records.append(record_decision(one, settled[one.path]))
             content = None if resolution.prefer is not None else resolution.content
         elif dry_run:
             continue
         else:
-            found = settle(context, plan, one, ladder)
+            found = reapply(context, plan, one, ladder)
             records.append(found.record)
             content = found.content
             if found.answered:
-                settled[one.path] = Settled(None, _entry(one.mode, content))
+                settled[one.path] = Decision(None, _entry(one.mode, content))
         if content is not None:
             new[hash_bytes(content)] = content
     return settled, new, records
 
 
-def _refuse_strangers(resolutions: Mapping[bytes, Resolution], plan: MergePlan) -> None:
+def _refuse_unknown(resolutions: Mapping[bytes, Resolution], plan: MergePlan) -> None:
     for path in resolutions.keys() - {one.path for one in plan.stacked.overlaps}:
         raise UsageError(
             f"{display(path)} does not overlap, so there is nothing to decide",
@@ -212,7 +212,7 @@ def _refuse_strangers(resolutions: Mapping[bytes, Resolution], plan: MergePlan) 
 
 
 def _shown(context: Context, plan: MergePlan) -> dict[bytes, tuple[str, str]]:
-    """What is open, for whoever is to decide it. What they were shown is noted: they may decide that, and no more."""
+    """What is open, for the person who is to decide it. What was shown is noted: that may be decided, and no more."""
     from holdfast.engine.merging.reapply.answer_queue import note_shown, sweep
     from holdfast.engine.merging.reapply.manual_resolution import differences
 
@@ -232,7 +232,7 @@ def _entry(mode: int | None, content: bytes | None) -> Entry | None:
     return Entry(hash_bytes(content), len(content), mode)
 
 
-def record_of(records: Sequence[FileRecord]) -> str:
+def encode_record(records: Sequence[FileRecord]) -> str:
     """As a merge's record keeps what became of each file; empty for nothing to say."""
     return json.dumps({"files": [one.to_json() for one in records]}) if records else ""
 
@@ -242,7 +242,7 @@ def record_of(records: Sequence[FileRecord]) -> str:
 _WORKSPACE = re.compile(r"[0-9a-f]{16}\Z")
 
 
-class Source(NamedTuple):
+class MergeSource(NamedTuple):
     """What is to be merged."""
 
     state: CheckpointId
@@ -252,7 +252,7 @@ class Source(NamedTuple):
     """What the fork has in its directory, and neither a checkpoint nor the workspace that it is merged into."""
 
 
-def find(opener: Opener, into: Context, name: str) -> Source:
+def find_source(opener: Opener, into: Context, name: str) -> MergeSource:
     """The state that ``name`` means. What a fork's directory holds is saved first.
 
     In this order: the id of a workspace, a checkpoint of any workspace, a directory that a fork is in. Raises
@@ -264,7 +264,7 @@ def find(opener: Opener, into: Context, name: str) -> Source:
     if known is not None:
         return _newest(into, opener.open_known(known.id), f"the fork {name}")
     try:
-        return Source(resolve_name(into, name), f"the checkpoint {name}")
+        return MergeSource(resolve_name(into, name), f"the checkpoint {name}")
     except NotFoundError:
         if not os.path.isdir(name):
             raise
@@ -272,12 +272,12 @@ def find(opener: Opener, into: Context, name: str) -> Source:
     return _newest(into, context, f"the fork {display(context.workspace.path)}")
 
 
-def _newest(into: Context, context: Context, called: str) -> Source:
+def _newest(into: Context, context: Context, called: str) -> MergeSource:
     from holdfast.engine.history.operations import save
-    from holdfast.engine.history.status import only_there
+    from holdfast.engine.history.status import only_in_directory
 
     if context.workspace.id == into.workspace.id:
         raise RefusedError("a workspace cannot be merged into itself", code="itself")
     made = save(context)
-    missed = only_there(context.workspace.path, into.workspace.path, made.not_captured)
-    return Source(made.checkpoint.id, called, missed)
+    missed = only_in_directory(context.workspace.path, into.workspace.path, made.not_captured)
+    return MergeSource(made.checkpoint.id, called, missed)

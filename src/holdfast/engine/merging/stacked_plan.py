@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.engine.merging import three_way
-from holdfast.engine.merging.deltas import bases, decoded, fork_side, production_side
-from holdfast.engine.merging.three_way import WORDS, Conflict, Plan, Settled
+from holdfast.engine.merging.deltas import compare_fork, compare_production, decode_stack, find_bases
+from holdfast.engine.merging.three_way import CONFLICT_TEXTS, Decision, MergeConflict, ThreeWayPlan
 from holdfast.model.entries import Change, Entry
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import Hash, hash_bytes
@@ -21,7 +21,7 @@ from holdfast.store.manifests import manifest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from holdfast.engine.merging.three_way import Prefer, Side, Why
+    from holdfast.engine.merging.three_way import ConflictKind, Prefer, SideChanges
     from holdfast.engine.opening.context import Context
     from holdfast.model.ids import CheckpointId
     from holdfast.store.catalog.merge_parents import Lineage
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 # What is to become of each file when a fork's stack of small changes comes onto a production that has gone on.
 #
 # The classification of a stacked merge (docs/guide/merge.md has the table): per file, by what either side has made of
-# it since the fork point, and per changeset of the fork. Where nobody else has touched a file, its last version counts,
-# and no state in between is looked at; for one that both have changed, the small changes that led to the fork's version
-# are told one by one, so that each can be applied anew. Pure: nothing here reads a tree or a store.
+# it since the fork point, and per changeset of the fork. Where no other side has touched a file, its last version
+# counts, and no state in between is looked at; for one that both have changed, the small changes that led to the fork's
+# version are told one by one, so that each can be applied anew. Pure: nothing here reads a tree or a store.
 
 Kind = Literal["one_sided", "clean", "identical", "overlapping"]
 """What becomes of a file: one side alone has touched it, and has its way; both have, in ways that do not meet (content
@@ -47,8 +47,8 @@ _Versions = dict[bytes, "list[tuple[int, Entry | None]]"]
 _NOTHING: tuple[Hash, int] = (Hash(b""), -1)
 
 
-class Filed(NamedTuple):
-    """One path that somebody has touched."""
+class FileOutcome(NamedTuple):
+    """One path that either side has touched."""
 
     path: bytes
     kind: Kind
@@ -57,7 +57,7 @@ class Filed(NamedTuple):
     """Whether it was there at the fork point."""
 
 
-class Small(NamedTuple):
+class SmallChange(NamedTuple):
     """What one changeset of the fork has done to one file."""
 
     number: int
@@ -71,26 +71,26 @@ class Overlap(NamedTuple):
 
     path: bytes
     """Where what becomes of it is to be: under its new name, if one side has renamed it."""
-    conflict: Conflict
+    conflict: MergeConflict
     base_path: bytes
     base: Entry | None
     """What it was at the fork point; None if it was not there."""
     production: Entry | None
     fork: Entry | None
-    small: Sequence[Small]
+    small: Sequence[SmallChange]
     """The changes of its content on the fork, the oldest first: one, `whole`, if they cannot be told apart."""
     numbers: Sequence[int]
     """Which changesets have touched it."""
 
     @property
-    def why(self) -> Why:
+    def why(self) -> ConflictKind:
         """In which way both have changed it."""
         return self.conflict.why
 
     @property
-    def whole(self) -> Small:
+    def whole(self) -> SmallChange:
         """All that the fork has done to it, as one."""
-        return Small(0, self.base, self.fork)
+        return SmallChange(0, self.base, self.fork)
 
     @property
     def mode(self) -> int | None:
@@ -119,7 +119,7 @@ class Overlap(NamedTuple):
 
 
 class Resolution(NamedTuple):
-    """What a person, or whoever speaks for one, has decided of one file."""
+    """What a person, or a program in a person's name, has decided of one file."""
 
     prefer: Prefer | None = None
     """As production (``ours``) or the fork (``theirs``) has it, whatever that is."""
@@ -129,20 +129,20 @@ class Resolution(NamedTuple):
     """For what it was decided: `Overlap.version`. None: what was shown last."""
 
 
-class Stacked(NamedTuple):
+class StackedMerge(NamedTuple):
     """What would become of production."""
 
-    plan: Plan
+    plan: ThreeWayPlan
     """How the merged state differs from production, and what is in conflict."""
-    files: Sequence[Filed]
-    """Every path that somebody has touched, sorted."""
+    files: Sequence[FileOutcome]
+    """Every path that either side has touched, sorted."""
     overlaps: Sequence[Overlap]
     """Those that overlap, sorted; with what was settled already."""
     sets: Sequence[Sequence[tuple[bytes, Kind]]]
     """By changeset, the oldest first: what becomes of each path that it has touched."""
 
 
-def final(stack: Sequence[Sequence[Change]]) -> list[Change]:
+def compose(stack: Sequence[Sequence[Change]]) -> list[Change]:
     """What a stack of changesets (the newest last) has done in all, sorted by path.
 
     From the last to the first: of each path the latest version is kept, and what it was before the earliest. A path
@@ -157,19 +157,19 @@ def final(stack: Sequence[Sequence[Change]]) -> list[Change]:
 
 
 def classify(
-    production: Side,
-    fork: Side,
+    production: SideChanges,
+    fork: SideChanges,
     stack: Sequence[Sequence[Change]],
     *,
     prefer: Prefer | None = None,
-    settled: Mapping[bytes, Settled] | None = None,
-) -> Stacked:
+    settled: Mapping[bytes, Decision] | None = None,
+) -> StackedMerge:
     """What becomes of each file; both sides are against the fork point, and ``stack`` leads from there to ``fork``.
 
     ``prefer`` and ``settled`` as `three_way.plan` has them.
     """
     plan = three_way.plan(production, fork, prefer=prefer, settled=settled)
-    ours, theirs = three_way.by_path(production), three_way.by_path(fork)
+    ours, theirs = three_way.changes_by_path(production), three_way.changes_by_path(fork)
     conflicts = [*plan.conflicts, *plan.settled]
     our_names = {one.path: one.before_path for one in production.renamed}
     their_names = {one.path: one.before_path for one in fork.renamed}
@@ -183,18 +183,18 @@ def classify(
         overlapping |= {path for path in (conflict.path, conflict.there, base) if path in ours or path in theirs}
         overlaps.append(_overlap(conflict, base, ours, theirs, versions))
     merged = {change.path: change.after for change in plan.changes}
-    kinds: dict[bytes, Filed] = {}
+    kinds: dict[bytes, FileOutcome] = {}
     for path in sorted(ours.keys() | theirs.keys()):
         kinds[path] = _filed(path, ours.get(path), theirs.get(path), merged, path in overlapping)
     sets: list[list[tuple[bytes, Kind]]] = [
         [(change.path, kinds[change.path].kind) for change in changes if change.path in kinds] for changes in stack
     ]
-    return Stacked(plan, list(kinds.values()), sorted(overlaps, key=lambda one: one.path), sets)
+    return StackedMerge(plan, list(kinds.values()), sorted(overlaps, key=lambda one: one.path), sets)
 
 
-def not_deleted(paths: Iterable[bytes], side: Side) -> list[bytes]:
+def kept_paths(paths: Iterable[bytes], side: SideChanges) -> list[bytes]:
     """Those of ``paths``, which were there at the fork point, that ``side`` has left where they were; sorted."""
-    changes = three_way.by_path(side)
+    changes = three_way.changes_by_path(side)
     return sorted(path for path in paths if path not in changes or changes[path].after is not None)
 
 
@@ -204,21 +204,21 @@ def _filed(
     theirs: Change | None,
     merged: Mapping[bytes, Entry | None],
     overlapping: bool,
-) -> Filed:
+) -> FileOutcome:
     by: Who = "both" if ours and theirs else "production" if ours else "fork"
     existed = (ours or theirs or Change(path, None, None)).before is not None
     if overlapping:
-        return Filed(path, "overlapping", by, existed)
+        return FileOutcome(path, "overlapping", by, existed)
     here = ours.after if ours else theirs.before if theirs else None
     found = merged.get(path, here)
     if ours and theirs:
-        return Filed(path, "identical" if ours.after == theirs.after else "clean", by, existed)
+        return FileOutcome(path, "identical" if ours.after == theirs.after else "clean", by, existed)
     wanted = here if ours else theirs.after if theirs else None
-    return Filed(path, "one_sided" if found == wanted else "clean", by, existed)
+    return FileOutcome(path, "one_sided" if found == wanted else "clean", by, existed)
 
 
 def _overlap(
-    conflict: Conflict,
+    conflict: MergeConflict,
     base: bytes,
     ours: Mapping[bytes, Change],
     theirs: Mapping[bytes, Change],
@@ -231,7 +231,7 @@ def _overlap(
         for number, after in versions.get(path, ()):
             touched.setdefault(number, []).append(after)
     return Overlap(
-        path=conflict.landing(base),
+        path=conflict.merged_path(base),
         conflict=conflict,
         base_path=base,
         base=began,
@@ -242,18 +242,18 @@ def _overlap(
     )
 
 
-def _small(base: Entry | None, fork: Entry | None, touched: Mapping[int, Sequence[Entry | None]]) -> list[Small]:
+def _small(base: Entry | None, fork: Entry | None, touched: Mapping[int, Sequence[Entry | None]]) -> list[SmallChange]:
     """The changes of a file's content that lead from ``base`` to ``fork``; ``touched`` has by changeset what it was
     after that, under its new name and under its old one.
     """
-    found: list[Small] = []
+    found: list[SmallChange] = []
     now = base
     for number in sorted(touched):
         after = next((one for one in touched[number] if one is not None), None)
         if _content(after) != _content(now):
-            found.append(Small(number, now, after))
+            found.append(SmallChange(number, now, after))
         now = after
-    return found if found and _content(now) == _content(fork) else [Small(0, base, fork)]
+    return found if found and _content(now) == _content(fork) else [SmallChange(0, base, fork)]
 
 
 def _versions(stack: Sequence[Sequence[Change]]) -> _Versions:
@@ -279,7 +279,7 @@ def _after(path: bytes, one: Mapping[bytes, Change], other: Mapping[bytes, Chang
     return change.after if change is not None else _before(path, other, other)
 
 
-class Counts(NamedTuple):
+class FileCounts(NamedTuple):
     """How many files become what. Each file of either side, and of the fork point, is counted once."""
 
     apply_theirs: int
@@ -289,7 +289,7 @@ class Counts(NamedTuple):
     deletes: int
     """Deleted by the fork."""
     unchanged: int
-    """Touched by nobody."""
+    """Touched by neither side."""
     overlapping: int
     """Whose changes are to be applied anew."""
     identical: int
@@ -307,8 +307,8 @@ class MergePlan(NamedTuple):
     """Further such states, if both have taken in parts of each other."""
     changesets: int
     """How many the fork has made since."""
-    stacked: Stacked
-    counts: Counts
+    stacked: StackedMerge
+    counts: FileCounts
     uncaptured: Sequence[bytes] = ()
     """What the fork captures no more, such as what it has begun to ignore, and has not deleted: it stays as production
     has it. Sorted.
@@ -347,26 +347,26 @@ def plan(
     production: CheckpointId,
     *,
     since: Sequence[CheckpointId] | None = None,
-    settled: Mapping[bytes, Settled] | None = None,
+    settled: Mapping[bytes, Decision] | None = None,
 ) -> MergePlan:
     """What merging the state ``fork`` into the state ``production`` would do.
 
-    ``since`` are the newest states that both hold (`bases`), if they are known already. ``settled`` decides overlapping
-    files, by `Overlap.path`. Raises `NotFoundError` for a checkpoint that was forgotten, `RefusedError` (code
-    ``unrelated``) if the two have no state in common.
+    ``since`` are the newest states that both hold (`find_bases`), if they are known already. ``settled`` decides
+    overlapping files, by `Overlap.path`. Raises `NotFoundError` for a checkpoint that was forgotten, `RefusedError`
+    (code ``unrelated``) if the two have no state in common.
     """
     catalog = context.catalog
     theirs = catalog.lineage(fork)
-    found = bases(context, production, fork, theirs) if since is None else since
+    found = find_bases(context, production, fork, theirs) if since is None else since
     stack = _stack(context, theirs, found[0], fork)
-    ours = production_side(context, found[0], production)
-    line, spared = fork_side(context, found[0], fork, final(stack))
+    ours = compare_production(context, found[0], production)
+    line, spared = compare_fork(context, found[0], fork, compose(stack))
     stacked = classify(ours, line, stack, settled=settled)
     for other in found[1:]:
-        stacked = also_since(context, stacked, other, production, fork, settled=settled or {})
+        stacked = add_base(context, stacked, other, production, fork, settled=settled or {})
     files = catalog.checkpoint(found[0]).total_files
     counts = _counts(stacked, files)
-    stays = not_deleted(spared, ours)
+    stays = kept_paths(spared, ours)
     return MergePlan(found[0], production, fork, found[1:], len(stack), stacked, counts, stays)
 
 
@@ -388,7 +388,7 @@ def _stack(context: Context, line: Lineage, base: CheckpointId, fork: Checkpoint
         at = parent
     stored = context.catalog.changesets(steps)
     kept = [name for name in steps if name in stored and name != at]
-    recorded = dict(zip(kept, decoded(context.store.tenant, [stored[name] for name in kept]), strict=True))
+    recorded = dict(zip(kept, decode_stack(context.store.tenant, [stored[name] for name in kept]), strict=True))
     stack: list[list[Change]] = []
     for name in reversed(steps):
         before = base if name == at else line[name].parent
@@ -402,19 +402,19 @@ def _stack(context: Context, line: Lineage, base: CheckpointId, fork: Checkpoint
     return stack
 
 
-def also_since(
+def add_base(
     context: Context,
-    stacked: Stacked,
+    stacked: StackedMerge,
     base: CheckpointId,
     production: CheckpointId,
     fork: CheckpointId,
     *,
     prefer: Prefer | None = None,
-    settled: Mapping[bytes, Settled],
-) -> Stacked:
+    settled: Mapping[bytes, Decision],
+) -> StackedMerge:
     """``stacked`` with what would become of it from another state in common: where the two differ, that overlaps."""
-    ours = production_side(context, base, production)
-    theirs, _ = fork_side(context, base, fork)
+    ours = compare_production(context, base, production)
+    theirs, _ = compare_fork(context, base, fork)
     other = classify(ours, theirs, [], prefer=prefer, settled=settled)
     first = {change.path: change.after for change in stacked.plan.changes}
     second = {change.path: change.after for change in other.plan.changes}
@@ -434,27 +434,27 @@ def also_since(
     conflicts, done = list(stacked.plan.conflicts), list(stacked.plan.settled)
     overlaps = list(stacked.overlaps)
     for path in sorted(doubtful):
-        conflict = Conflict(path, path, "bases")
+        conflict = MergeConflict(path, path, "bases")
         one, two = here.get(path), there.get(path)
         overlaps.append(Overlap(path, conflict, path, since.get(path), one, two, [], []))
-        decided = settled.get(path, None if prefer is None else Settled(prefer))
+        decided = settled.get(path, None if prefer is None else Decision(prefer))
         (conflicts if decided is None else done).append(conflict)
         if decided is not None:
             after = {"ours": one, "theirs": two, None: decided.entry}[decided.prefer]
             if after != one:
                 changes.append(Change(path, one, after))
     files = {one.path: one for one in stacked.files}
-    files |= {path: Filed(path, "overlapping", "both", path in since) for path in doubtful}
+    files |= {path: FileOutcome(path, "overlapping", "both", path in since) for path in doubtful}
     sets: list[list[tuple[bytes, Kind]]] = [[(path, files[path].kind) for path, _ in one] for one in stacked.sets]
-    return Stacked(
-        Plan(sorted(changes), sorted(conflicts), sorted(done)),
+    return StackedMerge(
+        ThreeWayPlan(sorted(changes), sorted(conflicts), sorted(done)),
         [files[path] for path in sorted(files)],
         sorted(overlaps, key=lambda one: one.path),
         sets,
     )
 
 
-def _counts(stacked: Stacked, at_fork_point: int) -> Counts:
+def _counts(stacked: StackedMerge, at_fork_point: int) -> FileCounts:
     apply_theirs = keep = deletes = identical = 0
     merged = {change.path: change.after for change in stacked.plan.changes}
     for one in stacked.files:
@@ -468,7 +468,7 @@ def _counts(stacked: Stacked, at_fork_point: int) -> Counts:
             else:
                 apply_theirs += 1
     unchanged = at_fork_point - sum(one.existed for one in stacked.files)
-    return Counts(apply_theirs, keep, deletes, unchanged, len(stacked.plan.conflicts), identical)
+    return FileCounts(apply_theirs, keep, deletes, unchanged, len(stacked.plan.conflicts), identical)
 
 
 def to_json(plan: MergePlan) -> dict[str, Any]:
@@ -508,22 +508,22 @@ def overlap_json(one: Overlap) -> dict[str, Any]:
         "changeset_count": len(one.numbers),
         "changesets": list(one.numbers),
         "why": one.why,
-        "detail": detail(one),
+        "detail": describe(one),
         "version": one.version,
         "can_reapply": one.is_applicable,
     }
 
 
-_DONE: dict[Why, str] = {
+_DONE: dict[ConflictKind, str] = {
     "both_added": "Added in {them} and, not the same, in production.",
     "deleted_here": "Modified in {them} and deleted in production.",
     "deleted_there": "Deleted in {them} and modified in production.",
 }
 
 
-def detail(one: Overlap) -> str:
+def describe(one: Overlap) -> str:
     """Who has changed it, for people: ``Modified in changesets Δ3, Δ4 and in production.``"""
     names = ", ".join(f"Δ{number}" for number in one.numbers)
     them = f"changeset{'s' if len(one.numbers) > 1 else ''} {names}" if names else "the fork"
     said = _DONE.get(one.why, "Modified in {them} and in production.").format(them=them)
-    return said if one.why in ("content", *_DONE) else f"{said[:-1]}: {WORDS[one.why]}."
+    return said if one.why in ("content", *_DONE) else f"{said[:-1]}: {CONFLICT_TEXTS[one.why]}."

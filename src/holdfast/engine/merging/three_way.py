@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Why = Literal[
+ConflictKind = Literal[
     "content",
     "mode",
     "type",
@@ -36,7 +36,7 @@ it, and not the same; one has changed or renamed what the other has deleted; bot
 side is a directory on the other; the two have several states in common, and it depends on which of them is looked at
 what has changed."""
 
-WORDS: dict[Why, str] = {
+CONFLICT_TEXTS: dict[ConflictKind, str] = {
     "content": "changed on both sides",
     "mode": "permissions changed on both sides",
     "type": "a file on one side, a link on the other",
@@ -52,8 +52,8 @@ WORDS: dict[Why, str] = {
 Prefer = Literal["ours", "theirs"]
 
 
-class Settled(NamedTuple):
-    """What somebody has decided of one conflict."""
+class Decision(NamedTuple):
+    """What was decided of one conflict."""
 
     prefer: Prefer | None = None
     """As this side has it, whatever that is."""
@@ -61,50 +61,54 @@ class Settled(NamedTuple):
     """Without ``prefer``: what the file is to be, None for no file."""
 
 
-class Side(NamedTuple):
+class SideChanges(NamedTuple):
     """What one side has done since the base; a renamed file is in ``renamed`` alone, as `Diff` has it."""
 
     changes: Sequence[Change]
     renamed: Sequence[Renamed] = ()
 
 
-class Conflict(NamedTuple):
+class MergeConflict(NamedTuple):
     """A file that both sides have changed, so that only a person can say what is to become of it."""
 
     path: bytes
     """Where it is here, or was."""
     there: bytes
     """Where it is on the other side, or was: the same path, unless it was renamed."""
-    why: Why
+    why: ConflictKind
 
-    def landing(self, base: bytes) -> bytes:
+    def merged_path(self, base: bytes) -> bytes:
         """Where what becomes of it is to be, if it was at ``base`` when the two parted: under its new name."""
         return self.there if self.path == base else self.path
 
 
-class Plan(NamedTuple):
+class ThreeWayPlan(NamedTuple):
     """How the merged state differs from ours."""
 
     changes: Sequence[Change]
     """From ours to the merged state, sorted by path; nothing for what is in conflict."""
-    conflicts: Sequence[Conflict]
+    conflicts: Sequence[MergeConflict]
     """Sorted by path. Those that were settled by preferring a side are not among them."""
-    settled: Sequence[Conflict] = ()
+    settled: Sequence[MergeConflict] = ()
     """Those that were."""
 
 
 def plan(
-    ours: Side, theirs: Side, *, prefer: Prefer | None = None, settled: Mapping[bytes, Settled] | None = None
-) -> Plan:
+    ours: SideChanges,
+    theirs: SideChanges,
+    *,
+    prefer: Prefer | None = None,
+    settled: Mapping[bytes, Decision] | None = None,
+) -> ThreeWayPlan:
     """What merging ``theirs`` into ``ours`` would do, both sides against the same base.
 
     With ``prefer`` a conflict is settled in favour of that side, but for a file where the other side has a directory.
-    ``settled`` decides single ones, by the path at which they land (see `Conflict.landing`).
+    ``settled`` decides single ones, by the path at which they land (see `MergeConflict.merged_path`).
     """
     return _Merge(ours, theirs, prefer, settled or {}).plan()
 
 
-def merged_entry(base: Entry | None, ours: Entry | None, theirs: Entry | None) -> Entry | Why | None:
+def merged_entry(base: Entry | None, ours: Entry | None, theirs: Entry | None) -> Entry | ConflictKind | None:
     """What one path is to hold (None: nothing), or why that cannot be told."""
     if theirs in (base, ours):
         return ours
@@ -133,21 +137,23 @@ def _pick(base: T, ours: T, theirs: T) -> T | None:
 class _Merge:
     """One plan in the making."""
 
-    def __init__(self, ours: Side, theirs: Side, prefer: Prefer | None, settled: Mapping[bytes, Settled]) -> None:
-        self._ours, self._our_names = by_path(ours), {one.before_path: one for one in ours.renamed}
-        self._theirs, self._their_names = by_path(theirs), {one.before_path: one for one in theirs.renamed}
-        self._prefer = None if prefer is None else Settled(prefer)
+    def __init__(
+        self, ours: SideChanges, theirs: SideChanges, prefer: Prefer | None, settled: Mapping[bytes, Decision]
+    ) -> None:
+        self._ours, self._our_names = changes_by_path(ours), {one.before_path: one for one in ours.renamed}
+        self._theirs, self._their_names = changes_by_path(theirs), {one.before_path: one for one in theirs.renamed}
+        self._prefer = None if prefer is None else Decision(prefer)
         self._by_hand = settled
         self._here: dict[bytes, Entry | None] = {path: change.before for path, change in self._theirs.items()}
-        """What is here at every path that somebody touched."""
+        """What is here at every path that either side touched."""
         self._here |= {path: change.after for path, change in self._ours.items()}
         self._merged = dict(self._here)
         """What it is to hold; as it is here, until it is decided."""
         self._decided: set[bytes] = set()
-        self._conflicts: list[Conflict] = []
-        self._settled: list[Conflict] = []
+        self._conflicts: list[MergeConflict] = []
+        self._settled: list[MergeConflict] = []
 
-    def plan(self) -> Plan:
+    def plan(self) -> ThreeWayPlan:
         for path in sorted(self._their_names.keys() & self._ours.keys()):
             self._renamed_there(path)
         for path in sorted(self._our_names.keys() & self._theirs.keys() - self._decided):
@@ -158,10 +164,10 @@ class _Merge:
         self._clear_the_way()
         here = self._here
         changes = [Change(path, here[path], entry) for path, entry in self._merged.items() if here[path] != entry]
-        return Plan(sorted(changes), sorted(self._conflicts), sorted(self._settled))
+        return ThreeWayPlan(sorted(changes), sorted(self._conflicts), sorted(self._settled))
 
     def _their(self, path: bytes) -> Entry | None:
-        """What is at ``path`` there; it has been touched by somebody."""
+        """What is at ``path`` there; one of the sides has touched it."""
         change = self._theirs.get(path)
         return self._ours[path].before if change is None else change.after
 
@@ -177,12 +183,12 @@ class _Merge:
         if not same and (there.path in self._ours or (here is not None and here.path in self._theirs)):
             return
         if here is not None and not same:
-            self._conflict(Conflict(here.path, there.path, "renamed_apart"), path)
+            self._conflict(MergeConflict(here.path, there.path, "renamed_apart"), path)
         elif here is not None:
             self._decide(there.path, merged_entry(there.before, here.after, there.after))
             self._decided.add(path)
         elif (ours := self._ours[path].after) is None:
-            self._conflict(Conflict(path, there.path, "deleted_here"), path)
+            self._conflict(MergeConflict(path, there.path, "deleted_here"), path)
         else:
             self._follow(path, there.path, path, merged_entry(there.before, ours, there.after))
 
@@ -193,31 +199,31 @@ class _Merge:
         if here.path in self._theirs:
             return
         if theirs is None:
-            self._conflict(Conflict(here.path, path, "deleted_there"), path)
+            self._conflict(MergeConflict(here.path, path, "deleted_there"), path)
         else:
             self._follow(here.path, here.path, path, merged_entry(here.before, here.after, theirs))
 
-    def _follow(self, ours: bytes, to: bytes, there: bytes, found: Entry | Why | None) -> None:
+    def _follow(self, ours: bytes, to: bytes, there: bytes, found: Entry | ConflictKind | None) -> None:
         """Put what becomes of a file that one side has renamed where it is to be."""
         if isinstance(found, str):
-            self._conflict(Conflict(ours, to if to != ours else there, found), there)
+            self._conflict(MergeConflict(ours, to if to != ours else there, found), there)
             return
         if to != ours:
             self._merged[ours] = None
         self._merged[to] = found
         self._decided |= {ours, to, there}
 
-    def _decide(self, path: bytes, found: Entry | Why | None) -> None:
+    def _decide(self, path: bytes, found: Entry | ConflictKind | None) -> None:
         self._decided.add(path)
         if isinstance(found, str):
-            self._conflict(Conflict(path, path, found), path)
+            self._conflict(MergeConflict(path, path, found), path)
         else:
             self._merged[path] = found
 
-    def _conflict(self, conflict: Conflict, base: bytes) -> None:
+    def _conflict(self, conflict: MergeConflict, base: bytes) -> None:
         paths = {conflict.path, conflict.there, base}
         self._decided |= paths
-        landing = conflict.landing(base)
+        landing = conflict.merged_path(base)
         settled = self._by_hand.get(landing, self._prefer)
         for path in paths & self._merged.keys():
             self._merged[path] = (
@@ -242,10 +248,10 @@ class _Merge:
             if clashing:
                 there.discard(path)
                 self._merged[path] = None
-                self._conflicts.append(Conflict(clashing[0], path, "in_the_way"))
+                self._conflicts.append(MergeConflict(clashing[0], path, "in_the_way"))
 
 
-def by_path(side: Side) -> dict[bytes, Change]:
+def changes_by_path(side: SideChanges) -> dict[bytes, Change]:
     """What a side has done, a rename as a deletion and an addition."""
     changes = [(change.path, change) for change in side.changes]
     changes += [(one.before_path, Change(one.before_path, one.before, None)) for one in side.renamed]

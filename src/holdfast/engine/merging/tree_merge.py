@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.history import operations
 from holdfast.engine.history.checkpoint import make_room
-from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.content import SMALL_BLOB_BYTES
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import TakenIn
+from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.merging.three_way import Plan, Prefer
+    from holdfast.engine.merging.three_way import Prefer, ThreeWayPlan
     from holdfast.engine.opening.context import Context
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.blobs.content_writer import Written
+    from holdfast.store.blobs.content_writer import WrittenBlobs
 
 _MOST_SAID = 4000
 """Characters of a command that a merged state tells of."""
@@ -38,27 +38,27 @@ def plan_merge(
     theirs: CheckpointId,
     *,
     prefer: Prefer | None = None,
-) -> tuple[Plan, list[bytes]]:
+) -> tuple[ThreeWayPlan, list[bytes]]:
     """What would become of ``ours`` by all that ``theirs`` has done since the first of ``bases``, and what ``theirs``
     only captures no more: that stays. Changes nothing.
 
-    ``bases`` are the states that both hold, as `holdfast.engine.merging.deltas.bases` finds them: a file of which
+    ``bases`` are the states that both hold, as `holdfast.engine.merging.deltas.find_bases` finds them: a file of which
     several tell different things is in conflict. Raises `NotFoundError` for a checkpoint that was forgotten.
     """
     from holdfast.engine.merging import stacked_plan
-    from holdfast.engine.merging.deltas import fork_side, production_side
-    from holdfast.engine.merging.stacked_plan import also_since
+    from holdfast.engine.merging.deltas import compare_fork, compare_production
+    from holdfast.engine.merging.stacked_plan import add_base
 
     base, *also = bases
-    line, spared = fork_side(context, base, theirs)
-    here = production_side(context, base, ours)
+    line, spared = compare_fork(context, base, theirs)
+    here = compare_production(context, base, ours)
     found = stacked_plan.classify(here, line, [], prefer=prefer)
     for other in also:
-        found = also_since(context, found, other, ours, theirs, prefer=prefer, settled={})
-    return found.plan, stacked_plan.not_deleted(spared, here)
+        found = add_base(context, found, other, ours, theirs, prefer=prefer, settled={})
+    return found.plan, stacked_plan.kept_paths(spared, here)
 
 
-def written(context: Context, new: Mapping[Hash, bytes]) -> Written:
+def store_contents(context: Context, new: Mapping[Hash, bytes]) -> WrittenBlobs:
     """Store content that no state has yet; what was stored already costs nothing."""
     make_room(context, 0)
     writer = context.store.writer()
@@ -74,12 +74,12 @@ def written(context: Context, new: Mapping[Hash, bytes]) -> Written:
         raise
 
 
-def provenance(author: str, message: str, command: str = "") -> Provenance:
+def merge_provenance(author: str, message: str, command: str = "") -> Provenance:
     """Who has merged what and why, as a record of it can hold that: a command may be long, and no text."""
     return Provenance(author, message, display(os.fsencode(command))[:_MOST_SAID])
 
 
-class Merged(NamedTuple):
+class TreeMerge(NamedTuple):
     """What merging did, or (``dry_run``) would do."""
 
     base: CheckpointId
@@ -87,7 +87,7 @@ class Merged(NamedTuple):
     ours: CheckpointId
     """The state before."""
     theirs: CheckpointId
-    plan: Plan
+    plan: ThreeWayPlan
     restored: RestoreResult | None
     """What happened to the tree; None if nothing did: a dry run, conflicts, or nothing to do."""
     uncaptured: Sequence[bytes] = ()
@@ -109,7 +109,7 @@ def merge_into(
     dry_run: bool = False,
     bring: Callable[[CheckpointId, CheckpointId], RestoreResult] | None = None,
     whole: bool = False,
-) -> Merged:
+) -> TreeMerge:
     """Bring what ``theirs`` has done since the first of ``bases`` into the tree of the workspace.
 
     ``bring(merged, ours)`` brings the tree, which is as ``ours``, to the state that is to come of it (None: by
@@ -121,11 +121,11 @@ def merge_into(
     ours, base = operations.save(context).checkpoint.id, bases[0]
     plan, spared = plan_merge(context, bases, ours, theirs, prefer=prefer)
     restored = None
-    taken_in = TakenIn(theirs, base) if whole else None
+    taken_in = MergeParent(theirs, base) if whole else None
     if plan.changes and not plan.conflicts and not dry_run:
         with context.lock():
-            merged = put_together(context, ours, plan.changes, provenance, taken_in=taken_in)
+            merged = create_derived_checkpoint(context, ours, plan.changes, provenance, taken_in=taken_in)
         restored = operations.restore(context, merged, expected=ours) if bring is None else bring(merged, ours)
     elif taken_in is not None and not plan.conflicts and not dry_run and base not in (ours, theirs):
-        context.catalog.note_taken_in(ours, taken_in)
-    return Merged(base, ours, theirs, plan, restored, spared)
+        context.catalog.add_merge_parents(ours, taken_in)
+    return TreeMerge(base, ours, theirs, plan, restored, spared)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.history import operations
 from holdfast.engine.history.checkpoint import make_room_for
-from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.entries import Change, file_entry, symlink_entry
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from holdfast.model.content import Progress
     from holdfast.model.entries import Entry, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.blobs.content_writer import Written
+    from holdfast.store.blobs.content_writer import WrittenBlobs
 
 MOST_FILES = 100_000
 
 
-class Write(NamedTuple):
+class PlannedWrite(NamedTuple):
     """A file, or a symbolic link, that is to be there afterwards."""
 
     path: bytes
@@ -45,7 +45,7 @@ class Write(NamedTuple):
     """Its content is the target of a symbolic link."""
 
 
-class Carried(NamedTuple):
+class WrittenPlan(NamedTuple):
     """What became of a plan."""
 
     before: CheckpointId
@@ -60,20 +60,20 @@ class Carried(NamedTuple):
 
 def carry_out(
     context: Context,
-    writes: Sequence[Write],
+    writes: Sequence[PlannedWrite],
     deletes: Sequence[bytes],
     provenance: Provenance,
     *,
     source: CheckpointId | None = None,
     progress: Progress | None = None,
-) -> Carried:
+) -> WrittenPlan:
     """Bring the workspace from its present state to that with ``writes`` and without
     ``deletes``. The present state is saved first.
 
     ``source``: what is given by its hash has to be in this checkpoint. A path to delete that is not there is among the
     errors. Raises `EscapeError` for a path that is never allowed, `UsageError` for a plan that contradicts itself,
     `NotFoundError` (code ``no_blob``) for content that is not stored, `RefusedError` (``in_the_way``) where a file
-    would have to be a directory too, or somebody changes the tree meanwhile (``changed_meanwhile``).
+    would have to be a directory too, or another process changes the tree meanwhile (``changed_meanwhile``).
     """
     _check(writes, deletes)
     sizes = _sizes(context, writes, source)
@@ -96,13 +96,13 @@ def carry_out(
             if present.get(path) != after
         ]
         if not changes:
-            return Carried(ours.id, ours.id, None, errors)
-        state = put_together(context, ours.id, changes, provenance, content=written)
+            return WrittenPlan(ours.id, ours.id, None, errors)
+        state = create_derived_checkpoint(context, ours.id, changes, provenance, content=written)
     restored = operations.restore(context, state, expected=ours.id, progress=progress)
-    return Carried(ours.id, state, restored, [*errors, *restored.skipped])
+    return WrittenPlan(ours.id, state, restored, [*errors, *restored.skipped])
 
 
-def _check(writes: Sequence[Write], deletes: Sequence[bytes]) -> None:
+def _check(writes: Sequence[PlannedWrite], deletes: Sequence[bytes]) -> None:
     if len(writes) + len(deletes) > MOST_FILES:
         raise UsageError(f"a plan has at most {MOST_FILES} files", hint="send several, one after the other")
     paths = [write.path for write in writes]
@@ -122,7 +122,7 @@ def _check(writes: Sequence[Write], deletes: Sequence[bytes]) -> None:
             raise UsageError(f"{display(write.path)} cannot be a link to that: a target has 1 to 4095 bytes, no NUL")
 
 
-def _sizes(context: Context, writes: Sequence[Write], source: CheckpointId | None) -> Mapping[Hash, int]:
+def _sizes(context: Context, writes: Sequence[PlannedWrite], source: CheckpointId | None) -> Mapping[Hash, int]:
     """How large what is stored already is; raises `NotFoundError` for what is not."""
     hashes = {_hash_of(write) for write in writes if write.stored}
     if not hashes:
@@ -142,7 +142,7 @@ def _sizes(context: Context, writes: Sequence[Write], source: CheckpointId | Non
     return found
 
 
-def _hash_of(write: Write) -> Hash:
+def _hash_of(write: PlannedWrite) -> Hash:
     from holdfast.model.ids import Hash
 
     return Hash(write.content)
@@ -176,7 +176,7 @@ def _left(path: bytes) -> NotCaptured:
     return NotCaptured(path, "it is not there to be deleted, or no checkpoint holds it")
 
 
-def _store(context: Context, writes: Sequence[Write]) -> tuple[Written, list[tuple[Hash, int] | None]]:
+def _store(context: Context, writes: Sequence[PlannedWrite]) -> tuple[WrittenBlobs, list[tuple[Hash, int] | None]]:
     """Store the contents that are given; hash and size of each, None for one that is stored already."""
     writer = context.store.writer()
     added: list[tuple[Hash, int] | None] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 
-from holdfast.engine.opening.home import LOCK, UNDO_LOG, WATCH_SOCKET, folder_in
+from holdfast.engine.opening.home import LOCK, UNDO_LOG, WATCH_SOCKET, workspace_folder
 from holdfast.files.linux.process_lock import exclusive
 from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.errors import HoldfastError, LockedError, StorageError
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
     from holdfast.store.store import Store
     from holdfast.undo.service import UndoService
 
 
-class Shared(Protocol):
+class StoreContext(Protocol):
     """What the use-cases work with that are about a whole home. A `Context` is one, too."""
 
     @property
@@ -45,7 +45,7 @@ class Shared(Protocol):
         """The settings in force; what concerns a home, no workspace's own file can set."""
         ...
 
-    def folder_of(self, workspace: Workspace) -> bytes:
+    def folder_of(self, workspace: WorkspaceRow) -> bytes:
         """The folder in the home that belongs to a workspace."""
         ...
 
@@ -57,9 +57,9 @@ class HomeContext(NamedTuple):
     settings: Settings
     home: bytes
 
-    def folder_of(self, workspace: Workspace) -> bytes:
+    def folder_of(self, workspace: WorkspaceRow) -> bytes:
         """See `Shared.folder_of`."""
-        return folder_in(self.home, workspace)
+        return workspace_folder(self.home, workspace)
 
 
 class Context:
@@ -73,7 +73,7 @@ class Context:
     def __init__(
         self,
         *,
-        workspace: Workspace,
+        workspace: WorkspaceRow,
         make_tree: Callable[[], Tree],
         store: Store,
         settings: Settings,
@@ -94,10 +94,11 @@ class Context:
         self.misconfigured = misconfigured
         """What is wrong with the workspace's own file, if it is not obeyed: then nothing is to be deleted by rules."""
         self.undo_log: UndoService | None = None
-        """The undo log, for as long as this process has reached it (`holdfast.engine.opening.undo_log.reached`)."""
+        """The undo log, for as long as this process has reached it (`holdfast.engine.opening.undo_log.open_service`).
+        """
         self.recovery_failed = False
         """What a killed keeper left could not be rolled back, and that was said
-        (`holdfast.engine.opening.undo_log.recover`)."""
+        (`holdfast.engine.opening.undo_log.recover_log`)."""
 
     @property
     def tree(self) -> Tree:
@@ -116,7 +117,7 @@ class Context:
         """The home that the workspace is remembered in."""
         return os.path.dirname(os.path.dirname(self.folder))
 
-    def folder_of(self, workspace: Workspace) -> bytes:
+    def folder_of(self, workspace: WorkspaceRow) -> bytes:
         """See `Shared.folder_of`."""
         return os.path.join(os.path.dirname(self.folder), workspace.id.encode())
 
@@ -135,9 +136,9 @@ class Context:
             what=f"the workspace {display(self.workspace.path)}",
         ):
             if not as_found and self.undo_log is None and (log := self._half_done()) is not None:
-                from holdfast.engine.opening.undo_log import recover
+                from holdfast.engine.opening.undo_log import recover_log
 
-                recover(self, log, noted=True)
+                recover_log(self, log, noted=True)
             yield
 
     def recover(self) -> None:
@@ -146,10 +147,10 @@ class Context:
         process has the workspace's lock.
         """
         if (log := self._half_done()) is not None:
-            from holdfast.engine.opening.undo_log import recover
+            from holdfast.engine.opening.undo_log import recover_log
 
             with suppress(LockedError), self.lock(0, as_found=True):
-                recover(self, log, noted=False)
+                recover_log(self, log, noted=False)
 
     def event(
         self,
@@ -203,38 +204,38 @@ T = TypeVar("T")
 _LOG = Log(__name__)
 
 
-def freeing(context: Shared, work: Callable[[], T]) -> T:
+def retry_with_reserve(context: StoreContext, work: Callable[[], T]) -> T:
     """Do ``work``, which frees room; if the disk is too full for it, once more with the ballast given up."""
     try:
         done = work()
     except StorageError:
-        if not context.store.give_way():
+        if not context.store.release_reserve():
             raise
         _LOG.info("the disk is full: using what was kept back for that")
         done = work()
-    context.store.lay_ballast()
+    context.store.restore_reserve()
     return done
 
 
 @contextmanager
-def with_ballast(context: Shared) -> Generator[None]:
+def with_disk_reserve(context: StoreContext) -> Generator[None]:
     """For what must not fail because of a full disk, and cannot simply be done again (a restore, an undo): if the disk
     is full, the ballast is given up before, and what is left of its room is taken back afterwards.
     """
-    gave_way = context.store.give_way()
+    gave_way = context.store.release_reserve()
     if gave_way:
         _LOG.info("the disk is full: using what was kept back for that")
     try:
         yield
     finally:
         if gave_way:
-            context.store.lay_ballast()
+            context.store.restore_reserve()
 
 
 # What a checkpoint changed against its parent, and what the parent says of that which cannot be read now.
 
 
-def changes_of(context: Context, checkpoint: Checkpoint) -> list[Change]:
+def checkpoint_changes(context: Context, checkpoint: Checkpoint) -> list[Change]:
     """The changeset of ``checkpoint``, sorted by path; for one without a parent, everything it holds as added."""
     from holdfast.store.codecs.changeset import decode_changeset
     from holdfast.store.manifests import manifest
@@ -244,20 +245,20 @@ def changes_of(context: Context, checkpoint: Checkpoint) -> list[Change]:
 
 
 class SavedState:
-    """What the stored manifest ``root`` holds: see `holdfast.files.tree.Saved`."""
+    """What the stored manifest ``root`` holds: see `holdfast.files.tree.SavedManifest`."""
 
     def __init__(self, context: Context, root: Hash) -> None:
         self._store = context.store
         self._root = root
 
     def entries(self, path: bytes) -> Iterator[tuple[bytes, Entry]]:
-        """See `Saved.entries`."""
+        """See `SavedManifest.entries`."""
         from holdfast.store.manifests import manifest
 
         return manifest.iterate(self._store.pages, self._root, path)
 
     def read(self, path: bytes, limit: int) -> bytes | None:
-        """See `Saved.read`."""
+        """See `SavedManifest.read`."""
         return read_saved(self._store, self._root, path, limit)
 
 
@@ -277,7 +278,7 @@ def read_saved(store: Store, root: Hash, path: bytes, limit: int) -> bytes | Non
     return bytes(found[:limit])
 
 
-def saved_in(context: Context, checkpoint: Checkpoint | None) -> SavedState | None:
+def saved_state(context: Context, checkpoint: Checkpoint | None) -> SavedState | None:
     """For `Tree.scan`: what ``checkpoint`` holds; None if there is no checkpoint."""
     return None if checkpoint is None else SavedState(context, checkpoint.root)
 
@@ -285,39 +286,39 @@ def saved_in(context: Context, checkpoint: Checkpoint | None) -> SavedState | No
 # What a command has of the watcher that runs beside it: its answers, and its holding still. Where there is none, that
 # costs one look, and nothing is imported.
 
-_DO_IT_OURSELVES = frozenset(("watcher_gone", "too_long", "workspace_gone"))
+_UNANSWERED = frozenset(("watcher_gone", "too_long", "workspace_gone"))
 """Codes of errors after which a command does what it had asked the watcher for: it may know where a directory was moved
 that the watcher misses.
 """
 
 
-def watcher_of(context: Context) -> WatchClient | None:
+def connect_watcher(context: Context) -> WatchClient | None:
     """The watcher of a workspace, for the caller to close; None if none is running, or it gives no sign of life."""
     if not os.path.lexists(os.path.join(context.folder, WATCH_SOCKET)):
         return None
-    from holdfast.engine.opening.watch_client import answering
+    from holdfast.engine.opening.watch_client import connect_answering
 
-    return answering(context.folder, context.settings.watch.answer_timeout)
+    return connect_answering(context.folder, context.settings.watch.answer_timeout)
 
 
-def by_watcher(context: Context, ask: Callable[[WatchClient], T]) -> T | None:
+def ask_watcher(context: Context, ask: Callable[[WatchClient], T]) -> T | None:
     """What a running watcher answers; None if there is none, or the work is to be done without it after all."""
-    watcher = watcher_of(context)
+    watcher = connect_watcher(context)
     if watcher is None:
         return None
     try:
         with watcher:
             return ask(watcher)
     except HoldfastError as error:
-        if error.code not in _DO_IT_OURSELVES:
+        if error.code not in _UNANSWERED:
             raise
         return None
 
 
 @contextmanager
-def paused(context: Context) -> Generator[None]:
+def pause_watcher(context: Context) -> Generator[None]:
     """Keep a watcher from saving the half-way states of a change to the tree, for the length of the block."""
-    watcher = watcher_of(context)
+    watcher = connect_watcher(context)
     if watcher is None:
         yield
         return

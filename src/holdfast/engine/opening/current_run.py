@@ -1,7 +1,7 @@
 """Holdfast inside of a run: what is supervised may not write the home, so the run's launcher, outside, does it.
 
 The launcher answers on a socket in the workspace's folder, in the messages of the watcher, and nothing but
-`checkpoint`: it adds to what is kept, and changes no tree. Whoever asks to go back, or to let go of something, has to
+`checkpoint`: it adds to what is kept, and changes no tree. A command that goes back, or lets go of something, has to
 do so from outside: what is recorded never has a say in the record.
 """
 
@@ -13,26 +13,26 @@ from holdfast.model.errors import RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.engine.opening.context import Context, Shared
-    from holdfast.model.command_results import CheckpointResult, Request
+    from holdfast.engine.opening.context import Context, StoreContext
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 
 RUN_VARIABLE = b"HOLDFAST_RUN"
 """In the environment of all that runs: the id of the run."""
 
 
-def socket_of(run: str) -> bytes:
+def run_socket(run: str) -> bytes:
     """The name of the socket in the workspace's folder where the launcher of a run answers."""
     return b"run-" + os.fsencode(run)
 
 
-def current_run(context: Shared) -> str | None:
+def current_run(context: StoreContext) -> str | None:
     """The id of the run that this process belongs to and that keeps it from writing the home; None if there is none."""
     run = os.environb.get(RUN_VARIABLE, b"")
-    # (A variable is easily inherited, or invented. Who may write needs nobody.)
+    # (A variable is easily inherited, or invented. A process that may write needs no launcher.)
     return os.fsdecode(run) if run.isalnum() and context.store.catalog.database.read_only else None
 
 
-def refuse_hidden(home: bytes) -> None:
+def refuse_hidden_home(home: bytes) -> None:
     """Raise `RefusedError` if this process belongs to a run that is kept apart from the home."""
     if RUN_VARIABLE not in os.environb or not os.path.isdir(home) or os.listdir(home):
         return
@@ -44,7 +44,7 @@ def refuse_hidden(home: bytes) -> None:
         )
 
 
-def forbid_inside_run(context: Shared, what: str) -> None:
+def forbid_inside_run(context: StoreContext, what: str) -> None:
     """Raise `RefusedError` if this process belongs to a run: ``what`` is asked for outside of it."""
     run = current_run(context)
     if run is not None:
@@ -55,20 +55,20 @@ def forbid_inside_run(context: Shared, what: str) -> None:
         )
 
 
-def checkpoint_outside(context: Context, request: Request) -> CheckpointResult | None:
+def checkpoint_by_launcher(context: Context, request: CheckpointRequest) -> CheckpointResult | None:
     """Have the launcher of the run that this process belongs to take a checkpoint; None if it belongs to none.
 
-    Raises `RefusedError` if nobody is there to be asked: what a run has left running has no launcher any more.
+    Raises `RefusedError` if no launcher is there to be asked: what a run has left running has no launcher any more.
     """
     run = current_run(context)
     if run is None:
         return None
     from holdfast.engine.opening.watch_client import connect
 
-    launcher = connect(context.folder, name=socket_of(run))
+    launcher = connect(context.folder, name=run_socket(run))
     if launcher is None:
         raise RefusedError(
-            f"nobody takes this checkpoint: the run {run}, to which this process belongs, is over, or elsewhere",
+            f"no launcher takes this checkpoint: the run {run}, to which this process belongs, is over, or elsewhere",
             hint="do it from another terminal, or `holdfast watch` saves by itself",
             code="inside_run",
         )

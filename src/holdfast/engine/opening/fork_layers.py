@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.bridge.mount.overlayfs import Attributes
-    from holdfast.files.scan.overlay_layer import Layer
+    from holdfast.files.scan.overlay_layer import UpperLayer
     from holdfast.model.entries import Entry
     from holdfast.store.store import Store
 
@@ -30,7 +30,7 @@ _PAUSE: Final = 0.02
 
 
 class LowerState:
-    """The checkpoint that a fork was made from, as its mount shows it: see `holdfast.files.index.index_seed.Lower`."""
+    """The checkpoint that a fork was made from, as its mount shows it (`holdfast.files.index.index_seed.LowerTree`)."""
 
     def __init__(self, store: Store, note: ForkNote) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class LowerState:
         self.changed_ns = note.changed_at * 1000
 
     def entries(self, path: bytes) -> Iterator[tuple[bytes, Entry, int]]:
-        """See `Lower.entries`."""
+        """See `LowerTree.entries`."""
         from holdfast.bridge.checkpoint_tree import number_of_file
         from holdfast.bridge.mount.overlayfs import inode_of_lower
         from holdfast.store.manifests import manifest
@@ -54,43 +54,43 @@ class LowerState:
                 position += 1
 
     def entry(self, path: bytes) -> Entry | None:
-        """See `Lower.entry`."""
+        """See `LowerTree.entry`."""
         from holdfast.store.manifests import manifest
 
         return manifest.get(self._store.pages, self.root, path)
 
     def read(self, path: bytes, limit: int) -> bytes | None:
-        """See `Lower.read`."""
+        """See `LowerTree.read`."""
         from holdfast.engine.opening.context import read_saved
 
         return read_saved(self._store, self.root, path, limit)
 
 
-def overlay_of(folder: bytes) -> bytes:
+def overlay_path(folder: bytes) -> bytes:
     """The directory of the layers, in the folder of the workspace."""
     return os.path.join(folder, OVERLAY)
 
 
-def lower_of(folder: bytes) -> bytes:
+def lower_path(folder: bytes) -> bytes:
     """Where the checkpoint is mounted, as long as it takes to mount the overlay."""
-    return os.path.join(overlay_of(folder), b"lower")
+    return os.path.join(overlay_path(folder), b"lower")
 
 
-def upper_of(folder: bytes) -> bytes:
+def upper_path(folder: bytes) -> bytes:
     """What was changed."""
-    return os.path.join(overlay_of(folder), b"upper")
+    return os.path.join(overlay_path(folder), b"upper")
 
 
-def work_of(folder: bytes) -> bytes:
+def work_path(folder: bytes) -> bytes:
     """Where overlayfs prepares changes."""
-    return os.path.join(overlay_of(folder), b"work")
+    return os.path.join(overlay_path(folder), b"work")
 
 
 def make_layers(folder: bytes, note: ForkNote) -> None:
     """Make the directories of the layers where they are not there. Raises `StorageError`."""
-    upper = upper_of(folder)
+    upper = upper_path(folder)
     try:
-        for path in (os.path.dirname(upper), lower_of(folder), work_of(folder)):
+        for path in (os.path.dirname(upper), lower_path(folder), work_path(folder)):
             with suppress(FileExistsError):
                 os.mkdir(path, 0o700)
         with suppress(FileExistsError):
@@ -101,28 +101,28 @@ def make_layers(folder: bytes, note: ForkNote) -> None:
         raise StorageError(f"cannot make {display(upper)}: {error.strerror}", hint=room_hint(error)) from error
 
 
-def merged_of(folder: bytes) -> bytes:
+def merged_path(folder: bytes) -> bytes:
     """Where all of the fork is mounted while it is made a plain directory."""
-    return os.path.join(overlay_of(folder), b"merged")
+    return os.path.join(overlay_path(folder), b"merged")
 
 
-def layer_of(store: Store, folder: bytes, note: ForkNote) -> Layer:
+def fork_layer(store: Store, folder: bytes, note: ForkNote) -> UpperLayer:
     """What a `LocalTree` has to know of the fork."""
-    from holdfast.files.scan.overlay_layer import Layer
+    from holdfast.files.scan.overlay_layer import UpperLayer
 
-    return Layer(upper_of(folder), note.attributes, LowerState(store, note), os.path.join(folder, LAYER))
+    return UpperLayer(upper_path(folder), note.attributes, LowerState(store, note), os.path.join(folder, LAYER))
 
 
 def is_mounted(folder: bytes, directory: bytes) -> bool:
     """True if the fork whose workspace has this ``folder`` is mounted on ``directory``, served or not."""
     try:
         # The root of an overlay has the inode number and the birth of that of its upper layer, and not the device.
-        upper, seen = os.stat(upper_of(folder)), os.lstat(directory)
+        upper, seen = os.stat(upper_path(folder)), os.lstat(directory)
         return (
             stat.S_ISDIR(seen.st_mode)
             and upper.st_dev != seen.st_dev
             and upper.st_ino == seen.st_ino
-            and birth_time(upper_of(folder)) == birth_time(directory)
+            and birth_time(upper_path(folder)) == birth_time(directory)
         )
     except OSError:
         return False
@@ -155,8 +155,8 @@ def refuse_unmounted(folder: bytes, directory: bytes) -> None:
     raise RefusedError(message, hint=f"`holdfast mount {shown}` mounts it again", code="not_mounted")
 
 
-def taken(folder: bytes) -> int | None:
-    """The lock of whoever serves the fork, as an open file to be kept; None if another process has it."""
+def claim_layers(folder: bytes) -> int | None:
+    """The lock of the process that serves the fork, as an open file to be kept; None if another process has it."""
     path = os.path.join(folder, FORK_LOCK)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     for left in reversed(range(_TRIES)):
@@ -167,7 +167,7 @@ def taken(folder: bytes) -> int | None:
             if not left:
                 os.close(fd)
                 return None
-            time.sleep(_PAUSE)  # it may be somebody who just looks whether it is held
+            time.sleep(_PAUSE)  # it may be a process that just looks whether it is held
     with suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
@@ -198,7 +198,7 @@ class ForkNote(NamedTuple):
     pin: int
     """Of the catalog: keeps that."""
     changed_at: int
-    """Of all that nobody has changed, in microseconds since 1970."""
+    """Of all that is unchanged, in microseconds since 1970."""
     uid: int
     gid: int
     root_permissions: int
@@ -213,19 +213,19 @@ _KINDS = dict.fromkeys(("pin", "changed_at", "uid", "gid", "root_permissions", "
 )
 
 
-def pinned_for(path: bytes) -> str:
+def pin_reason(path: bytes) -> str:
     """What the pin of the fork with the directory ``path`` says that it is for."""
     return f"the fork {display(path)}"
 
 
-def write(folder: bytes, note: ForkNote) -> None:
+def write_note(folder: bytes, note: ForkNote) -> None:
     """Put the note in place, atomic and durable; replaces an earlier one. Raises `StorageError`."""
     import json
 
     _FILE.write(folder, json.dumps(note._asdict()).encode() + b"\n")
 
 
-def read(folder: bytes) -> ForkNote | None:
+def read_note(folder: bytes) -> ForkNote | None:
     """The note; None if the workspace is no fork by mount. Raises `FormatError` if it is damaged or too new."""
     if not os.path.lexists(os.path.join(folder, FORK_NOTE)):
         return None
@@ -235,15 +235,15 @@ def read(folder: bytes) -> ForkNote | None:
     try:
         return _decode(body)
     except (ValueError, TypeError, RecursionError) as error:
-        raise _FILE.bad(folder, f"says something else than it should: {error}") from error
+        raise _FILE.damaged_error(folder, f"says something else than it should: {error}") from error
 
 
-def remove(folder: bytes) -> None:
+def remove_note(folder: bytes) -> None:
     """Take the note away: the workspace is a plain directory. Durable. Raises `StorageError`."""
     _FILE.remove(folder)
 
 
-def has_become(note: ForkNote, path: bytes) -> bool:
+def is_plain_directory(note: ForkNote, path: bytes) -> bool:
     """True if the directory at ``path`` is the plain one that has the fork's content."""
     with suppress(OSError):
         about = os.lstat(path)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.model.config.settings import Settings
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
 def default_home(environ: Mapping[str, str]) -> bytes:
@@ -47,7 +47,7 @@ def forks_directory(home: bytes, settings: Settings) -> bytes:
 
 
 def make_private(path: bytes) -> None:
-    """Make the directory ``path`` with mode 0700 if there is none; refuse one that belongs to somebody else."""
+    """Make the directory ``path`` with mode 0700 if there is none; refuse one that belongs to another user."""
     try:
         if not os.path.isdir(path):
             _make_durably(path)
@@ -100,7 +100,7 @@ RESTORE_JOURNAL = b"restore"
 """There while a restore is under way: docs/formats/restore-journal.md."""
 UNDO_NOTE = b"undoing"
 """There while steps are taken back and the history does not know it yet: docs/formats/undo-note.md."""
-TOLD = b"told"
+CREDENTIALS_REPORTED = b"told"
 """Which files of credentials the user was told of: docs/formats/told.md."""
 GIT_HEADS = b"heads"
 """Where HEAD of a repository stood when states were saved: docs/formats/git-heads.md."""
@@ -109,7 +109,7 @@ UNDO_LOG = b"undo"
 FORK_NOTE = b"fork"
 """There if the workspace is a fork by mount: docs/formats/mounted-fork.md."""
 FORK_LOCK = b"fork.lock"
-"""Held by whoever serves such a fork, for as long as it lives; the file holds its pid."""
+"""Held by the process that serves such a fork, for as long as it lives; the file holds its pid."""
 OVERLAY = b"overlay"
 """The directory of such a fork's layers."""
 LAYER = b"layer"
@@ -122,7 +122,7 @@ WATCH_LOCK = b"watch.lock"
 """Held by the one watcher of the workspace for as long as it lives; the file holds its pid."""
 
 
-def folder_in(home: bytes, workspace: Workspace) -> bytes:
+def workspace_folder(home: bytes, workspace: WorkspaceRow) -> bytes:
     """The folder of a workspace in the home."""
     return os.path.join(home, b"workspaces", workspace.id.encode())
 
@@ -132,15 +132,15 @@ def folder_in(home: bytes, workspace: Workspace) -> bytes:
 # workspace's id (docs/formats/places.md). One may be out of date: what was begun by it counts only if the catalog says
 # the same.
 
-_PLACES = b"places"
+_WORKSPACE_LINKS = b"places"
 _ID_LETTERS = frozenset(b"0123456789abcdef")
 
 
-def note_place(home: bytes, workspace: Workspace) -> None:
-    """Note where the workspace is, for `folder_noted`. Best effort."""
-    link, name = _place(home, workspace.path), workspace.id.encode()
+def remember_folder(home: bytes, workspace: WorkspaceRow) -> None:
+    """Note where the workspace is, for `remembered_folder`. Best effort."""
+    link, name = _link_of(home, workspace.path), workspace.id.encode()
     try:
-        if _read_place(link) == name:
+        if _read_link(link) == name:
             return
         os.makedirs(os.path.dirname(link), 0o700, exist_ok=True)
         new = link + b".new-" + name
@@ -152,17 +152,17 @@ def note_place(home: bytes, workspace: Workspace) -> None:
         return
 
 
-def folder_noted(home: bytes, root: bytes) -> bytes | None:
+def remembered_folder(home: bytes, root: bytes) -> bytes | None:
     """The folder of the workspace that is noted to be at ``root``."""
-    name = _read_place(_place(home, root))
+    name = _read_link(_link_of(home, root))
     return os.path.join(home, b"workspaces", name) if name and _ID_LETTERS.issuperset(name) else None
 
 
-def _place(home: bytes, root: bytes) -> bytes:
-    return os.path.join(home, _PLACES, hash_bytes(root).hex().encode())
+def _link_of(home: bytes, root: bytes) -> bytes:
+    return os.path.join(home, _WORKSPACE_LINKS, hash_bytes(root).hex().encode())
 
 
-def _read_place(link: bytes) -> bytes | None:
+def _read_link(link: bytes) -> bytes | None:
     try:
         return os.readlink(link)
     except OSError:
@@ -174,7 +174,7 @@ def _read_place(link: bytes) -> bytes | None:
 _MAX_LOG_BYTES = 1 << 20
 
 
-def open_log(folder: bytes, name: bytes) -> int:
+def open_process_log(folder: bytes, name: bytes) -> int:
     """Open the log ``name`` of a process that goes on by itself: mode 0600, begun anew when it has grown beyond 1 MiB.
 
     Raises `StorageError`.
@@ -189,7 +189,7 @@ def open_log(folder: bytes, name: bytes) -> int:
         raise StorageError(f"cannot open {display(path)}: {error.strerror}") from error
 
 
-# Which directories may become a workspace: not the ones that nobody means.
+# Which directories may become a workspace: not the ones that are hardly meant.
 
 _SYSTEM = frozenset(
     b"/bin /boot /dev /etc /home /lib /lib32 /lib64 /media /mnt /opt /proc /root /run /sbin /snap /srv /sys /tmp /usr "
@@ -212,7 +212,7 @@ def check_root(path: bytes, *, home: bytes, user_home: bytes | None, force: bool
         if real == kernel or real.startswith(kernel + b"/"):
             raise RefusedError(f"{display(real)} belongs to the kernel; there is nothing to remember in it")
     refuse_own(real, home)
-    reason = _unlikely(real, user_home)
+    reason = _reason_against(real, user_home)
     if reason is not None and not force:
         raise RefusedError(
             f"{display(real)} is {reason}; remembering all of it is hardly what you mean",
@@ -228,7 +228,7 @@ def refuse_own(real: bytes, home: bytes) -> None:
         raise RefusedError(f"{display(real)} is Holdfast's own home; it never captures itself")
 
 
-def _unlikely(real: bytes, user_home: bytes | None) -> str | None:
+def _reason_against(real: bytes, user_home: bytes | None) -> str | None:
     if real == b"/":
         return "the root of the file system"
     if user_home is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections import deque
 from contextlib import suppress
 
 from holdfast.engine.opening.home import DISK, OWN_MOUNT, ROOT_BIRTH
@@ -14,14 +13,17 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.paths import MERGED, display
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
     from holdfast.engine.opening.context import Context
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
+
+
+_LOG = Log(__name__)
 
 
 # Whether the file system that a workspace was on is there: a device number alone is soon another's.
@@ -107,7 +109,7 @@ def _uuid(directory: bytes) -> str:
 
 # Whether a workspace is a mount of its own, a disk or a container's volume: then whatever is mounted there is it.
 #
-# It is noted where somebody says what the workspace is, and not by a visit: one that comes before the disk is mounted,
+# It is noted where a user says what the workspace is, and not by a visit: one that comes before the disk is mounted,
 # as after a restart, must not make a stranger of that disk.
 
 
@@ -141,16 +143,13 @@ def is_overlaid(folder: bytes, root: bytes) -> bool:
         return False
 
 
-_LOG = Log(__name__)
-
-
-def recognise(
+def recognise_workspace(
     catalog: Catalog,
-    folder_of: Callable[[Workspace], bytes],
+    folder_of: Callable[[WorkspaceRow], bytes],
     root: bytes,
     *,
-    check: Callable[[Workspace], None] | None = None,
-) -> Workspace | None:
+    check: Callable[[WorkspaceRow], None] | None = None,
+) -> WorkspaceRow | None:
     """The workspace at exactly ``root``, its record brought up to date if the directory was moved or made again.
 
     ``folder_of`` gives a workspace's folder in the home. Raises `EscapeError`, and notes nothing, if a part of ``root``
@@ -166,15 +165,15 @@ def recognise(
     if (
         by_identity is not None
         and by_identity.path != root
-        and not (found is not None and _is(found) and may_be(folder_of(found), root))
-        and not _is(by_identity)
-        and may_be(folder_of(by_identity), root)
+        and not (found is not None and _is_same_directory(found) and could_be(folder_of(found), root))
+        and not _is_same_directory(by_identity)
+        and could_be(folder_of(by_identity), root)
     ):
         found = by_identity
     if found is None:
         return None
     noted = (found.path, found.device, found.inode) == (root, about.st_dev, about.st_ino)
-    if not noted or not may_be(folder_of(found), root):
+    if not noted or not could_be(folder_of(found), root):
         if check is not None and found.path == root:
             check(found)
         other = catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
@@ -191,22 +190,22 @@ def recognise(
         if overlaid:
             _remember_birth(folder_of(found), root)  # its disk is what the overlay is mounted over
         else:
-            remember(folder_of(found), root)
+            remember_root(folder_of(found), root)
     elif not is_disk_remembered(folder_of(found)):
         remember_disk(folder_of(found), root)  # it is older than this file
     return found
 
 
-def is_as_noted(folder: bytes, workspace: Workspace) -> bool:
+def is_unchanged(folder: bytes, workspace: WorkspaceRow) -> bool:
     """True if the directory that the record names is there, and still the one that it means, as far as can be told;
     ``folder`` is the workspace's own in the home. Notes nothing.
     """
-    return _is(workspace) and may_be(folder, workspace.path)
+    return _is_same_directory(workspace) and could_be(folder, workspace.path)
 
 
-def _is(workspace: Workspace) -> bool:
+def _is_same_directory(workspace: WorkspaceRow) -> bool:
     """True if the directory that the record names is still the one that it means."""
-    if workspace.path != seen_at(workspace.path):
+    if workspace.path != last_seen_path(workspace.path):
         return False
     try:
         about = _look_at(workspace.path)
@@ -226,9 +225,9 @@ def _look_at(root: bytes) -> os.stat_result:
         os.close(fd)
 
 
-def remember(folder: bytes, root: bytes) -> None:
+def remember_root(folder: bytes, root: bytes) -> None:
     """Note in the workspace's ``folder`` when the directory ``root`` was born, and on which file system it is. Best
-    effort: see `may_be` and `is_disk_there`.
+    effort: see `could_be` and `is_disk_there`.
     """
     remember_disk(folder, root)
     _remember_birth(folder, root)
@@ -249,25 +248,25 @@ def _remember_birth(folder: bytes, root: bytes) -> None:
         return
 
 
-def may_be(folder: bytes, root: bytes) -> bool:
+def could_be(folder: bytes, root: bytes) -> bool:
     """False if the directory ``root`` is surely not the one that was noted, though its inode number is the same.
 
     True where nothing was noted or the file system does not keep such times: then the number alone must do.
     """
-    noted = _noted(folder)
+    noted = _noted_birth(folder)
     return noted is None or _birth_time(root) in (None, noted)
 
 
-def is_copied(folder: bytes, workspace: Workspace) -> bool:
+def is_copied(folder: bytes, workspace: WorkspaceRow) -> bool:
     """Whether even the directory above the root, which was there first, is younger than the root that was noted, and
     than the workspace: all of it was copied, or brought back from a backup, as it is with a home. (The root alone does
     not tell: a snapshot of btrfs is born with its source.)
     """
-    noted, above = _noted(folder), _birth_time(os.path.dirname(workspace.path))
+    noted, above = _noted_birth(folder), _birth_time(os.path.dirname(workspace.path))
     return noted is not None and above is not None and above > max(noted, workspace.created_at * 1000)
 
 
-def _noted(folder: bytes) -> int | None:
+def _noted_birth(folder: bytes) -> int | None:
     try:
         return int(read_regular(os.path.join(folder, ROOT_BIRTH), 32) or b"")
     except (OSError, ValueError):
@@ -287,12 +286,14 @@ def _birth_time(path: bytes) -> int | None:
 # a fork, what is mounted over any, and the empty mount point of one that is not mounted.
 
 
-def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool, anew: bool) -> None:
+def check_fork_directory(
+    catalog: Catalog, folder: bytes, workspace: WorkspaceRow, *, by_mount: bool, anew: bool
+) -> None:
     """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
-    path is not what was made for that. Any other workspace may be made again at its path by whoever has it; what
+    path is not what was made for that. Any other workspace may be made again at its path by its user; what
     `refuse_other_mount` refuses is the workspace ``anew`` only.
 
-    An empty directory is let through, which is filled by whoever opens the session, and one in a home that was copied
+    An empty directory is let through, which the session fills when it is opened, and one in a home that was copied
     as a whole; and so is what a promotion that was killed as it swapped has put there: that has its own proof of what
     it is. Of a fork ``by_mount`` nothing is in the directory itself: that may be any, with nothing else mounted over.
     """
@@ -310,15 +311,15 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
         return
     # (Numbers of devices are others after a restart, and those of inodes may be in an overlay.)
     may_differ = os.path.basename(path) == MERGED and os.path.ismount(path)
-    if (may_differ or os.lstat(path).st_ino == workspace.inode) and may_be(folder, path):
+    if (may_differ or os.lstat(path).st_ino == workspace.inode) and could_be(folder, path):
         return
     if (_is_empty(path) or is_copied(folder, workspace)) and not mounted_at(path):
         return
     if all(one.phase != "swapping" for one in PromotionRows(catalog).list(workspace.id, unfinished=True)):
-        refuse(path, forks[0])
+        refuse_replaced_fork(path, forks[0])
 
 
-def refuse_other_mount(folder: bytes, workspace: Workspace) -> None:
+def refuse_other_mount(folder: bytes, workspace: WorkspaceRow) -> None:
     """Raise `RefusedError` (``mounted_over``) if another directory is mounted over that of a workspace: this was one of
     the file system around it. What is a mount of its own (see `own_mount`), a disk or a volume, may be another one each
     time; its mount point, with nothing mounted there and nothing in it, is not the workspace (``not_mounted``). An
@@ -332,7 +333,7 @@ def refuse_other_mount(folder: bytes, workspace: Workspace) -> None:
     if (about.st_dev, about.st_ino) == (workspace.device, workspace.inode):
         return
     # (Numbers of devices are others after a restart.)
-    if about.st_ino == workspace.inode and may_be(folder, path):
+    if about.st_ino == workspace.inode and could_be(folder, path):
         return
     import shlex
 
@@ -371,7 +372,7 @@ def _is_empty(path: bytes) -> bool:
         return False
 
 
-def refuse(path: bytes, fork: str) -> None:
+def refuse_replaced_fork(path: bytes, fork: str) -> None:
     """Raise `RefusedError`: something else is at ``path`` than the directory that was made for a fork."""
     import shlex
 
@@ -391,9 +392,9 @@ def refuse(path: bytes, fork: str) -> None:
     )
 
 
-def make_root(context: Context) -> None:
-    """Make the workspace's directory again if it is gone, and note at once which one it is now: nobody else's would be
-    taken for a fork's.
+def recreate_root(context: Context) -> None:
+    """Make the workspace's directory again if it is gone, and note at once which one it is now: that of another user
+    would be taken for a fork's.
     """
     path = context.workspace.path
     was_there = os.path.lexists(path)
@@ -405,87 +406,4 @@ def make_root(context: Context) -> None:
     except OSError:
         return  # the tree is not of this machine
     context.catalog.move_workspace(context.workspace.id, path, about.st_dev, about.st_ino)
-    remember(context.folder, path)
-
-
-# Which workspaces are gone: their directory was deleted, and not just moved somewhere without being used since.
-
-MOST_LOOKED_AT = 500_000
-"""Directory entries that are looked at for moved workspaces, the nearest first: a second or two."""
-NEARBY = 2000
-"""Where somebody waits for an answer: some milliseconds."""
-
-
-def is_missing(workspace: Workspace, folder: bytes) -> bool:
-    """True if the directory is not where it was seen last, though the file system that it was on is surely there.
-
-    ``folder`` is the workspace's own in the home, which tells of that. One that another workspace has taken the place
-    of (see `catalog_records.aside`) is missing from there, too.
-    """
-    from holdfast.engine.opening.fork_layers import is_served
-
-    path = seen_at(workspace.path)
-    if is_served(folder):
-        return False  # it is mounted, where this process cannot see it
-    if path == workspace.path and os.path.lexists(path):
-        return False
-    nearest = _nearest(path)
-    return os.stat(nearest).st_dev == workspace.device and is_disk_there(folder, nearest)
-
-
-def find_moved(
-    missing: Iterable[Workspace],
-    folder_of: Callable[[Workspace], bytes],
-    *,
-    most: int | None = None,
-) -> Mapping[str, bytes]:
-    """Where those of the ``missing`` workspaces are that were moved within their file system, by id.
-
-    Looked for by inode number and time of birth, from where each was seen last outwards, through no link and into no
-    other file system, and given up after ``most`` entries (`MOST_LOOKED_AT` of them): a directory that is hidden far
-    away is not found.
-    """
-    left = MOST_LOOKED_AT if most is None else most
-    wanted: dict[tuple[int, int], list[Workspace]] = {}
-    todo: deque[bytes] = deque()
-    queued: set[bytes] = set()
-    for workspace in missing:
-        wanted.setdefault((workspace.device, workspace.inode), []).append(workspace)
-        at = _nearest(seen_at(workspace.path))
-        while at not in queued:
-            queued.add(at)
-            todo.append(at)
-            at = os.path.dirname(at)
-    devices = {device for device, _ in wanted}
-    inodes = {inode for _, inode in wanted}
-    found: dict[str, bytes] = {}
-    while todo and left > 0 and wanted:
-        at = todo.popleft()
-        with suppress(OSError):
-            if os.lstat(at).st_dev not in devices:
-                continue
-            with os.scandir(at) as entries:
-                for entry in entries:
-                    left -= 1
-                    if left < 0:
-                        break
-                    if not entry.is_dir(follow_symlinks=False):
-                        continue
-                    if entry.inode() in inodes:
-                        about = os.lstat(entry.path)
-                        for workspace in wanted.get((about.st_dev, about.st_ino), ()):
-                            if may_be(folder_of(workspace), entry.path):
-                                found[workspace.id] = entry.path
-                        if all(one.id in found for one in wanted.get((about.st_dev, about.st_ino), ())):
-                            wanted.pop((about.st_dev, about.st_ino), None)
-                    if entry.path not in queued:
-                        todo.append(entry.path)
-    return found
-
-
-def _nearest(path: bytes) -> bytes:
-    """The nearest directory above ``path``."""
-    path = os.path.dirname(path)
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
-    return path
+    remember_root(context.folder, path)

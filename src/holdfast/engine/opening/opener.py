@@ -12,18 +12,18 @@ from functools import partial
 
 from holdfast.engine.opening import identity
 from holdfast.engine.opening.context import Context, HomeContext
-from holdfast.engine.opening.current_run import forbid_inside_run, refuse_hidden
+from holdfast.engine.opening.current_run import forbid_inside_run, refuse_hidden_home
 from holdfast.engine.opening.home import (
     DIRECTORIES,
     FORK_NOTE,
     INDEX,
     check_root,
     default_home,
-    folder_in,
     forks_directory,
     make_private,
     own_directories,
     refuse_own,
+    workspace_folder,
 )
 from holdfast.model.clock import SystemClock
 from holdfast.model.config.settings import Settings
@@ -40,14 +40,14 @@ from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
 from holdfast.model.paths import MERGED, PROMOTION_PREFIX, display, under
 from holdfast.store import disk_reserve
-from holdfast.store.catalog_records import Workspace, seen_at
+from holdfast.store.catalog_records import WorkspaceRow, last_seen_path
 from holdfast.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.files.local_tree import LocalTree
-    from holdfast.files.scan.overlay_layer import Layer
+    from holdfast.files.scan.overlay_layer import UpperLayer
     from holdfast.files.tree import Tree
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
@@ -209,7 +209,7 @@ class Opener:
         nearby: bool = False,
     ) -> None:
         """``nearby``: a workspace that is not where it was is looked for some milliseconds long, and not some seconds:
-        somebody waits, and another one looks further.
+        a person waits, and another command looks further.
         """
         self._environ = os.environ if environ is None else environ
         self.home = os.path.abspath(home) if home is not None else default_home(self._environ)
@@ -240,7 +240,7 @@ class Opener:
         """The settings in force for a workspace at ``root``, or (None) for the home alone."""
         return load_settings(flags=self._flags, environ=self._environ, root=root, home=self.home)
 
-    def _settings_of(self, workspace: Workspace) -> tuple[Settings, ConfigError | None]:
+    def _settings_of(self, workspace: WorkspaceRow) -> tuple[Settings, ConfigError | None]:
         """The settings in force for a workspace; with what is wrong with its own file, if that is not obeyed."""
         try:
             return self.settings(workspace.path), None
@@ -253,7 +253,7 @@ class Opener:
             stead = "it is obeyed as it was saved last" if saved else "nothing is obeyed in its place"
             return settings, ConfigError(f"{error.message}; {stead}", hint=error.hint)
 
-    def _as_saved(self, workspace: Workspace) -> tuple[Settings, bool]:
+    def _as_saved(self, workspace: WorkspaceRow) -> tuple[Settings, bool]:
         """The settings with the workspace's file as it was saved, and True; without it, if none was that is right.
 
         What the file excludes must not be captured, and then deleted by a restore, for a mistake elsewhere in it.
@@ -288,7 +288,7 @@ class Opener:
     def store(self) -> Store:
         """The store of the home, opened on first use (and made, mode 0700, if there is none)."""
         if self._store is None:
-            refuse_hidden(self.home)
+            refuse_hidden_home(self.home)
             make_private(self.home)
             try:
                 self._store = self._open_store()
@@ -303,7 +303,7 @@ class Opener:
         return self.open_store()
 
     def open_store(self, *, claim: bool = True) -> Store:
-        """The store of the home once more, for whoever closes it: see `Store.open`."""
+        """The store of the home once more, for the caller to close: see `Store.open`."""
         return Store.open(self.home, self.settings(None), clock=self._clock, random=self._random, claim=claim)
 
     def close(self) -> None:
@@ -315,7 +315,7 @@ class Opener:
     def init(self, path: bytes, *, force: bool = False, source: CheckpointId | None = None) -> tuple[Context, bool]:
         """Begin to remember the directory ``path``; returns its context and whether it is new. Idempotent.
 
-        Raises `RefusedError` for a root that nobody means (see `check_root`), that is mounted over a workspace
+        Raises `RefusedError` for a root that is hardly meant (see `check_root`), that is mounted over a workspace
         (``mounted_over``), or is the mount point of one that is not mounted (``not_mounted``). With ``force`` all are
         meant, and what is there now is what the workspace is from now on.
         """
@@ -337,7 +337,7 @@ class Opener:
             return self._context(known), False  # another process has just begun to
         context = self._context(workspace)
         identity.remember_own_mount(context.folder, root)
-        identity.remember(context.folder, root)
+        identity.remember_root(context.folder, root)
         return context, True
 
     def open(self, path: bytes) -> Context:
@@ -374,11 +374,11 @@ class Opener:
         """
         catalog = self.store().catalog
         record = catalog.workspace(name)
-        if not record.live and record.path == seen_at(record.path):
+        if not record.live and record.path == last_seen_path(record.path):
             catalog.adopt(name)
-        path = seen_at(record.path)
+        path = last_seen_path(record.path)
         if not os.path.lexists(path):
-            from holdfast.engine.opening.identity import MOST_LOOKED_AT, NEARBY, find_moved
+            from holdfast.engine.opening.missing_workspaces import MOST_LOOKED_AT, NEARBY, find_moved
 
             most = NEARBY if self._nearby else MOST_LOOKED_AT
             path = find_moved([record], self._folder, most=most).get(name, path)
@@ -398,9 +398,9 @@ class Opener:
         """
         record = self.store().catalog.workspace(name)
         self._refuse_unmounted(record)
-        if not record.live or not (self._is_by_mount(record) or identity.is_as_noted(self._folder(record), record)):
+        if not record.live or not (self._is_by_mount(record) or identity.is_unchanged(self._folder(record), record)):
             raise RefusedError(
-                f"{display(seen_at(record.path))} is not there, or another directory than it was",
+                f"{display(last_seen_path(record.path))} is not there, or another directory than it was",
                 hint="nothing was touched; any command in there tells Holdfast what has become of it",
                 code="not_as_noted",
             )
@@ -433,7 +433,7 @@ class Opener:
         workspace = self._new(root, source)
         self.store().catalog.add_workspace(workspace)
         context = self._context(workspace)
-        identity.remember(context.folder, root)
+        identity.remember_root(context.folder, root)
         return context
 
     def open_home(self) -> HomeContext:
@@ -446,7 +446,7 @@ class Opener:
             )
         return HomeContext(self.store(), self.settings(None), self.home)
 
-    def make_fork(self, path: bytes, source: CheckpointId, beside: Workspace) -> Context:
+    def make_fork(self, path: bytes, source: CheckpointId, beside: WorkspaceRow) -> Context:
         """Make the directory ``path`` and begin to remember it as a fork of ``source``, a checkpoint of ``beside``.
 
         A directory in which a fork of the same checkpoint was cut short is opened instead. Raises `RefusedError` if
@@ -494,13 +494,13 @@ class Opener:
         known = self._known(real) if os.path.isdir(self.home) else None
         if known is None or not self._is_by_mount(known):
             raise NotFoundError(f"{display(real)} is no fork by mount", code="no_fork")
-        # (Its own file of settings is of no account here, and cannot be read where nobody serves it any more.)
+        # (Its own file of settings is of no account here, and cannot be read where no process serves it any more.)
         return self._context(known, (self.settings(None), None))
 
-    def _new(self, root: bytes, source: CheckpointId | None) -> Workspace:
-        """A workspace in the directory ``root`` that nobody knows of yet."""
+    def _new(self, root: bytes, source: CheckpointId | None) -> WorkspaceRow:
+        """A workspace in the directory ``root`` that is not known yet."""
         about = os.stat(root)
-        return Workspace(
+        return WorkspaceRow(
             id=new_workspace_id(self._random),
             path=root,
             device=about.st_dev,
@@ -510,10 +510,10 @@ class Opener:
             live=True,
         )
 
-    def _is_by_mount(self, workspace: Workspace) -> bool:
+    def _is_by_mount(self, workspace: WorkspaceRow) -> bool:
         return os.path.lexists(os.path.join(self._folder(workspace), FORK_NOTE))
 
-    def _refuse_unmounted(self, workspace: Workspace) -> None:
+    def _refuse_unmounted(self, workspace: WorkspaceRow) -> None:
         if self._is_by_mount(workspace):
             from holdfast.engine.opening.fork_layers import refuse_unmounted
 
@@ -523,14 +523,14 @@ class Opener:
 
             refuse_without_layers(workspace.path)
 
-    def _is_half_done(self, forked: Workspace) -> bool:
+    def _is_half_done(self, forked: WorkspaceRow) -> bool:
         """True if the fork is without its first checkpoint, or was killed between that and its end."""
-        from holdfast.engine.opening import operation_journal as journals
+        from holdfast.engine.opening.operation_journal import read_journal
 
-        journal = journals.read(self._folder(forked))
+        journal = read_journal(self._folder(forked))
         return self.store().catalog.cursor(forked.id).head is None if journal is None else journal.operation == "fork"
 
-    def _make_root(self, root: bytes, beside: Workspace) -> None:
+    def _make_root(self, root: bytes, beside: WorkspaceRow) -> None:
         """Make a fork's directory, with the owner and the permissions of the workspace that it comes from, if that is
         there: what is private stays so.
         """
@@ -549,7 +549,7 @@ class Opener:
         except OSError as error:
             raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
 
-    def _known(self, root: bytes, *, anew: bool = False) -> Workspace | None:
+    def _known(self, root: bytes, *, anew: bool = False) -> WorkspaceRow | None:
         catalog = self.store().catalog
         found = catalog.find_workspace(root)
         if found is not None and catalog.database.read_only:
@@ -562,18 +562,20 @@ class Opener:
 
             if is_mounted(self._folder(found), root):
                 return found  # what it is known by is the directory that is mounted upon
-        return identity.recognise(catalog, self._folder, root, check=partial(self._check_made, anew=anew))
+        return identity.recognise_workspace(catalog, self._folder, root, check=partial(self._check_made, anew=anew))
 
-    def _check_made(self, workspace: Workspace, *, anew: bool) -> None:
+    def _check_made(self, workspace: WorkspaceRow, *, anew: bool) -> None:
         by_mount = self._is_by_mount(workspace)
-        identity.check(self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount, anew=anew)
+        identity.check_fork_directory(
+            self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount, anew=anew
+        )
         if not by_mount:
             self._refuse_unmounted(workspace)
 
-    def _folder(self, workspace: Workspace) -> bytes:
-        return folder_in(self.home, workspace)
+    def _folder(self, workspace: WorkspaceRow) -> bytes:
+        return workspace_folder(self.home, workspace)
 
-    def _context(self, workspace: Workspace, given: tuple[Settings, ConfigError | None] | None = None) -> Context:
+    def _context(self, workspace: WorkspaceRow, given: tuple[Settings, ConfigError | None] | None = None) -> Context:
         folder = self._folder(workspace)
         make_private(os.path.dirname(folder))
         make_private(folder)
@@ -589,22 +591,22 @@ class Opener:
             misconfigured=misconfigured,
         )
 
-    def _tree(self, workspace: Workspace, folder: bytes, settings: Settings) -> Tree:
+    def _tree(self, workspace: WorkspaceRow, folder: bytes, settings: Settings) -> Tree:
         layer = None
         if self._is_by_mount(workspace):
             from holdfast.engine.opening import fork_layers
-            from holdfast.engine.opening.fork_layers import layer_of, refuse_unmounted
+            from holdfast.engine.opening.fork_layers import fork_layer, refuse_unmounted
 
             refuse_unmounted(folder, workspace.path)
-            note = fork_layers.read(folder)
-            layer = None if note is None else layer_of(self.store(), folder, note)
+            note = fork_layers.read_note(folder)
+            layer = None if note is None else fork_layer(self.store(), folder, note)
         return self.tree_at(workspace.path, folder, settings, layer=layer)
 
-    def tree_at(self, path: bytes, folder: bytes, settings: Settings, *, layer: Layer | None = None) -> LocalTree:
+    def tree_at(self, path: bytes, folder: bytes, settings: Settings, *, layer: UpperLayer | None = None) -> LocalTree:
         """The tree in the directory ``path``, whatever that is, by the rules of ``settings``; its index is in
         ``folder``.
         """
-        from holdfast.files.git.configuration import User
+        from holdfast.files.git.configuration import GitUser
         from holdfast.files.local_tree import LocalTree
 
         own = (*own_directories(self.home, settings), os.path.realpath(forks_directory(self.home, settings)))
@@ -616,7 +618,7 @@ class Opener:
             never=[one for one in own if not under(path, one)],
             capture=settings.capture,
             files=settings.files,
-            user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
+            user=GitUser(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
             layer=layer,
         )
 

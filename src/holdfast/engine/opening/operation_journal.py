@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from holdfast.engine.opening.home import RESTORE_JOURNAL, UNDO_NOTE
 from holdfast.files.note_file import NoteFile
+from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING, Literal, cast
 from holdfast.model.ids import CheckpointId
@@ -14,7 +15,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Operation = Literal["restore", "undo", "redo", "fork"]
 
@@ -58,32 +59,32 @@ class Journal(NamedTuple):
 
 
 class JournalNotes:
-    """What `Tree.apply` notes (see `holdfast.files.tree.Notes`), in the restore's journal."""
+    """What `Tree.apply` notes (see `holdfast.files.tree.ApplyNotes`), in the restore's journal."""
 
     def __init__(self, folder: bytes, journal: Journal, paths: Sequence[bytes]) -> None:
-        """``journal`` is the one that is in place, ``paths`` as `Notes.paths`."""
+        """``journal`` is the one that is in place, ``paths`` as `ApplyNotes.paths`."""
         self.paths = paths
         self._folder = folder
         self._journal = journal
 
     @property
     def opened(self) -> Mapping[bytes, int]:
-        """See `Notes.opened`."""
+        """See `ApplyNotes.opened`."""
         return dict(self._journal.opened)
 
     def opening(self, modes: Mapping[bytes, int]) -> None:
-        """See `Notes.opening`."""
+        """See `ApplyNotes.opening`."""
         self._journal = self._journal._replace(opened=tuple(modes.items()))
-        write(self._folder, self._journal)
+        write_journal(self._folder, self._journal)
 
     def in_place(self, path: bytes) -> None:
-        """See `Notes.in_place`; said to the user as well."""
+        """See `ApplyNotes.in_place`; said to the user as well."""
         _LOG.warning("%s is a mount point: it is written in place", display(path))
         self._journal = self._journal._replace(in_place=(*self._journal.in_place, path))
-        write(self._folder, self._journal)
+        write_journal(self._folder, self._journal)
 
 
-def write(folder: bytes, journal: Journal) -> None:
+def write_journal(folder: bytes, journal: Journal) -> None:
     """Put the note in place: atomic and durable when it returns. Replaces an earlier one."""
     import json
 
@@ -94,15 +95,33 @@ def write(folder: bytes, journal: Journal) -> None:
     _FILE.write(folder, json.dumps(fields, sort_keys=True).encode() + b"\n")
 
 
-def read(folder: bytes) -> Journal | None:
+def read_journal(folder: bytes) -> Journal | None:
     """The note, or None if there is none. Raises `FormatError` if it is damaged or of a newer version."""
     body = _FILE.read(folder)
     return None if body is None else _decode(folder, body)
 
 
-def remove(folder: bytes) -> None:
+def remove_journal(folder: bytes) -> None:
     """Take the note away: the restore is complete. Durable; a missing one is no error."""
     _FILE.remove(folder)
+
+
+def refuse_unfinished(folder: bytes) -> None:
+    """Raise `RefusedError` if a restore in the workspace with this ``folder`` was cut short and neither finished nor
+    taken back.
+    """
+    journal = read_journal(folder)
+    if journal is not None:
+        raise RefusedError(
+            f"a {journal.operation} to {journal.target[:12]} was cut short; the tree may be half way",
+            hint="`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back to what was before",
+            code="unfinished_restore",
+        )
+
+
+def new_nonce(random: Callable[[int], bytes]) -> str:
+    """A fresh nonce for the names of temporary files."""
+    return random(8).hex()
 
 
 def _decode(folder: bytes, body: bytes) -> Journal:
@@ -132,7 +151,7 @@ def _decode(folder: bytes, body: bytes) -> Journal:
             undo_seq=cast("int | None", fields.get("undo_seq")),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _FILE.bad(folder, f"lacks a field or has a bad one: {error}") from error
+        raise _FILE.damaged_error(folder, f"lacks a field or has a bad one: {error}") from error
 
 
 # The note that an undo or a redo by the log leaves in the workspace's folder: after a kill the history learns of it
@@ -180,9 +199,9 @@ def read_undo_note(folder: bytes) -> UndoNote | None:
     try:
         position, redo_tip, target, acted, first, *others = map(int, words)
     except ValueError as error:
-        raise _UNDO_NOTE.bad(folder, f"lacks a number or has a bad one: {error}") from error
+        raise _UNDO_NOTE.damaged_error(folder, f"lacks a number or has a bad one: {error}") from error
     if operation not in (b"undo", b"redo"):
-        raise _UNDO_NOTE.bad(folder, "is of neither an undo nor a redo")
+        raise _UNDO_NOTE.damaged_error(folder, "is of neither an undo nor a redo")
     return UndoNote(
         operation="undo" if operation == b"undo" else "redo",
         position=position,

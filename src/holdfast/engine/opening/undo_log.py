@@ -9,7 +9,6 @@ import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 
-from holdfast.engine.opening import operation_journal
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.home import UNDO_LOG, own_directories
 from holdfast.files.scan.parallel_scan import end_early
@@ -28,7 +27,15 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.undo.journal.heartbeat import Heartbeat
-    from holdfast.undo.service import BarrierInfo, ConflictInfo, Limits, PathChange, StepInfo, UndoReport, UndoService
+    from holdfast.undo.service import (
+        BarrierInfo,
+        ConflictInfo,
+        LogLimits,
+        PathChange,
+        StepInfo,
+        UndoReport,
+        UndoService,
+    )
 
 _LOG = Log(__name__)
 
@@ -52,15 +59,15 @@ def log_directory(context: Context) -> bytes:
     return in_the_tree if _is_other_mount(context.folder, root) else outside
 
 
-def limits(context: Context) -> Limits:
+def log_limits(context: Context) -> LogLimits:
     """How much the undo log may hold, as the settings say."""
-    from holdfast.undo.service import Limits
+    from holdfast.undo.service import LogLimits
 
     of = context.settings.undo
-    return Limits(of.max_log_bytes, of.max_steps, of.max_step_bytes)
+    return LogLimits(of.max_log_bytes, of.max_steps, of.max_step_bytes)
 
 
-def least(context: Context) -> Heartbeat:
+def known_numbers(context: Context) -> Heartbeat:
     """The numbers of the undo log that the history knows: one that was lost and is made anew has to give out larger
     ones, or its steps would seem older than the states before them, and be taken for others of the same number.
     """
@@ -71,10 +78,12 @@ def least(context: Context) -> Heartbeat:
     beat = read_beat(log_directory(context))
     if beat is not None and beat != NONE and beat.seq >= seq:
         return NONE  # (it has given out all that the history knows)
+    from holdfast.engine.opening.operation_journal import read_undo_note
+
     events = catalog.events(workspace)
     named = [step for event in events for step in event.steps]
     with suppress(HoldfastError):  # (a damaged note is met by who depends on it)
-        note = operation_journal.read_undo_note(context.folder)
+        note = read_undo_note(context.folder)
         named += () if note is None else note.steps
     return NONE._replace(
         step=max(0, *named) if named else 0,
@@ -84,29 +93,29 @@ def least(context: Context) -> Heartbeat:
 
 
 @contextmanager
-def reached(
+def open_service(
     context: Context,
     *,
     always: bool = False,
-    looking: bool = False,
-    told: Callable[[UndoReport], object] | None = None,
-    own_limits: Limits | None = None,
+    read_only: bool = False,
+    on_report: Callable[[UndoReport], object] | None = None,
+    own_limits: LogLimits | None = None,
 ) -> Generator[UndoService | None]:
-    """The workspace's undo log; None if it has none (``always``: it is made, as by `ready_log`), or its directory is
+    """The workspace's undo log; None if it has none (``always``: it is made, as by `prepare_log`), or its directory is
     gone.
 
-    What a killed keeper left is rolled back first, and reported: to the log, and to ``told``. ``own_limits`` hold for a
-    log that has no keeper (None: what the settings say). With ``looking`` nothing is changed, nor may the caller: what
-    a killed keeper left is only told of, and the log is as it was found. Raises
-    `VersionMismatchError`, `StorageError`, and `LockedError` if another process has the log without answering for it.
+    What a killed keeper left is rolled back first, and reported: to the log, and to ``on_report``. ``own_limits`` hold
+    for a log that has no keeper (None: what the settings say). With ``read_only`` nothing is changed, nor may the
+    caller: what a killed keeper left is only told of, and the log is as it was found. Raises `VersionMismatchError`,
+    `StorageError`, and `LockedError` if another process has the log without answering for it.
     """
     directory = log_directory(context)
     if always and os.path.isdir(context.workspace.path):
-        ready_log(context)
+        prepare_log(context)
     elif not _is_there(context, directory):
         yield None
         return
-    if not looking:
+    if not read_only:
         # The tree changes from here on, behind the back of an early scan: what a killed keeper left is rolled back, and
         # the caller may reverse steps, which a keeper does in its own process.
         end_early()
@@ -116,27 +125,29 @@ def reached(
     while True:
         keeper = visit(directory)
         if keeper is not None:
-            with keeper, _at_hand(context, None if looking else keeper):
+            with keeper, _remember_service(context, None if read_only else keeper):
                 yield keeper
             return
         wait = context.clock.monotonic() < deadline
-        own = _open(context, directory, told, own_limits or limits(context), wait=wait, looking=looking)
+        own = _open_log(
+            context, directory, on_report, own_limits or log_limits(context), wait=wait, read_only=read_only
+        )
         if own is not None:
-            with own as service, _at_hand(context, None if looking else service):
+            with own as service, _remember_service(context, None if read_only else service):
                 yield service
             return
         time.sleep(_PAUSE)
 
 
-def recover(context: Context, found: bytes, *, noted: bool) -> None:
+def recover_log(context: Context, found: bytes, *, noted: bool) -> None:
     """Roll back what a killed keeper has left half done, and finish what it was reversing, in the log ``found``; say
     so, and if ``noted``, leave word for the next session. Nothing while a keeper lives. Needs the lock.
 
-    Nobody is kept from anything where that cannot be done: it is said once, as is that the caller has not the right to.
+    Where that cannot be done, or the caller has not the right to, it is said once, and keeps no command from its work.
     """
-    from holdfast.undo.journal.log_ownership import VersionMismatchError, check_version, is_half_done, is_kept
+    from holdfast.undo.journal.log_ownership import VersionMismatchError, check_version, has_keeper, is_half_done
 
-    if is_kept(found):
+    if has_keeper(found):
         return
     failure = ""
     try:
@@ -154,7 +165,7 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
         failure = f"any command that may write to {display(context.home)} does that first"
     else:
         try:
-            with reached(context, told=_noting(found) if noted else None):
+            with open_service(context, on_report=_rollback_note(found) if noted else None):
                 pass
         except VersionMismatchError as error:
             _LOG.debug("%s", error)  # (what needs the log says so)
@@ -168,13 +179,13 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
     context.recovery_failed = bool(failure)
 
 
-def _noting(directory: bytes) -> Callable[[UndoReport], object]:
-    from holdfast.undo.reports.unreported_rollbacks import note
+def _rollback_note(directory: bytes) -> Callable[[UndoReport], object]:
+    from holdfast.undo.reports.unreported_rollbacks import note_rollback
 
-    return partial(note, directory)
+    return partial(note_rollback, directory)
 
 
-def required(service: UndoService | None) -> UndoService:
+def require_service(service: UndoService | None) -> UndoService:
     """The log that there is; raises `NotFoundError` if there is none."""
     if service is None:
         raise NotFoundError(
@@ -185,13 +196,13 @@ def required(service: UndoService | None) -> UndoService:
     return service
 
 
-def quiet(service: UndoService | None) -> AbstractContextManager[None]:
+def quieten(service: UndoService | None) -> AbstractContextManager[None]:
     """Hold back what supervised processes change; what is done meanwhile makes no barrier."""
     return nullcontext() if service is None else service.quiet()
 
 
 @contextmanager
-def kept(context: Context) -> Generator[UndoService | None]:
+def open_if_running(context: Context) -> Generator[UndoService | None]:
     """The undo log as far as it costs nothing to reach: where this process has done so already, or a keeper runs."""
     directory = log_directory(context) if context.undo_log is None else b""
     if context.undo_log is not None or not _is_there(context, directory):
@@ -203,32 +214,32 @@ def kept(context: Context) -> Generator[UndoService | None]:
     from holdfast.supervisor.control.remote_service import visit
 
     keeper = visit(directory)
-    with keeper or nullcontext(), _at_hand(context, keeper):
+    with keeper or nullcontext(), _remember_service(context, keeper):
         yield keeper
 
 
 @contextmanager
-def kept_still(context: Context) -> Generator[None]:
-    """For what brings the tree to a checkpoint, with the lock: `quiet`, and the log reached, if that can be done.
+def open_and_quieten(context: Context) -> Generator[None]:
+    """For what brings the tree to a checkpoint, with the lock: `quieten`, and the log reached, if that can be done.
 
-    Nobody is kept from going back by a log of another version, or one for which there is no room.
+    A log of another version, or one for which there is no room, keeps no user from going back.
     """
     from holdfast.undo.journal.log_ownership import VersionMismatchError
 
     with ExitStack() as entered:
-        service = entered.enter_context(kept(context))
+        service = entered.enter_context(open_if_running(context))
         if service is None:
             try:
-                service = entered.enter_context(reached(context))
+                service = entered.enter_context(open_service(context))
             except (VersionMismatchError, StorageError) as error:
                 advice = f"; {error.hint}" if error.hint else ""
                 _LOG.warning("the undo log is not told of what is restored: %s%s", error.message, advice)
-        entered.enter_context(quiet(service))
+        entered.enter_context(quieten(service))
         yield
 
 
 @contextmanager
-def _at_hand(context: Context, service: UndoService | None) -> Generator[None]:
+def _remember_service(context: Context, service: UndoService | None) -> Generator[None]:
     before, context.undo_log = context.undo_log, service
     try:
         yield
@@ -236,22 +247,22 @@ def _at_hand(context: Context, service: UndoService | None) -> Generator[None]:
         context.undo_log = before
 
 
-def steps(context: Context) -> Sequence[StepInfo]:
+def list_steps(context: Context) -> Sequence[StepInfo]:
     """All steps in the undo log, oldest first; none without a log."""
-    if context.undo_log is not None:  # (which nobody else could open meanwhile)
+    if context.undo_log is not None:  # (which no other process could open meanwhile)
         return context.undo_log.steps()
-    with reached(context, looking=True) as service:
+    with open_service(context, read_only=True) as service:
         return [] if service is None else service.steps()
 
 
-def any_since(context: Context, event: HistoryEvent | Journal) -> bool:
+def any_step_since(context: Context, event: HistoryEvent | Journal) -> bool:
     """Whether steps have changed the tree that are there to be undone and had not ended when something happened. Where
     the log cannot be read, that counts as if, and is said.
     """
     try:
-        found = steps(context)
+        found = list_steps(context)
     except HoldfastError as error:
-        _LOG.warning("what steps have changed cannot be told: %s", error.message)
+        _LOG.warning("what steps have changed cannot be on_report: %s", error.message)
         return True
     return any(step.paths and step.state != "undone" and not has_ended(step, event) for step in found)
 
@@ -267,27 +278,27 @@ def has_ended(step: StepInfo, by: HistoryEvent | Journal) -> bool:
     return step.ended <= by.undo_seq
 
 
-def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
+def step_changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
     """One step, and what it did. Raises `NotFoundError`."""
-    with reached(context, looking=True) as service:
-        service = required(service)
-        (found,) = infos(service, [step])
+    with open_service(context, read_only=True) as service:
+        service = require_service(service)
+        (found,) = find_steps(service, [step])
         return found, service.changes(step)
 
 
-def conflicts(context: Context, step: int) -> Sequence[ConflictInfo]:
+def step_conflicts(context: Context, step: int) -> Sequence[ConflictInfo]:
     """What was left as it is when the step was last undone, redone or rolled back. Raises `NotFoundError`."""
-    with reached(context, looking=True) as service:
-        return required(service).conflicts(step)
+    with open_service(context, read_only=True) as service:
+        return require_service(service).conflicts(step)
 
 
-def open_step(service: UndoService, run: str) -> StepInfo | None:
-    """The explicit step that takes in what the run changes now: its own, or that of somebody outside."""
+def find_open_step(service: UndoService, run: str) -> StepInfo | None:
+    """The explicit step that takes in what the run changes now: its own, or that of a user outside."""
     opened = [step for step in service.steps() if step.kind == "explicit" and step.state == "open"]
     return next((step for step in opened if step.run in (run, "")), None)
 
 
-def infos(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
+def find_steps(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
     """What is known of steps, in the order of the log. Raises `NotFoundError` if one is not there."""
     from holdfast.undo.log import no_step
 
@@ -299,7 +310,7 @@ def infos(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
     return found
 
 
-def touched(service: UndoService | None, steps: Iterable[int]) -> set[bytes]:
+def touched_paths(service: UndoService | None, steps: Iterable[int]) -> set[bytes]:
     """The paths that steps have changed, by every name that is known."""
     if service is None:
         return set()
@@ -307,23 +318,23 @@ def touched(service: UndoService | None, steps: Iterable[int]) -> set[bytes]:
     return {path for change in changes for path in (change.path, change.source) if path is not None}
 
 
-def barriers(context: Context) -> Sequence[BarrierInfo]:
+def list_barriers(context: Context) -> Sequence[BarrierInfo]:
     """The edits by others that the undo log knows of, oldest first."""
-    with reached(context, looking=True) as service:
+    with open_service(context, read_only=True) as service:
         return [] if service is None else service.barriers()
 
 
-def discard(context: Context) -> int | None:
+def discard_steps(context: Context) -> int | None:
     """Forget all finished steps, whatever version the log has, and logs of other versions that were set aside; how many
     steps, None if that cannot be told.
     """
     from holdfast.undo.journal.log_ownership import VersionMismatchError, discard_log
 
     try:
-        with reached(context) as service:
+        with open_service(context) as service:
             return 0 if service is None else service.discard()
     except VersionMismatchError:
-        discard_log(log_directory(context), least(context))
+        discard_log(log_directory(context), known_numbers(context))
         return None
 
 
@@ -338,7 +349,7 @@ def discard_other_version(context: Context) -> bool:
     return True
 
 
-def ready_log(context: Context) -> bytes:
+def prepare_log(context: Context) -> bytes:
     """`make_log`, for who is about to record in it: a log of another version is set aside, which is said once.
 
     Raises `VersionMismatchError` while a keeper of that version has it, or if a step in it is half done.
@@ -354,14 +365,14 @@ def ready_log(context: Context) -> bytes:
         except VersionMismatchError as error:
             mismatch = error
         try:
-            set_aside(directory, least(context), partial(_say_set_aside, directory))
+            set_aside(directory, known_numbers(context), partial(_warn_of_set_aside, directory))
         except LockedError:
             if context.clock.monotonic() > deadline:
                 raise mismatch from None
             time.sleep(_PAUSE)  # (another process may be setting it aside)
 
 
-def _say_set_aside(directory: bytes) -> None:
+def _warn_of_set_aside(directory: bytes) -> None:
     _LOG.warning(
         "the undo log in %s was written by another version of Holdfast: it is set aside, and a new one is begun. This "
         "version cannot undo its steps (`holdfast restore` goes back by checkpoints); `holdfast steps --discard` "
@@ -398,7 +409,7 @@ def _is_in_the_tree(context: Context, directory: bytes) -> bool:
 
 
 def _check_own(directory: bytes) -> None:
-    """A log in the tree may have come with the tree, from somebody else: only one that we made is believed."""
+    """A log in the tree may have come with the tree, from another user: only one that we made is believed."""
     for path, others in ((os.path.dirname(directory), 0o022), (directory, 0o077)):
         try:
             found = os.lstat(path)
@@ -423,14 +434,14 @@ def _is_other_mount(folder: bytes, root: bytes) -> bool:
     raise AssertionError("a file with a random name was there")
 
 
-def _open(
+def _open_log(
     context: Context,
     directory: bytes,
-    told: Callable[[UndoReport], object] | None,
-    within: Limits,
+    on_report: Callable[[UndoReport], object] | None,
+    within: LogLimits,
     *,
     wait: bool,
-    looking: bool,
+    read_only: bool,
 ) -> AbstractContextManager[UndoService] | None:
     """The log opened by this process; None if another one has it and there is time to ``wait``."""
     from holdfast.undo.log import UndoLog
@@ -438,7 +449,7 @@ def _open(
     # (A command may have left it so that its owner may not read it.)
     root_fd = os.open(context.workspace.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        log = UndoLog(directory, root_fd, context.clock, limits=within, least=least(context))
+        log = UndoLog(directory, root_fd, context.clock, limits=within, least=known_numbers(context))
     except LockedError:
         os.close(root_fd)
         if not wait:
@@ -451,12 +462,12 @@ def _open(
     @contextmanager
     def own() -> Generator[UndoService]:
         from holdfast.undo.local_service.undo_service import LocalUndoService
-        from holdfast.undo.recovery.keeper_recovery import is_cut_off, log_outstanding, outstanding, recover
+        from holdfast.undo.recovery.keeper_recovery import find_outstanding, is_cut_off, log_outstanding, recover
         from holdfast.undo.reports.step_views import undo_report
 
         try:
-            if looking:
-                left = outstanding(log)
+            if read_only:
+                left = find_outstanding(log)
                 log_outstanding(left)
                 # (Steps that have ended, and are not in the log yet, are no change to the tree, and would not be seen.)
                 if any(left) or not is_cut_off(log):
@@ -464,8 +475,8 @@ def _open(
                     log.journal.withdraw()
                     return
             recovered = recover(log)
-            if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
-                told(undo_report(log.quarantine, [recovered.rolled_back]))
+            if on_report is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
+                on_report(undo_report(log.quarantine, [recovered.rolled_back]))
             yield LocalUndoService(log, own=own_directories(context.home, context.settings))
         finally:
             log.close()
@@ -485,34 +496,34 @@ _ENTRY_BYTES = 32
 
 
 @contextmanager
-def noting(context: Context) -> Generator[Callable[[Hash], None]]:
+def report_saved(context: Context) -> Generator[Callable[[Hash], None]]:
     """To be entered before the tree is looked at: what it yields is called with the manifest of what was seen.
 
-    A step can then still be undone when somebody has changed its files and a checkpoint has brought them back. What was
+    A step can then still be undone when others have changed its files and a checkpoint has brought them back. What was
     saved is saved, also if the log cannot be told.
     """
     with ExitStack() as reached:
         service, steps = None, ()
         try:
-            service = reached.enter_context(kept(context))
+            service = reached.enter_context(open_if_running(context))
             steps = service.unnoted() if service is not None else ()
         except HoldfastError as error:
-            _say(error)
+            _warn_of_failure(error)
 
         def note(root: Hash) -> None:
             try:
                 for step in steps:
                     assert service is not None
                     with suppress(NotFoundError):  # it is forgotten by now
-                        _note(context, service, step, root)
+                        _report_step(context, service, step, root)
             except HoldfastError as error:
-                _say(error)
+                _warn_of_failure(error)
 
         yield note
 
 
-def tell_brought_back(context: Context, changes: Iterable[Change]) -> None:
-    """Tell the undo log, if it is at hand, what the tree was just brought to, as far as it was; `quiet` is entered."""
+def report_restored(context: Context, changes: Iterable[Change]) -> None:
+    """Tell the undo log, if it is at hand, what the tree was just brought to, as far as it was. Within `quieten`."""
     service = context.undo_log
     if service is None:
         return
@@ -527,10 +538,10 @@ def tell_brought_back(context: Context, changes: Iterable[Change]) -> None:
         if brought:
             service.brought_back(brought)
     except HoldfastError as error:
-        _say(error)
+        _warn_of_failure(error)
 
 
-def _note(context: Context, service: UndoService, step: int, root: Hash) -> None:
+def _report_step(context: Context, service: UndoService, step: int, root: Hash) -> None:
     from holdfast.store.manifests import manifest
 
     room = _MOST_BYTES
@@ -542,5 +553,5 @@ def _note(context: Context, service: UndoService, step: int, root: Hash) -> None
     service.note_contents(step, noted)
 
 
-def _say(error: HoldfastError) -> None:
+def _warn_of_failure(error: HoldfastError) -> None:
     _LOG.warning("what steps have left may not be known again, and undo may have to be forced: %s", error.message)

@@ -10,28 +10,28 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from holdfast.engine.opening.home import WATCH_SOCKET
-from holdfast.engine.opening.watch_messages import (
+from holdfast.files.linux import private_socket
+from holdfast.model.clock import SystemClock
+from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.log import Log
+from holdfast.wire.watch_messages import (
     MAX_ANSWER_BYTES,
-    Call,
-    Watching,
+    WatchCall,
+    WatcherState,
     decode_answer,
     encode_call,
     unpack_result,
     unpack_status,
     unpack_watching,
 )
-from holdfast.files.linux import private_socket
-from holdfast.model.clock import SystemClock
-from holdfast.model.errors import HoldfastError, LockedError
-from holdfast.model.log import Log
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Generator
 
-    from holdfast.engine.opening.watch_messages import Json
     from holdfast.model.clock import Clock
-    from holdfast.model.command_results import CheckpointResult, Request, Status
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
+    from holdfast.wire.watch_messages import Json
 
 
 GONE = "watcher_gone"
@@ -52,7 +52,7 @@ def connect(
 ) -> WatchClient | None:
     """The watcher of the workspace whose folder in the home this is; None if none is there to be asked.
 
-    With another ``name`` it is whoever answers there (see `holdfast.engine.opening.current_run`).
+    With another ``name`` it is the process that answers there (see `holdfast.engine.opening.current_run`).
     """
     connection = private_socket.connect(folder, name, _CONNECT_WAIT)
     if connection is None:
@@ -60,7 +60,7 @@ def connect(
     return WatchClient(connection, wait, SystemClock() if clock is None else clock)
 
 
-def answering(folder: bytes, limit: float) -> WatchClient | None:
+def connect_answering(folder: bytes, limit: float) -> WatchClient | None:
     """As `connect`, but None as well, and said so, if the watcher gives no sign of life within ``limit`` seconds:
     stopped, hung, or busy for long.
 
@@ -98,22 +98,22 @@ class WatchClient:
         """Hang up; a pause that this connection holds ends. Harmless a second time."""
         self._socket.close()
 
-    def ping(self, wait: float | None = None) -> Watching:
+    def ping(self, wait: float | None = None) -> WatcherState:
         """How the watcher does; waits ``wait`` seconds, or as long as for everything else."""
         usual = self._wait
         self._wait = usual if wait is None else wait
         try:
-            return unpack_watching(self._ask(Call("ping")))
+            return unpack_watching(self._ask(WatchCall("ping")))
         finally:
             self._wait = usual
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
-        """Have the watcher take a checkpoint. Raises `LockedError` while somebody else holds a pause."""
-        return unpack_result(self._ask(Call("checkpoint", request)))
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
+        """Have the watcher take a checkpoint. Raises `LockedError` while another process holds a pause."""
+        return unpack_result(self._ask(WatchCall("checkpoint", request)))
 
     def status(self) -> Status:
         """How the tree differs from the last checkpoint, as the watcher finds it."""
-        return unpack_status(self._ask(Call("status")))
+        return unpack_status(self._ask(WatchCall("status")))
 
     @contextmanager
     def pause(self) -> Generator[None]:
@@ -122,7 +122,7 @@ class WatchClient:
         One that has stopped meanwhile needs no holding back.
         """
         try:
-            self._ask(Call("pause"))
+            self._ask(WatchCall("pause"))
         except HoldfastError as error:
             if error.code != GONE:
                 raise
@@ -130,18 +130,18 @@ class WatchClient:
             yield
         finally:
             try:
-                self._ask(Call("resume"))
+                self._ask(WatchCall("resume"))
             except HoldfastError:
                 # It has died or does not answer: hanging up resumes it as well, and the block's own outcome counts.
                 self.close()
 
     @contextmanager
     def hush(self) -> Generator[None]:
-        """Keep the watcher from saving by itself for the length of the block, or of this process; whoever asks it to
-        save is served.
+        """Keep the watcher from saving by itself for the length of the block, or of this process; a command that asks
+        it to save is served.
         """
         try:
-            self._ask(Call("hush"))
+            self._ask(WatchCall("hush"))
         except HoldfastError as error:
             _LOG.info("the watcher goes on saving by itself: %s", error.message)
         try:
@@ -155,9 +155,9 @@ class WatchClient:
 
         Raises `LockedError`, with a way to end it, if it takes longer than the wait of this connection.
         """
-        pid = private_socket.peer(self._socket).pid
+        pid = private_socket.peer_of(self._socket).pid
         try:
-            unsaved: str | None = self._ask(Call("stop")).get("unsaved")
+            unsaved: str | None = self._ask(WatchCall("stop")).get("unsaved")
             deadline = self._clock.monotonic() + self._wait
             while self._receive(deadline):
                 pass
@@ -169,7 +169,7 @@ class WatchClient:
             ) from error
         return unsaved
 
-    def _ask(self, call: Call) -> Json:
+    def _ask(self, call: WatchCall) -> Json:
         deadline = self._clock.monotonic() + self._wait
         try:
             self._socket.settimeout(self._wait)

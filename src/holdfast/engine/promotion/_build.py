@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from holdfast.engine.forks.workspace_providers import providers_of
-from holdfast.engine.history.restore_plan import Stored
-from holdfast.engine.history.status import present
-from holdfast.engine.opening.context import saved_in
+from holdfast.engine.history.status import scan_tree
+from holdfast.engine.opening.context import saved_state
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, BEFORE_COPY, save_stamps
-from holdfast.engine.promotion._build_isolation import environment_of, make_box, prelude
-from holdfast.engine.promotion._target_state import UNCHANGED, interrupted
-from holdfast.engine.promotion.spec import Answer
-from holdfast.files.directories.directory_exchange import place_of
+from holdfast.engine.promotion._build_isolation import environment_of, make_box, signal_reset_prefix
+from holdfast.engine.promotion._target_state import UNCHANGED, interrupted_answer
+from holdfast.engine.promotion.spec import PromotionAnswer
+from holdfast.files.directories.directory_exchange import directory_identity
 from holdfast.files.directories.tree_stamps import stamps
 from holdfast.model.content import HashSink
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.ids import CheckpointId
 from holdfast.model.paths import display
-from holdfast.sandbox.limited_command import Limits, run_contained
+from holdfast.sandbox.limited_command import CommandLimits, run_contained
 from holdfast.snapshot.provider_selection import choose
+from holdfast.store.blobs.content_supply import StoredContent
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.promotion._job_context import Work
+    from holdfast.engine.promotion._job_context import PromotionJob
     from holdfast.engine.promotion.spec import Stage
     from holdfast.files.local_tree import LocalTree
-    from holdfast.sandbox.limited_command import Contained
+    from holdfast.sandbox.limited_command import CommandEnd
 
 _SAID_BYTES = 64 << 10
 """So much of an output is in an answer; all that is kept is in the promotion's folder."""
@@ -44,63 +44,63 @@ _STAYS_SECONDS = 1.0
 """What is started, and has no health check, has to go on for so long."""
 
 
-def copy(work: Work) -> Answer | Literal["changed"] | None:
+def copy_production(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
     """Copy production with all that is in it, and bring the copy to the merged state. What an earlier attempt has left
     is removed first.
 
     ``changed``: production was edited since it was planned for. Raises `StorageError`, and leaves production alone.
     """
-    context, facts = work.context, work.facts
+    context, facts = job.context, job.facts
     root = context.workspace.path
     facts.attempt += 1
-    own = build_directory.own_in(work, root)
+    own = build_directory.own_entries(job, root)
     try:
         before = stamps(root, without=own)
         if os.geteuid() and any(stamp.uid != os.geteuid() for stamp in before.values()):
             facts.hindrance = "something in it belongs to another user, and no copy of it could"
-        build_directory.prepare(work)
-        tree = build_directory.tree_of(work)
-        save_stamps(work, BEFORE_COPY, before)
-        facts.old = place_of(root)
-        _copied_to(work, tree)
-        facts.built = place_of(tree)
+        build_directory.prepare(job)
+        tree = build_directory.tree_of(job)
+        save_stamps(job, BEFORE_COPY, before)
+        facts.old = directory_identity(root)
+        _copied_to(job, tree)
+        facts.built = directory_identity(tree)
     except OSError as error:
         raise StorageError(
             f"cannot copy {display(root)}{_in(error)}: {error.strerror}", hint=room_hint(error)
         ) from error
-    work.save()
-    copied = tree_at(work, tree)
+    job.save()
+    copied = tree_at(job, tree)
     ours, merged = (context.catalog.checkpoint(CheckpointId(one)) for one in (facts.ours, facts.merged))
-    scan = copied.scan(HashSink(), saved=saved_in(context, ours))
+    scan = copied.scan(HashSink(), saved=saved_state(context, ours))
     held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     if held.root != ours.root:
         return "changed"
     changes = manifest.diff(context.store.pages, ours.root, merged.root)
-    supply = Stored(context.store.reader)
+    supply = StoredContent(context.store.reader)
     applied = copied.apply(
         [change for change in changes if change.after is None],
         ((change, supply) for change in changes if change.after is not None),
-        nonce=work.row.id,
+        nonce=job.row.id,
         notes=_NothingNoted([change.path for change in changes]),
     )
     if applied.skipped:
         with context.lock():
-            now = present(context)
+            now = scan_tree(context)
         if now.root != ours.root:
             return "changed"
         path, reason = applied.skipped[0]
-        return Answer(
+        return PromotionAnswer(
             result="failed",
             code="in_the_way",
             message=f"{display(path)} cannot be brought to production: {reason}",
             recovery=UNCHANGED,
         )
-    save_stamps(work, AFTER_APPLY, stamps(tree, without=own))
+    save_stamps(job, AFTER_APPLY, stamps(tree, without=own))
     return None
 
 
 class _NothingNoted:
-    """See `holdfast.files.tree.Notes`: a copy that is cut short is made anew."""
+    """See `holdfast.files.tree.ApplyNotes`: a copy that is cut short is made anew."""
 
     def __init__(self, paths: Sequence[bytes]) -> None:
         self.paths = paths
@@ -116,59 +116,59 @@ class _NothingNoted:
         pass
 
 
-def _copied_to(work: Work, tree: bytes) -> None:
+def _copied_to(job: PromotionJob, tree: bytes) -> None:
     """Let the best provider for that, or the one that was asked for, copy production. Raises `UnsupportedError`,
     `OSError`.
     """
-    providers = providers_of(work.context, work.row.id)
+    providers = providers_of(job.context, job.row.id)
     found = [one.detect_beside(os.path.dirname(tree)) for one in providers]
-    choice = choose(providers, work.spec.provider, ignored=True, key="promote.provider", detected=found)
-    work.facts.provider = choice.capabilities.provider
-    work.facts.provider_reason = "; ".join((choice.reason, *choice.capabilities.notes))
-    choice.provider.copy_to(tree, without=build_directory.own_paths(work, work.context.workspace.path))
+    choice = choose(providers, job.spec.provider, ignored=True, key="promote.provider", detected=found)
+    job.facts.provider = choice.capabilities.provider
+    job.facts.provider_reason = "; ".join((choice.reason, *choice.capabilities.notes))
+    choice.provider.copy_to(tree, without=build_directory.own_entry_paths(job, job.context.workspace.path))
 
 
-def tree_at(work: Work, tree: bytes) -> LocalTree:
+def tree_at(job: PromotionJob, tree: bytes) -> LocalTree:
     """What was copied, looked at by production's rules."""
-    return work.opener.tree_at(tree, work.folder, work.context.settings)
+    return job.opener.tree_at(tree, job.folder, job.context.settings)
 
 
-def run(work: Work, stage: Stage) -> Answer | Literal["again"] | None:
+def run_stage(job: PromotionJob, stage: Stage) -> PromotionAnswer | Literal["again"] | None:
     """Run a stage's command, if there is one; how that failed, or None.
 
     ``again``: it was cut short before, and what it has left is not to be built on. Nothing that it started runs when
     this returns. Raises `UnsupportedError` where commands cannot be isolated as asked for.
     """
-    spec = work.spec
+    spec = job.spec
     words = {"setup": spec.setup, "build": spec.build, "check": [*spec.start, *spec.health]}[stage]
     if not words:
         return None
     # (By attempt: a process that was taken over, and still runs, is not to take the marker of the one that goes on.)
-    begun = os.path.join(work.folder, b"begun-%d" % work.facts.attempt)
-    done = os.path.join(work.folder, b"done-%d-%b" % (work.facts.attempt, stage.encode()))
+    begun = os.path.join(job.folder, b"begun-%d" % job.facts.attempt)
+    done = os.path.join(job.folder, b"done-%d-%b" % (job.facts.attempt, stage.encode()))
     if os.path.lexists(done):
         return None  # killed between that and its being told so
     if os.path.lexists(begun):
         return "again"
     os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    answer = _check(work) if stage == "check" else _command(work, stage, words)
+    answer = _check(job) if stage == "check" else _command(job, stage, words)
     if answer is None:
         os.rename(begun, done)
     return answer
 
 
-def _command(work: Work, stage: Literal["setup", "build"], words: list[str]) -> Answer | None:
-    ran = _run(work, stage, [os.fsencode(word) for word in words], work.spec.timeout)
+def _command(job: PromotionJob, stage: Literal["setup", "build"], words: list[str]) -> PromotionAnswer | None:
+    ran = _run(job, stage, [os.fsencode(word) for word in words], job.spec.timeout)
     if ran.why == "stopped":
-        return interrupted()
+        return interrupted_answer()
     if not ran.exit_code and not ran.why:
         return None
-    return _failed(work, stage, f"{stage}_command", words, ran.exit_code, _why(work, ran, work.spec.timeout))
+    return _failed(job, stage, f"{stage}_command", words, ran.exit_code, _failure_reason(job, ran, job.spec.timeout))
 
 
-def _check(work: Work) -> Answer | None:
+def _check(job: PromotionJob) -> PromotionAnswer | None:
     """Start what was built, and ask it how it is."""
-    spec = work.spec
+    spec = job.spec
     order = {
         "start": spec.start,
         "health": spec.health,
@@ -181,9 +181,9 @@ def _check(work: Work) -> Answer | None:
     try:
         program = os.path.join(os.path.dirname(os.path.abspath(_sandbox())), "server_health.py")
         words = [sys.executable, "-I", "-S", "-B", program, str(said), json.dumps(order)]
-        ran = _run(work, "check", list(map(os.fsencode, words)), spec.health_timeout + _SLACK_SECONDS, said)
+        ran = _run(job, "check", list(map(os.fsencode, words)), spec.health_timeout + _SLACK_SECONDS, said)
         if ran.why == "stopped":
-            return interrupted()
+            return interrupted_answer()
         try:
             found = msgspec.json.decode(os.pread(said, 1 << 16, 0) or b"{}", type=_Trial)
         except msgspec.MsgspecError:
@@ -196,8 +196,10 @@ def _check(work: Work) -> Answer | None:
         step, command, code = "start_command", spec.start, found.exit_code or ran.exit_code
     else:
         step, command, code = "health_check", spec.health, found.exit_code
-    message = _why(work, ran, spec.health_timeout + _SLACK_SECONDS) if ran.why or not found.detail else found.detail
-    return _failed(work, "check", step, command, code, message)
+    message = (
+        _failure_reason(job, ran, spec.health_timeout + _SLACK_SECONDS) if ran.why or not found.detail else found.detail
+    )
+    return _failed(job, "check", step, command, code, message)
 
 
 class _Trial(msgspec.Struct):
@@ -213,29 +215,29 @@ def _sandbox() -> str:
     return limited_command.__file__
 
 
-def _run(work: Work, stage: Stage, command: list[bytes], seconds: float, *keep: int) -> Contained:
-    spec = work.spec
-    tree = build_directory.tree_of(work)
-    limits = Limits(seconds, spec.memory, spec.max_output_bytes)
-    box = make_box(work, tree)
+def _run(job: PromotionJob, stage: Stage, command: list[bytes], seconds: float, *keep: int) -> CommandEnd:
+    spec = job.spec
+    tree = build_directory.tree_of(job)
+    limits = CommandLimits(seconds, spec.memory, spec.max_output_bytes)
+    box = make_box(job, tree)
     return run_contained(
-        [*prelude(), *command],
+        [*signal_reset_prefix(), *command],
         box=box,
-        directory=tree if box is None else work.context.workspace.path,
-        environment=environment_of(work),
+        directory=tree if box is None else job.context.workspace.path,
+        environment=environment_of(job),
         limits=limits,
-        output=output_of(work, stage),
-        stop=work.site.stop,
+        output=output_path(job, stage),
+        stop=job.site.stop,
         keep=keep,
     )
 
 
-def output_of(work: Work, stage: str) -> bytes:
+def output_path(job: PromotionJob, stage: str) -> bytes:
     """The file with what a stage's command has printed."""
-    return os.path.join(work.folder, stage.encode() + b".log")
+    return os.path.join(job.folder, stage.encode() + b".log")
 
 
-def said(path: bytes) -> str:
+def last_output(path: bytes) -> str:
     """The end of what was printed, as text."""
     try:
         with open(path, "rb") as file:
@@ -246,26 +248,26 @@ def said(path: bytes) -> str:
         return ""
 
 
-def _failed(work: Work, stage: str, step: str, words: list[str], code: int, message: str) -> Answer:
+def _failed(job: PromotionJob, stage: str, step: str, words: list[str], code: int, message: str) -> PromotionAnswer:
     import shlex
 
-    return Answer(
+    return PromotionAnswer(
         result="build_failed",
         failed_step=step,
         command=shlex.join(words),
         exit_code=code,
-        output=said(output_of(work, stage)),
+        output=last_output(output_path(job, stage)),
         recovery="Fork removed. Production unchanged.",
         code="build_failed",
         message=message,
     )
 
 
-def _why(work: Work, ran: Contained, seconds: float) -> str:
+def _failure_reason(job: PromotionJob, ran: CommandEnd, seconds: float) -> str:
     if ran.why == "time":
         return f"it took longer than {seconds:g} s, and was ended"
     if ran.why == "memory":
-        return f"it took more than {work.spec.memory} bytes of memory, and was ended"
+        return f"it took more than {job.spec.memory} bytes of memory, and was ended"
     return f"it ended with {ran.exit_code}"
 
 

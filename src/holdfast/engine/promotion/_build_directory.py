@@ -18,61 +18,61 @@ from holdfast.engine.opening.undo_log import log_directory
 from holdfast.files.directories.btrfs_subvolume import remove_subvolume
 from holdfast.files.directories.directory_exchange import CANNOT, exchange, hindrance
 from holdfast.files.directories.replication import remove_whole
-from holdfast.files.directories.tree_stamps import Stamp
+from holdfast.files.directories.tree_stamps import FileStamp
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.mount_table import mounts
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import PROMOTION_PREFIX, UNDO_LOG_IN_TREE, display, parse_display, under
 
 if TYPE_CHECKING:
-    from holdfast.engine.promotion._job_context import Work
+    from holdfast.engine.promotion._job_context import PromotionJob
     from holdfast.files.directories.tree_stamps import Stamps
-    from holdfast.files.protected_directories import Own
+    from holdfast.files.protected_directories import ProtectedDirectories
 
 TREE = b"tree"
 _GOING = b"going"
 
 
-def container_of(work: Work) -> bytes:
+def container_of(job: PromotionJob) -> bytes:
     """Where it is built; empty if nothing was begun."""
-    return parse_display(work.facts.container)
+    return parse_display(job.facts.container)
 
 
-def tree_of(work: Work) -> bytes:
+def tree_of(job: PromotionJob) -> bytes:
     """The tree that is built, in there; after the swap the one that was production."""
-    return os.path.join(container_of(work), TREE)
+    return os.path.join(container_of(job), TREE)
 
 
-def prepare(work: Work) -> None:
+def prepare(job: PromotionJob) -> None:
     """Decide where it is built, note that, and make the directory, empty. Raises `StorageError`."""
-    remove(work)
-    root = work.context.workspace.path
-    facts = work.facts
+    remove(job)
+    root = job.context.workspace.path
+    facts = job.facts
     why = (
-        facts.hindrance or hindrance(root, _mounted(), (os.path.join(root, UNDO_LOG_IN_TREE),)) or _captured(work, root)
+        facts.hindrance or hindrance(root, _mounted(), (os.path.join(root, UNDO_LOG_IN_TREE),)) or _captured(job, root)
     )
-    beside = os.path.join(os.path.dirname(root), PROMOTION_PREFIX + work.row.id.encode())
-    inside = os.path.join(work.folder, b"build")
+    beside = os.path.join(os.path.dirname(root), PROMOTION_PREFIX + job.row.id.encode())
+    inside = os.path.join(job.folder, b"build")
     facts.exchange, facts.hindrance = why is None, why or ""
     facts.container = display(inside if why else beside)
     facts.built = None
-    work.save()
+    job.save()
     try:
-        _make(container_of(work))
-        if facts.exchange and (why := _try(beside)) is not None:
+        _make(container_of(job))
+        if facts.exchange and (why := _exchange_hindrance(beside)) is not None:
             os.rmdir(beside)
             facts.exchange, facts.hindrance, facts.container = False, why, display(inside)
-            work.save()
+            job.save()
             _make(inside)
     except OSError as error:
         raise StorageError(f"cannot make {facts.container}: {error.strerror}", hint=room_hint(error)) from error
 
 
-def remove(work: Work) -> bool:
+def remove(job: PromotionJob) -> bool:
     """Remove what was built, if it is surely ours; True if nothing of it is left. Raises `StorageError`."""
-    path = container_of(work)
+    path = container_of(job)
     if not path:
         return True
     try:
@@ -83,7 +83,7 @@ def remove(work: Work) -> bool:
         return False
     try:
         with suppress(FileNotFoundError):
-            # What is removed in part is not to be taken for the old directory, to which somebody has done something.
+            # What is removed in part is not to be taken for the old directory, which another process has changed.
             os.rename(os.path.join(path, TREE), os.path.join(path, _GOING))
         remove_subvolume(os.path.join(path, _GOING))
         remove_whole(path)
@@ -92,23 +92,23 @@ def remove(work: Work) -> bool:
     return True
 
 
-def own_in(work: Work, root: bytes) -> Own:
+def own_entries(job: PromotionJob, root: bytes) -> ProtectedDirectories:
     """What of Holdfast's lies in ``root``: it is of no tree."""
-    return find_own(own_paths(work, root))
+    return find_protected(own_entry_paths(job, root))
 
 
-def own_paths(work: Work, root: bytes) -> list[bytes]:
-    """What `own_in` finds, by where it may lie."""
+def own_entry_paths(job: PromotionJob, root: bytes) -> list[bytes]:
+    """What `own_entries` finds, by where it may lie."""
     from holdfast.engine.opening.home import own_directories
 
-    directories = [*own_directories(work.opener.home, work.context.settings), os.path.join(root, UNDO_LOG_IN_TREE)]
-    log = log_directory(work.context)
+    directories = [*own_directories(job.opener.home, job.context.settings), os.path.join(root, UNDO_LOG_IN_TREE)]
+    log = log_directory(job.context)
     return [*directories, *([log] if under(log, root) else [])]
 
 
-def _captured(work: Work, root: bytes) -> str | None:
+def _captured(job: PromotionJob, root: bytes) -> str | None:
     """Whether what is made beside production would be captured there."""
-    catalog = work.context.catalog
+    catalog = job.context.catalog
     above = os.path.dirname(root)
     while above != b"/":
         if catalog.find_workspace(above) is not None:
@@ -122,7 +122,7 @@ def _make(path: bytes) -> None:
     os.mkdir(path, 0o700)
 
 
-def _try(container: bytes) -> str | None:
+def _exchange_hindrance(container: bytes) -> str | None:
     """Why directories cannot be exchanged on this file system; None if they can."""
     one, other = (os.path.join(container, name) for name in (b"one", b"other"))
     os.mkdir(one)
@@ -154,10 +154,6 @@ def sync(path: bytes) -> None:
         os.close(fd)
 
 
-# What trees looked like at some moments of a promotion, kept in its folder: docs/formats/promotion.md.
-#
-# One that is lost or damaged makes the promotion begin anew; production does not depend on it.
-
 BEFORE_COPY = b"before-copy"
 """Production before it was copied."""
 AFTER_APPLY = b"after-apply"
@@ -170,9 +166,11 @@ _HASH_BYTES = 16
 _Rows = list[tuple[bytes, int, int, int, int, int, int, int]]
 
 
-def save_stamps(work: Work, name: bytes, found: Stamps) -> None:
-    """Keep them: atomic. Raises `StorageError`."""
-    path = os.path.join(work.folder, name)
+def save_stamps(job: PromotionJob, name: bytes, found: Stamps) -> None:
+    """Keep what a tree looked like, in the promotion's folder: docs/formats/promotion.md. Atomic. A file that is lost
+    or damaged makes the promotion begin anew; production does not depend on it. Raises `StorageError`.
+    """
+    path = os.path.join(job.folder, name)
     body = msgspec.msgpack.encode([(where, *stamp) for where, stamp in found.items()])
     try:
         with open(path + b".new", "wb") as file:
@@ -182,9 +180,9 @@ def save_stamps(work: Work, name: bytes, found: Stamps) -> None:
         raise StorageError(f"cannot write {display(path)}: {error.strerror}", hint=room_hint(error)) from error
 
 
-def load_stamps(work: Work, name: bytes) -> Stamps:
+def load_stamps(job: PromotionJob, name: bytes) -> Stamps:
     """What was kept. Raises `FormatError` if that is damaged or not there."""
-    path = os.path.join(work.folder, name)
+    path = os.path.join(job.folder, name)
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -194,4 +192,4 @@ def load_stamps(work: Work, name: bytes) -> Stamps:
         rows = msgspec.msgpack.decode(body, type=_Rows)
     except (OSError, msgspec.MsgspecError) as error:
         raise FormatError(f"{display(path)} cannot be read: {error}", hint="promote again") from error
-    return {row[0]: Stamp(*row[1:]) for row in rows}
+    return {row[0]: FileStamp(*row[1:]) for row in rows}

@@ -13,44 +13,44 @@ from holdfast.engine.opening.home import own_directories
 from holdfast.engine.running.isolation import absolute_paths
 
 if TYPE_CHECKING:
-    from holdfast.engine.promotion._job_context import Work
-    from holdfast.supervisor.launch.sandbox_port import Box
+    from holdfast.engine.promotion._job_context import PromotionJob
+    from holdfast.supervisor.launch.sandbox_port import Sandbox
 
 
-def make_box(work: Work, tree: bytes) -> Box | None:
+def make_box(job: PromotionJob, tree: bytes) -> Sandbox | None:
     """The box for ``tree``; None if none was asked for. Raises `UnsupportedError` if it cannot be had here."""
-    spec = work.spec
+    spec = job.spec
     if spec.isolation == "none":
         return None
     from holdfast.sandbox.namespace import Namespace
-    from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, parse_network
+    from holdfast.sandbox.policy import ENVIRONMENT, FileAccess, SandboxPolicy, parse_network
     from holdfast.sandbox.secret_places import secret_places
 
-    own = own_directories(work.opener.home, work.context.settings)
-    files = Files(
-        work.context.workspace.path,
+    own = own_directories(job.opener.home, job.context.settings)
+    files = FileAccess(
+        job.context.workspace.path,
         secret=own,
         hidden=absolute_paths(spec.hidden),
         writable=absolute_paths(spec.writable),
         origin=tree,
-        credentials=secret_places(work.site.environ, (work.context.workspace.path, *own)),
+        credentials=secret_places(job.site.environ, (job.context.workspace.path, *own)),
         visible=absolute_paths(spec.visible),
     )
-    return Namespace(Policy(files, parse_network(spec.network), (*ENVIRONMENT, *spec.environment)))
+    return Namespace(SandboxPolicy(files, parse_network(spec.network), (*ENVIRONMENT, *spec.environment)))
 
 
-def check_possible(work: Work) -> None:
+def check_possible(job: PromotionJob) -> None:
     """Raise `UnsupportedError`, saying why and what would help, if commands cannot be isolated here as asked for."""
-    spec = work.spec
+    spec = job.spec
     if spec.isolation == "none" or not (spec.setup or spec.build or spec.start or spec.health):
         return
-    from holdfast.sandbox.isolation_probe import require
-    from holdfast.sandbox.policy import Files, Policy, parse_network
+    from holdfast.sandbox.isolation_probe import require_isolation
+    from holdfast.sandbox.policy import FileAccess, SandboxPolicy, parse_network
 
-    require(Policy(Files(work.context.workspace.path), parse_network(spec.network)))
+    require_isolation(SandboxPolicy(FileAccess(job.context.workspace.path), parse_network(spec.network)))
 
 
-def prelude() -> list[bytes]:
+def signal_reset_prefix() -> list[bytes]:
     """What to put before a command so that no signal is ignored in it."""
     from holdfast.sandbox import limited_command
 
@@ -58,13 +58,13 @@ def prelude() -> list[bytes]:
     return list(map(os.fsencode, [sys.executable, "-I", "-S", "-B", program]))
 
 
-def environment_of(work: Work) -> dict[bytes, bytes]:
+def environment_of(job: PromotionJob) -> dict[bytes, bytes]:
     """What a command gets of the environment, isolated or not: the usual variables and those that the settings name,
     and nothing that is Holdfast's own. A server's has secrets in it.
     """
     from holdfast.sandbox.policy import ENVIRONMENT, let_through
 
     given = {
-        os.fsencode(name): os.fsencode(value) for name, value in work.site.environ.items() if name[:9] != "HOLDFAST_"
+        os.fsencode(name): os.fsencode(value) for name, value in job.site.environ.items() if name[:9] != "HOLDFAST_"
     }
-    return let_through((*ENVIRONMENT, "TMPDIR", *work.spec.environment), given)
+    return let_through((*ENVIRONMENT, "TMPDIR", *job.spec.environment), given)

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.derived_state import put_together
-from holdfast.engine.history.interrupted_operations import resume
+from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.engine.history.recovery import resume
 from holdfast.engine.history.restore import restore
-from holdfast.engine.history.status import on_disk
-from holdfast.engine.opening import operation_journal as journals
-from holdfast.engine.opening.context import saved_in
+from holdfast.engine.history.status import files_on_disk
+from holdfast.engine.opening.context import saved_state
+from holdfast.engine.opening.operation_journal import read_journal
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build import tree_at
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, BEFORE_COPY, load_stamps
 from holdfast.engine.promotion._target_state import note_taken_in
-from holdfast.engine.promotion.spec import Answer
+from holdfast.engine.promotion.spec import PromotionAnswer
 from holdfast.files.directories.transplant import transplant
-from holdfast.files.directories.tree_stamps import stamps, touched
+from holdfast.files.directories.tree_stamps import changed_paths, stamps
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId, new_checkpoint_id
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.promotion._job_context import Work
+    from holdfast.engine.promotion._job_context import PromotionJob
     from holdfast.model.entries import NotCaptured
 
 
-def bring_in_place(work: Work) -> Literal["changed"] | None:
+def update_in_place(job: PromotionJob) -> Literal["changed"] | None:
     """Bring production to what was built. Repeated, it finishes what was cut short.
 
-    ``changed``: somebody has edited it since it was looked at, and nothing was done.
+    ``changed``: another process has edited it since it was looked at, and nothing was done.
     """
-    context, facts = work.context, work.facts
-    target = _captured(work, context)
+    context, facts = job.context, job.facts
+    target = _captured(job, context)
     skipped: Sequence[NotCaptured] = ()
-    journal = journals.read(context.folder)
+    journal = read_journal(context.folder)
     if journal is not None and journal.target == target:
         skipped = resume(context).skipped
     elif not _stands_on(context, target):
@@ -56,19 +56,19 @@ def bring_in_place(work: Work) -> Literal["changed"] | None:
                 raise
             facts.plans.append(target)
             facts.target = ""
-            work.save("building")
+            job.save("building")
             return "changed"
-    _bring_the_rest(work, context)
+    _copy_uncaptured(job, context)
     facts.late += [display(one.path) for one in skipped]
-    note_taken_in(context, target, work.row.theirs, CheckpointId(facts.base), facts.record)
-    facts.answer = Answer(
+    note_taken_in(context, target, job.row.theirs, CheckpointId(facts.base), facts.record)
+    facts.answer = PromotionAnswer(
         result="promoted",
         checkpoint=context.catalog.cursor(context.workspace.id).head or target,
         previous=facts.ours,
         atomic=False,
         undo_command="holdfast undo",
     )
-    work.save("swapped")
+    job.save("swapped")
     return None
 
 
@@ -78,15 +78,15 @@ def _stands_on(context: Context, target: CheckpointId) -> bool:
     return head is not None and target in (head, context.catalog.checkpoint(head).parent)
 
 
-def _captured(work: Work, context: Context) -> CheckpointId:
+def _captured(job: PromotionJob, context: Context) -> CheckpointId:
     """A checkpoint of what was built, that no tree stands on yet. Content that was just collected is stored anew."""
-    if work.facts.target:
-        return CheckpointId(work.facts.target)
-    spec = work.spec
+    if job.facts.target:
+        return CheckpointId(job.facts.target)
+    spec = job.spec
     writer = LazyWriter(context.store.writer)
-    ours = context.catalog.checkpoint(CheckpointId(work.facts.ours))
+    ours = context.catalog.checkpoint(CheckpointId(job.facts.ours))
     try:
-        scan = tree_at(work, build_directory.tree_of(work)).scan(writer, saved=saved_in(context, ours), full_hash=True)
+        scan = tree_at(job, build_directory.tree_of(job)).scan(writer, saved=saved_state(context, ours), full_hash=True)
         content = writer.finish()
     except BaseException:
         writer.abort()
@@ -94,32 +94,32 @@ def _captured(work: Work, context: Context) -> CheckpointId:
     held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     differing = manifest.diff(context.store.pages_with(held.new_pages), ours.root, held.root)
     # (What is ignored from now on is in the copy still, and was not deleted.)
-    there = on_disk(build_directory.tree_of(work), [one.path for one in differing if one.after is None])
+    there = files_on_disk(build_directory.tree_of(job), [one.path for one in differing if one.after is None])
     changes = [one for one in differing if one.path not in there]
     name = new_checkpoint_id(context.random)
-    work.facts.plans.append(name)  # killed before it is the target, it is forgotten like every other plan
-    work.save()
+    job.facts.plans.append(name)  # killed before it is the target, it is forgotten like every other plan
+    job.save()
     with context.lock():
-        put_together(
+        create_derived_checkpoint(
             context, ours.id, changes, Provenance(spec.author, spec.message, spec.command), content=content, name=name
         )
-    context.catalog.pin(context.catalog.checkpoint(name).root, work.pins, checkpoint=name)
-    work.facts.plans.remove(name)
-    work.facts.target = name
-    work.save()
+    context.catalog.pin(context.catalog.checkpoint(name).root, job.pins, checkpoint=name)
+    job.facts.plans.remove(name)
+    job.facts.target = name
+    job.save()
     return name
 
 
-def _bring_the_rest(work: Work, context: Context) -> None:
+def _copy_uncaptured(job: PromotionJob, context: Context) -> None:
     """What was built and no checkpoint holds; where production's own was changed meanwhile, that stays."""
-    root, tree = context.workspace.path, build_directory.tree_of(work)
-    own = build_directory.own_in(work, root)
+    root, tree = context.workspace.path, build_directory.tree_of(job)
+    own = build_directory.own_entries(job, root)
     try:
-        made = touched(load_stamps(work, AFTER_APPLY), stamps(tree, without=own))
-        theirs = set(touched(load_stamps(work, BEFORE_COPY), stamps(root, without=own)))
+        made = changed_paths(load_stamps(job, AFTER_APPLY), stamps(tree, without=own))
+        theirs = set(changed_paths(load_stamps(job, BEFORE_COPY), stamps(root, without=own)))
         head = context.catalog.cursor(context.workspace.id).head
         held = set[bytes]() if head is None else _held(context, head, made)
-        transplant(tree, root, [one for one in made if one not in theirs | held], nonce=work.row.id)
+        transplant(tree, root, [one for one in made if one not in theirs | held], nonce=job.row.id)
         build_directory.sync(root)
     except OSError as error:
         raise StorageError(

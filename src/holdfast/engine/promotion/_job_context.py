@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import make_private
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.promotion.spec import decode_facts, decode_spec, encode
-from holdfast.files.directories.directory_exchange import Place, place_of, same_place
+from holdfast.engine.promotion.spec import decode_facts, decode_spec, encode_json
+from holdfast.files.directories.directory_exchange import DirectoryIdentity, directory_identity, is_same_directory
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError, StorageError, unexpected
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.store.catalog.promotion_rows import PromotionRows
 from holdfast.store.catalog.work_lease import Lease
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.promotion.spec import Answer, Facts, Spec
+    from holdfast.engine.promotion.spec import PromotionAnswer, PromotionFacts, PromotionSpec
     from holdfast.model.ids import WorkspaceId
     from holdfast.store.catalog.promotion_rows import Phase, PromotionRow, Result
 
@@ -34,7 +34,7 @@ _PAUSE_SECONDS = 0.25
 _SILENT_SECONDS = 1.0
 
 
-class Site:
+class PromotionSite:
     """Where promotions are made: a home, and the environment of this process. For any thread; each opens for itself."""
 
     def __init__(self, home: bytes, environ: Mapping[str, str], flags: Mapping[str, object]) -> None:
@@ -53,7 +53,7 @@ class Site:
         return path
 
     @contextmanager
-    def opened(self) -> Generator[Opener]:
+    def open_home(self) -> Generator[Opener]:
         """The home, opened for the length of the block."""
         opener = Opener(home=self.home, environ=self.environ, flags=self.flags, lenient=True)
         try:
@@ -62,17 +62,17 @@ class Site:
             opener.close()
 
     @contextmanager
-    def work(self, promotion: str) -> Generator[Work]:
+    def open_job(self, promotion: str) -> Generator[PromotionJob]:
         """A promotion, opened for the length of the block."""
-        with self.opened() as opener:
-            yield Work(self, opener, promotion)
+        with self.open_home() as opener:
+            yield PromotionJob(self, opener, promotion)
 
 
 def open_named(
     opener: Opener,
     production: WorkspaceId,
     place: tuple[int, int] | None,
-    known: Iterable[Place] = (),
+    known: Iterable[DirectoryIdentity] = (),
 ) -> Context:
     """The workspace of an id, if its directory has this ``place`` (device and inode; None: any), or is one of the
     ``known``, which are recognised after another mount too. Any other is not even taken for it.
@@ -81,20 +81,20 @@ def open_named(
     """
     if place is None:
         return opener.open_known(production)
-    _check_place(seen_at(opener.store().catalog.workspace(production).path), place, known)
+    _check_place(last_seen_path(opener.store().catalog.workspace(production).path), place, known)
     context = opener.open_known(production)
     _check_place(context.workspace.path, place, known)
     return context
 
 
-def _check_place(path: bytes, place: tuple[int, int], known: Iterable[Place]) -> None:
+def _check_place(path: bytes, place: tuple[int, int], known: Iterable[DirectoryIdentity]) -> None:
     try:
-        here = place_of(path)
+        here = directory_identity(path)
     except OSError as error:
         raise StorageError(f"{display(path)} cannot be looked at: {error.strerror}") from error
     if here is None:
         return  # it was moved: then it is looked for by its inode
-    if (here.device, here.inode) != place and not any(same_place(here, one) for one in known):
+    if (here.device, here.inode) != place and not any(is_same_directory(here, one) for one in known):
         raise RefusedError(
             f"another directory is at {display(path)} than when the promotion was asked for",
             hint="nothing of it was touched; put production back, or ask again if this is to be production",
@@ -102,16 +102,16 @@ def _check_place(path: bytes, place: tuple[int, int], known: Iterable[Place]) ->
         )
 
 
-class Work:
+class PromotionJob:
     """One promotion, opened. Steps are functions over it; it holds no logic of its own."""
 
-    def __init__(self, site: Site, opener: Opener, promotion: str) -> None:
+    def __init__(self, site: PromotionSite, opener: Opener, promotion: str) -> None:
         self.site = site
         self.opener = opener
         self.rows = PromotionRows(opener.store().catalog)
         self.row: PromotionRow = self.rows.get(promotion)
-        self.spec: Spec = decode_spec(self.row.spec)
-        self.facts: Facts = decode_facts(self.row.facts)
+        self.spec: PromotionSpec = decode_spec(self.row.spec)
+        self.facts: PromotionFacts = decode_facts(self.row.facts)
         self.folder = site.folder(promotion)
         self._context: Context | None = None
 
@@ -123,7 +123,7 @@ class Work:
         if self._context is None:
             place = self.spec.place if self.row.phase in ("building", "swapping") else None
             # (What it was when the build began tells it from others where devices got other numbers meanwhile.)
-            known = [Place(*one) for one in (self.facts.old, self.facts.built) if one is not None]
+            known = [DirectoryIdentity(*one) for one in (self.facts.old, self.facts.built) if one is not None]
             self._context = open_named(self.opener, self.row.workspace, place, known)
         return self._context
 
@@ -135,10 +135,12 @@ class Work:
     def save(self, phase: Phase | None = None, result: Result | None = None) -> None:
         """Write down what is known. Raises `LockedError` if another process is at work on it by now."""
         self.row = self.rows.change(
-            self.row._replace(phase=phase or self.row.phase, result=result or self.row.result, facts=encode(self.facts))
+            self.row._replace(
+                phase=phase or self.row.phase, result=result or self.row.result, facts=encode_json(self.facts)
+            )
         )
 
-    def end(self, answer: Answer) -> Answer:
+    def end(self, answer: PromotionAnswer) -> PromotionAnswer:
         """Write down how it has ended, and let go of what was pinned for it."""
         from typing import cast
 
@@ -148,14 +150,14 @@ class Work:
         return answer
 
 
-class Held:
-    """The lease of one production: whoever has it is the one process that promotes to it. Taken over when its process
+class ProductionLease:
+    """The lease of one production: its holder is the one process that promotes to it. Taken over when its process
     has died, or (another machine's) has not renewed it in time.
 
     A thread of its own keeps it; `lost` tells if another process has it by now.
     """
 
-    def __init__(self, site: Site, production: WorkspaceId) -> None:
+    def __init__(self, site: PromotionSite, production: WorkspaceId) -> None:
         self._site = site
         self._name = f"promotion {production}"
         self._done = threading.Event()
@@ -164,7 +166,7 @@ class Held:
         self._thread = threading.Thread(target=self._keep, name="promotion lease", daemon=True)
         self.lost = False
 
-    def acquire(self) -> Held:
+    def acquire(self) -> ProductionLease:
         """Take it. Raises `LockedError` if another process, which may still run, has it."""
         self._thread.start()
         self._taken.wait()
@@ -180,7 +182,7 @@ class Held:
 
     def _keep(self) -> None:
         try:
-            with self._site.opened() as opener:
+            with self._site.open_home() as opener:
                 catalog = opener.store().catalog
                 lease = Lease(catalog.database, catalog.tenant, self._name, catalog.clock)
                 lease.acquire()
@@ -193,7 +195,7 @@ class Held:
         except Exception as error:  # noqa: BLE001 - whatever it is: nothing keeps the lease any more
             self._error = error if isinstance(error, HoldfastError) else unexpected(error)
             self.lost = True
-            if self._taken.is_set():  # nobody waits for it to be told
+            if self._taken.is_set():  # no caller waits for it to be told
                 _LOG.warning("the lease of the production is not kept any more: %s", self._error.message)
         finally:
             self._taken.set()
@@ -208,7 +210,9 @@ class Held:
 
 
 @contextmanager
-def held(site: Site, production: WorkspaceId, *, wait: float, who: str) -> Generator[Held]:
+def hold_production(
+    site: PromotionSite, production: WorkspaceId, *, wait: float, who: str
+) -> Generator[ProductionLease]:
     """Be the one process that promotes to a production for the length of the block. Waits ``wait`` seconds for another
     one, and says so.
 
@@ -220,7 +224,7 @@ def held(site: Site, production: WorkspaceId, *, wait: float, who: str) -> Gener
     told = False
     while True:
         try:
-            lease = Held(site, production).acquire()
+            lease = ProductionLease(site, production).acquire()
             break
         except LockedError:
             waited = time.monotonic() - began

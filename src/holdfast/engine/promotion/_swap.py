@@ -9,22 +9,28 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.engine.history.checkpoint import Recorded, take_locked
-from holdfast.engine.history.restore import refuse_unfinished
-from holdfast.engine.history.status import present
+from holdfast.engine.history.checkpoint import HistoryEntry, create_checkpoint_locked
+from holdfast.engine.history.status import scan_tree
 from holdfast.engine.opening import identity
-from holdfast.engine.opening.context import paused
-from holdfast.engine.opening.undo_log import kept_still, tell_brought_back
+from holdfast.engine.opening.context import pause_watcher
+from holdfast.engine.opening.operation_journal import refuse_unfinished
+from holdfast.engine.opening.undo_log import open_and_quieten, report_restored
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build_directory import AT_SWAP, BEFORE_COPY, load_stamps, save_stamps
-from holdfast.engine.promotion._in_place_update import bring_in_place
+from holdfast.engine.promotion._in_place_update import update_in_place
 from holdfast.engine.promotion._target_state import UNCHANGED, note_taken_in, refuse_running
-from holdfast.engine.promotion.spec import Answer
-from holdfast.files.directories.directory_exchange import CANNOT, Place, exchange, place_of, same_place
+from holdfast.engine.promotion.spec import PromotionAnswer
+from holdfast.files.directories.directory_exchange import (
+    CANNOT,
+    DirectoryIdentity,
+    directory_identity,
+    exchange,
+    is_same_directory,
+)
 from holdfast.files.directories.transplant import transplant
-from holdfast.files.directories.tree_stamps import Stamps, stamps, touched
+from holdfast.files.directories.tree_stamps import Stamps, changed_paths, stamps
 from holdfast.model.checkpoint import HistoryEvent, Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
@@ -35,116 +41,116 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.promotion._job_context import Work
+    from holdfast.engine.promotion._job_context import PromotionJob
     from holdfast.model.checkpoint import Checkpoint
 
 _LOG = Log(__name__)
 _ROUNDS = 5
-"""So often what is ignored is carried over again, as somebody writes to it all the time."""
+"""So often what is ignored is carried over again, as a process writes to it all the time."""
 
 
-def swap(work: Work) -> Answer | Literal["changed"] | None:
+def swap(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
     """Let what was built take production's place, checkpoint it, and write that into its history.
 
     ``changed``: production was edited since it was planned for, and is as its editors have it. None: it is done. Raises
-    `HoldfastError`: before the swap production is untouched then; after it, whoever calls this again goes on.
+    `HoldfastError`: before the swap production is untouched then; after it, the next call goes on.
     """
-    context = work.context
-    with context.lock(), paused(context):
-        if work.row.phase == "swapping" and not has_begun(work):
-            work.save("building")
-        if work.row.phase == "building":
-            if (answer := _prepare(work)) is not None:
+    context = job.context
+    with context.lock(), pause_watcher(context):
+        if job.row.phase == "swapping" and not has_begun(job):
+            job.save("building")
+        if job.row.phase == "building":
+            if (answer := _prepare(job)) is not None:
                 return answer
             newest = context.catalog.events(context.workspace.id, limit=1)
-            work.facts.seen = newest[0].seq if newest else 0
-            work.save("swapping")
-        if work.row.phase == "swapping":
-            done = _exchange(work) if work.facts.exchange else None
+            job.facts.seen = newest[0].seq if newest else 0
+            job.save("swapping")
+        if job.row.phase == "swapping":
+            done = _exchange(job) if job.facts.exchange else None
             if done is not None:
                 return done
-    if work.row.phase == "swapping":  # in place: by a restore, which takes the lock itself
-        with paused(context):
-            return bring_in_place(work)
-    record(work)
+    if job.row.phase == "swapping":  # in place: by a restore, which takes the lock itself
+        with pause_watcher(context):
+            return update_in_place(job)
+    record(job)
     return None
 
 
-def has_begun(work: Work) -> bool:
+def has_begun(job: PromotionJob) -> bool:
     """Whether a swap that was cut short has changed anything: if not, production is looked at again."""
-    if not work.facts.exchange:
-        return bool(work.facts.target)
-    return not same_place(place_of(work.context.workspace.path), _place(work.facts.old))
+    if not job.facts.exchange:
+        return bool(job.facts.target)
+    return not is_same_directory(directory_identity(job.context.workspace.path), _place(job.facts.old))
 
 
-def record(work: Work) -> None:
-    """Enter in production's history what it has become. Idempotent: whoever was there first has done it."""
-    context, facts = work.context, work.facts
+def record(job: PromotionJob) -> None:
+    """Enter in production's history what it has become. Idempotent."""
+    context, facts = job.context, job.facts
     if facts.answer is not None:
         return
-    spec = work.spec
+    spec = job.spec
     provenance = Provenance(spec.author, spec.message, spec.command)
-    with context.lock(), kept_still(context):
+    with context.lock(), open_and_quieten(context):
         cursor = context.catalog.cursor(context.workspace.id)
         event = HistoryEvent(0, 0, "promote", CheckpointId(""), cursor.position)
         # (If another command has saved it meanwhile, that is the state; undo goes back to the one before either way.)
         first = cursor.head == facts.ours
-        if (left := _left_already(work)) is not None:
+        if (left := _state_before_recording(job)) is not None:
             first, done = False, left
             _LOG.warning("somebody has brought %s elsewhere since the swap, and it stays there", spec.path)
         else:
-            done = take_locked(
+            done = create_checkpoint_locked(
                 context,
-                Request(kind="manual" if first else "auto", provenance=provenance),
-                recorded=Recorded(event, None) if first else None,
+                CheckpointRequest(kind="manual" if first else "auto", provenance=provenance),
+                recorded=HistoryEntry(event, None) if first else None,
             ).checkpoint
         ours = context.catalog.checkpoint(CheckpointId(facts.ours))
-        tell_brought_back(context, manifest.diff(context.store.pages, ours.root, done.root))
-        note_taken_in(context, done.id, work.row.theirs, CheckpointId(facts.base), facts.record)
-        facts.answer = Answer(
+        report_restored(context, manifest.diff(context.store.pages, ours.root, done.root))
+        note_taken_in(context, done.id, job.row.theirs, CheckpointId(facts.base), facts.record)
+        facts.answer = PromotionAnswer(
             result="promoted",
             checkpoint=done.id,
             previous=facts.ours,
             undo_command="holdfast undo" if first else f"holdfast restore {facts.ours[:12]}",
         )
-        work.save()
+        job.save()
 
 
-def _left_already(work: Work) -> Checkpoint | None:
-    """What production had become, if somebody has gone elsewhere from there before that was recorded: by then they had
+def _state_before_recording(job: PromotionJob) -> Checkpoint | None:
+    """What production had become, if it was brought elsewhere from there before that was recorded: by then they had
     saved it. The state that it is in now holds nothing of the fork.
     """
-    catalog = work.context.catalog
-    since = [one for one in catalog.events(work.row.workspace) if one.seq > work.facts.seen]
+    catalog = job.context.catalog
+    since = [one for one in catalog.events(job.row.workspace) if one.seq > job.facts.seen]
     if not any(one.operation in ("restore", "undo", "redo") for one in since):
         return None
     saved = since[-1]
-    return catalog.checkpoint(saved.checkpoint if saved.operation == "checkpoint" else CheckpointId(work.facts.ours))
+    return catalog.checkpoint(saved.checkpoint if saved.operation == "checkpoint" else CheckpointId(job.facts.ours))
 
 
-def _prepare(work: Work) -> Answer | Literal["changed"] | None:
+def _prepare(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
     """See whether production is still what was built from, and carry over what has changed of that which no checkpoint
     holds.
     """
-    context, facts = work.context, work.facts
-    root, tree = context.workspace.path, build_directory.tree_of(work)
+    context, facts = job.context, job.facts
+    root, tree = context.workspace.path, build_directory.tree_of(job)
     refuse_running(context)
-    refuse_unfinished(context)
-    if not same_place(place_of(root), _place(facts.old)):
+    refuse_unfinished(context.folder)
+    if not is_same_directory(directory_identity(root), _place(facts.old)):
         return "changed"
-    own = build_directory.own_in(work, root)
+    own = build_directory.own_entries(job, root)
     try:
-        before = load_stamps(work, BEFORE_COPY)
+        before = load_stamps(job, BEFORE_COPY)
         for _ in range(_ROUNDS):
             now = stamps(root, without=own)
-            seen = present(context)
+            seen = scan_tree(context)
             if seen.head is None or seen.head.id != facts.ours or seen.root != seen.head.root:
                 return "changed"
-            paths = _uncaptured(work, touched(before, now))
+            paths = _uncaptured(job, changed_paths(before, now))
             if facts.exchange:
-                left = transplant(root, tree, paths, nonce=work.row.id)
+                left = transplant(root, tree, paths, nonce=job.row.id)
                 if in_the_way := [one for one in left if one in now]:
-                    return Answer(
+                    return PromotionAnswer(
                         result="failed",
                         code="in_the_way",
                         message=f"{display(in_the_way[0])} was made in production meanwhile, and in what was built "
@@ -154,7 +160,7 @@ def _prepare(work: Work) -> Answer | Literal["changed"] | None:
             before = now
             now = stamps(root, without=own)
             if now == before:
-                save_stamps(work, AT_SWAP, now)
+                save_stamps(job, AT_SWAP, now)
                 build_directory.sync(tree)
                 return None
         return "changed"
@@ -164,9 +170,9 @@ def _prepare(work: Work) -> Answer | Literal["changed"] | None:
         ) from error
 
 
-def _uncaptured(work: Work, paths: Sequence[bytes]) -> list[bytes]:
+def _uncaptured(job: PromotionJob, paths: Sequence[bytes]) -> list[bytes]:
     """Those of ``paths`` that neither production's state nor the merged one holds."""
-    context, facts = work.context, work.facts
+    context, facts = job.context, job.facts
     held: set[bytes] = set()
     for one in (facts.ours, facts.merged):
         root = context.catalog.checkpoint(CheckpointId(one)).root
@@ -174,16 +180,16 @@ def _uncaptured(work: Work, paths: Sequence[bytes]) -> list[bytes]:
     return [path for path in paths if path not in held]
 
 
-def _exchange(work: Work) -> Literal["changed"] | None:
-    """Swap, or find that it was swapped already; back again if somebody wrote to production in the last moment."""
-    context, facts = work.context, work.facts
-    root, tree = context.workspace.path, build_directory.tree_of(work)
+def _exchange(job: PromotionJob) -> Literal["changed"] | None:
+    """Swap, or find that it was swapped already; back again if a process wrote to production in the last moment."""
+    context, facts = job.context, job.facts
+    root, tree = context.workspace.path, build_directory.tree_of(job)
     built, old = _place(facts.built), _place(facts.old)
-    here, there = place_of(root), place_of(tree)
+    here, there = directory_identity(root), directory_identity(tree)
     try:
-        if same_place(here, old) and same_place(there, built):
-            own = build_directory.own_in(work, root)
-            at_swap = load_stamps(work, AT_SWAP)
+        if is_same_directory(here, old) and is_same_directory(there, built):
+            own = build_directory.own_entries(job, root)
+            at_swap = load_stamps(job, AT_SWAP)
             made = stamps(tree, without=own)
             try:
                 exchange(root, tree)
@@ -192,13 +198,13 @@ def _exchange(work: Work) -> Literal["changed"] | None:
                     raise
                 facts.exchange = False
                 facts.hindrance = error.strerror or "the system refuses"
-                work.save("building")
+                job.save("building")
                 return "changed"
-            if touched(at_swap, stamps(tree, without=own)):
-                _back(work, root, tree, made)
+            if changed_paths(at_swap, stamps(tree, without=own)):
+                _swap_back(job, root, tree, made)
                 return "changed"
-        elif same_place(here, built) and same_place(there, old):
-            if touched(load_stamps(work, AT_SWAP), stamps(tree, without=build_directory.own_in(work, tree))):
+        elif is_same_directory(here, built) and is_same_directory(there, old):
+            if changed_paths(load_stamps(job, AT_SWAP), stamps(tree, without=build_directory.own_entries(job, tree))):
                 _LOG.warning("something was written to the old directory of %s since the swap", display(root))
         else:
             raise IntegrityError(
@@ -208,28 +214,28 @@ def _exchange(work: Work) -> Literal["changed"] | None:
             )
     except OSError as error:
         raise StorageError(f"{display(root)} cannot be swapped: {error.strerror}", hint=room_hint(error)) from error
-    _remember(context, root)
-    work.save("swapped")
+    _note_directory(context, root)
+    job.save("swapped")
     return None
 
 
-def _back(work: Work, root: bytes, tree: bytes, made: Stamps) -> None:
+def _swap_back(job: PromotionJob, root: bytes, tree: bytes, made: Stamps) -> None:
     """Swap back; what was written to the new directory in between is brought along."""
     exchange(root, tree)
-    own = build_directory.own_in(work, root)
-    meanwhile = touched(made, stamps(tree, without=own))
+    own = build_directory.own_entries(job, root)
+    meanwhile = changed_paths(made, stamps(tree, without=own))
     if meanwhile:
-        transplant(tree, root, meanwhile, nonce=work.row.id)
-    _remember(work.context, root)
-    work.save("building")
+        transplant(tree, root, meanwhile, nonce=job.row.id)
+    _note_directory(job.context, root)
+    job.save("building")
 
 
-def _remember(context: Context, root: bytes) -> None:
+def _note_directory(context: Context, root: bytes) -> None:
     """Note which directory production is now."""
     about = os.lstat(root)
     context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)
-    identity.remember(context.folder, root)
+    identity.remember_root(context.folder, root)
 
 
-def _place(fields: tuple[int, int, int | None] | None) -> Place | None:
-    return None if fields is None else Place(*fields)
+def _place(fields: tuple[int, int, int | None] | None) -> DirectoryIdentity | None:
+    return None if fields is None else DirectoryIdentity(*fields)

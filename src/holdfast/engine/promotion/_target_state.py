@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.checkpoint import take_locked
-from holdfast.engine.history.restore import refuse_unfinished
+from holdfast.engine.history.checkpoint import create_checkpoint_locked
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.reapply.resolver import ladder_of
-from holdfast.engine.merging.stacked_plan import detail
-from holdfast.engine.opening.undo_log import kept
+from holdfast.engine.merging.stacked_plan import describe
+from holdfast.engine.opening.operation_journal import refuse_unfinished
+from holdfast.engine.opening.undo_log import open_if_running
 from holdfast.engine.promotion._build_isolation import environment_of
-from holdfast.engine.promotion.spec import Answer, Counts, Overlap
+from holdfast.engine.promotion.spec import OverlappingFile, PlanCounts, PromotionAnswer
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import new_checkpoint_id
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import TakenIn
+from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.promotion._job_context import Work
+    from holdfast.engine.promotion._job_context import PromotionJob
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId
 
 
-class Combined(NamedTuple):
+class CombinedState(NamedTuple):
     """What comes of the two."""
 
     base: CheckpointId
@@ -44,11 +44,11 @@ class Combined(NamedTuple):
     """From production's state to the merged one."""
     changesets: int
     """How many steps of work the fork has done."""
-    counts: Counts
-    overlapping: Sequence[Overlap]
+    counts: PlanCounts
+    overlapping: Sequence[OverlappingFile]
     """What cannot be told; then ``merged`` is None."""
     record: str = ""
-    """How each file that both sides have changed came to be, as `TakenIn` keeps it."""
+    """How each file that both sides have changed came to be, as `MergeParent` keeps it."""
     uncaptured: Sequence[bytes] = ()
     """What the fork captures no more, and has not deleted: it stays as production has it."""
 
@@ -62,12 +62,12 @@ def combine(
     name: CheckpointId | None = None,
     stop: threading.Event | None = None,
     environment: Mapping[bytes, bytes] | None = None,
-) -> Combined:
+) -> CombinedState:
     """Put production's state ``ours`` and the fork's state ``theirs`` together, by a stacked merge and its ladder.
 
-    Moves nothing, and takes production's lock for the commit alone: the ladder may ask somebody, which ``stop``, when
+    Moves nothing, and takes production's lock for the commit alone: the ladder may ask an agent, which ``stop``, when
     it is set, ends, and which gets this ``environment`` (None: this process's). The merged state gets the id ``name``.
-    Without a ``provenance`` nothing is stored and nobody asked, and ``merged`` is None. Raises `RefusedError`
+    Without a ``provenance`` nothing is stored and no agent asked, and ``merged`` is None. Raises `RefusedError`
     (``unrelated``) where the two have no state in common.
     """
     dry_run = provenance is None
@@ -82,22 +82,22 @@ def combine(
     )
     plan = found.plan
     overlapping = [
-        Overlap(
+        OverlappingFile(
             display(one.path),
             len(one.numbers),
-            detail(one),
+            describe(one),
             found.foreseen[one.path].to_json() if one.path in found.foreseen else None,
         )
         for one in plan.overlapping
     ]
-    return Combined(
+    return CombinedState(
         plan.base,
         None if found.merged == ours else found.merged,
         plan.stacked.plan.changes,
         plan.changesets,
-        Counts(**plan.counts._asdict()),
+        PlanCounts(**plan.counts._asdict()),
         overlapping,
-        fork_merge.record_of(found.records),
+        fork_merge.encode_record(found.records),
         plan.uncaptured,
     )
 
@@ -113,7 +113,7 @@ def note_taken_in(
     """
     if became in context.catalog.lineage(theirs):
         return
-    context.catalog.note_taken_in(became, TakenIn(theirs, base, record))
+    context.catalog.add_merge_parents(became, MergeParent(theirs, base, record))
 
 
 # Before anything is built: production is saved, and what is to become of it is put together. Its tree is only read.
@@ -121,46 +121,46 @@ def note_taken_in(
 UNCHANGED = "Production unchanged."
 
 
-def plan(work: Work) -> Answer | None:
+def plan(job: PromotionJob) -> PromotionAnswer | None:
     """Save production, and put its state and the fork's together; how that ended, or None if there is something to
     build.
 
     Raises `RefusedError` while a run is going on in production, or a restore of it was cut short.
     """
-    context, facts, spec = work.context, work.facts, work.spec
+    context, facts, spec = job.context, job.facts, job.spec
     provenance = Provenance(spec.author, spec.message, spec.command)
     with context.lock():
-        refuse_unfinished(context)
+        refuse_unfinished(context.folder)
         refuse_running(context)
-        ours = take_locked(context, Request(kind="auto")).checkpoint.id
-    # (Noted before there is such a checkpoint: killed in between, whoever comes next knows what to forget.)
+        ours = create_checkpoint_locked(context, CheckpointRequest(kind="auto")).checkpoint.id
+    # (Noted before there is such a checkpoint: killed in between, the next process knows what to forget.)
     name = new_checkpoint_id(context.random)
     facts.plans.append(name)
-    work.save()
+    job.save()
     combined = combine(
         context,
         ours,
-        work.row.theirs,
+        job.row.theirs,
         provenance,
         name=name,
-        stop=work.site.stop,
-        environment=environment_of(work),
+        stop=job.site.stop,
+        environment=environment_of(job),
     )
     facts.base, facts.ours, facts.merged = combined.base, ours, combined.merged or ""
     facts.record, facts.changesets, facts.changes = combined.record, combined.changesets, combined.counts
     facts.uncaptured = [display(path) for path in combined.uncaptured]
-    named = [one for one in (ours, work.row.theirs, combined.merged) if one is not None]
-    context.catalog.pin_all([context.catalog.checkpoint(one) for one in named], work.pins)
-    work.save()
-    if work.site.stop.is_set():
-        return interrupted()
-    answer = answer_of(combined)
+    named = [one for one in (ours, job.row.theirs, combined.merged) if one is not None]
+    context.catalog.pin_all([context.catalog.checkpoint(one) for one in named], job.pins)
+    job.save()
+    if job.site.stop.is_set():
+        return interrupted_answer()
+    answer = plan_answer(combined)
     return None if answer.result == "clean" else answer
 
 
-def interrupted() -> Answer:
+def interrupted_answer() -> PromotionAnswer:
     """How it ends where the user wants it to."""
-    return Answer(
+    return PromotionAnswer(
         result="failed",
         code="interrupted",
         message="it was interrupted",
@@ -168,10 +168,10 @@ def interrupted() -> Answer:
     )
 
 
-def answer_of(combined: Combined) -> Answer:
+def plan_answer(combined: CombinedState) -> PromotionAnswer:
     """What a plan says: ``needs_reapply``, ``unchanged``, or ``clean`` where something can be done."""
     result = "needs_reapply" if combined.overlapping else "clean" if combined.changes else "unchanged"
-    return Answer(
+    return PromotionAnswer(
         result=result,
         changesets=combined.changesets,
         changes=combined.counts,
@@ -183,7 +183,7 @@ def answer_of(combined: Combined) -> Answer:
 
 def refuse_running(context: Context) -> None:
     """Raise `RefusedError` while what runs supervised in the workspace has a keeper: it would be left behind."""
-    with kept(context) as service:
+    with open_if_running(context) as service:
         if service is not None:
             raise RefusedError(
                 f"something runs supervised in {display(context.workspace.path)}, and would be left in the old "

@@ -17,7 +17,7 @@ from holdfast.engine.promotion import _cleanup as cleanup
 from holdfast.engine.promotion import _swap as swap
 from holdfast.engine.promotion import _target_state as target_state
 from holdfast.engine.promotion._target_state import UNCHANGED
-from holdfast.engine.promotion.spec import STAGES, Answer
+from holdfast.engine.promotion.spec import STAGES, PromotionAnswer
 from holdfast.model.errors import HoldfastError, LockedError, unexpected
 from holdfast.model.log import Log
 
@@ -25,55 +25,57 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Literal
 
-    from holdfast.engine.promotion._job_context import Held, Site, Work
+    from holdfast.engine.promotion._job_context import ProductionLease, PromotionJob, PromotionSite
 
-    Found = Answer | Literal["again", "changed"] | None
+    Found = PromotionAnswer | Literal["again", "changed"] | None
     """Of a step: None if the next one is to be done; else how it all ended, or why the way begins anew."""
 
 _LOG = Log(__name__)
 
 
-def _swap(work: Work) -> Found:
-    return _counted(work, swap.swap(work) if work.row.phase != "swapped" else swap.record(work))
+def _swap(job: PromotionJob) -> Found:
+    return _counted(job, swap.swap(job) if job.row.phase != "swapped" else swap.record(job))
 
 
-def _counted(work: Work, found: Found) -> Found:
+def _counted(job: PromotionJob, found: Found) -> Found:
     """``found``, or, where production was changed for the last time that is allowed, how it ends."""
     if found == "changed":
-        work.facts.replans += 1
-        if work.facts.replans >= work.spec.tries:
-            return Answer(
+        job.facts.replans += 1
+        if job.facts.replans >= job.spec.tries:
+            return PromotionAnswer(
                 result="failed",
                 code="changed_meanwhile",
-                message=f"production was changed {work.facts.replans} times while it was built",
+                message=f"production was changed {job.facts.replans} times while it was built",
                 recovery=f"{UNCHANGED} Promote again when nobody edits it.",
                 ends_with=4,
             )
     return found
 
 
-STEPS: dict[str, Callable[[Work], Found]] = {
+STEPS: dict[str, Callable[[PromotionJob], Found]] = {
     "plan": target_state.plan,
-    "copy": lambda work: _counted(work, build.copy(work)),
-    **{stage: partial(build.run, stage=stage) for stage in STAGES},
+    "copy": lambda job: _counted(job, build.copy_production(job)),
+    **{stage: partial(build.run_stage, stage=stage) for stage in STAGES},
     "swap": _swap,
     "restart": cleanup.restart,
-    "finish": cleanup.finish,
+    "finish": cleanup.finish_promotion,
 }
 """In their order."""
 
 
-class Running:
+class PromotionRun:
     """A promotion that this process works on."""
 
-    def __init__(self, site: Site, lease: Held, promotion: str, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, site: PromotionSite, lease: ProductionLease, promotion: str, tell: Callable[[str], None]
+    ) -> None:
         self._site = site
         self._lease = lease
         self._promotion = promotion
         self._tell = tell
         self._revision = 0
 
-    def run(self) -> Answer:
+    def run(self) -> PromotionAnswer:
         """Do the steps that are left; how it ended, or, where the row says that it has not, why it stops here.
 
         `KeyboardInterrupt` ends what runs, and is raised when that is cleared away.
@@ -93,17 +95,17 @@ class Running:
             raise KeyboardInterrupt
         return answer
 
-    def _go_on(self) -> Answer:
+    def _go_on(self) -> PromotionAnswer:
         answer = None
         while answer is None:
             try:
-                with self._ours() as work:
-                    answer = self._step(work)
+                with self._ours() as job:
+                    answer = self._step(job)
             except Exception as error:  # noqa: BLE001 - whatever it was, what was built is cleared away
                 answer = _failure(error)
                 try:
-                    with self._ours() as work:
-                        answer = _fail(work, answer)
+                    with self._ours() as job:
+                        answer = _fail(job, answer)
                 except HoldfastError as then:
                     _LOG.warning(
                         "what was built is not cleared away: %s; `holdfast promote --sweep` does that", then.message
@@ -111,56 +113,56 @@ class Running:
         return answer
 
     @contextmanager
-    def _ours(self) -> Generator[Work]:
+    def _ours(self) -> Generator[PromotionJob]:
         """The promotion, opened. Raises `LockedError` (code ``taken_over``) if another process works on it by now."""
-        with self._site.work(self._promotion) as work:
-            if self._lease.lost or self._revision not in (0, work.row.revision):
+        with self._site.open_job(self._promotion) as job:
+            if self._lease.lost or self._revision not in (0, job.row.revision):
                 raise LockedError(
                     "another process has taken this promotion over",
                     hint="nothing is lost; it goes on there",
                     code="taken_over",
                 )
             try:
-                yield work
+                yield job
             finally:
-                self._revision = work.row.revision
+                self._revision = job.row.revision
 
-    def _step(self, work: Work) -> Answer | None:
+    def _step(self, job: PromotionJob) -> PromotionAnswer | None:
         """Do the next step, and note that; how it all ended, or None."""
-        if (ended := work.facts.failure or (work.facts.answer if work.row.phase == "ended" else None)) is not None:
-            return _fail(work, ended)
+        if (ended := job.facts.failure or (job.facts.answer if job.row.phase == "ended" else None)) is not None:
+            return _fail(job, ended)
         names = list(STEPS)
         # (The row of a former version does not say which step is next: what was built by it is built anew.)
-        at = max(names.index(work.facts.next), 0 if work.row.phase == "building" else names.index("swap"))
+        at = max(names.index(job.facts.next), 0 if job.row.phase == "building" else names.index("swap"))
         self._tell(names[at])
-        found = STEPS[names[at]](work)
-        if isinstance(found, Answer):
-            return _fail(work, found)
-        work.facts.next = names[0 if found else at + 1]
-        work.save()
+        found = STEPS[names[at]](job)
+        if isinstance(found, PromotionAnswer):
+            return _fail(job, found)
+        job.facts.next = names[0 if found else at + 1]
+        job.save()
         return None
 
 
-def _fail(work: Work, answer: Answer) -> Answer:
+def _fail(job: PromotionJob, answer: PromotionAnswer) -> PromotionAnswer:
     """Take back what was built. After the swap there is nothing to take back: the rest is done when it goes on."""
-    if work.row.phase == "ended":
+    if job.row.phase == "ended":
         return answer
-    if work.row.phase != "building":
-        answer.recovery = f"`holdfast promote --resume {work.row.id}` goes on"
+    if job.row.phase != "building":
+        answer.recovery = f"`holdfast promote --resume {job.row.id}` goes on"
         return answer
     # (Noted before anything is removed: killed on the way, it ends with the same answer.)
-    answer = work.facts.failure or answer
-    work.facts.failure = answer
-    work.save()
-    work.facts.failure = None
-    return cleanup.undo(work, answer)
+    answer = job.facts.failure or answer
+    job.facts.failure = answer
+    job.save()
+    job.facts.failure = None
+    return cleanup.discard_build(job, answer)
 
 
-def _failure(error: Exception) -> Answer:
+def _failure(error: Exception) -> PromotionAnswer:
     failure = error if isinstance(error, HoldfastError) else unexpected(error)
     if failure.code == "bug":
         _LOG.error("a step of a promotion has failed", exc_info=error)
-    return Answer(
+    return PromotionAnswer(
         result="failed",
         code=failure.code,
         message=failure.message,

@@ -41,7 +41,7 @@ ENDING = "shutting_down"
 """The code of what was not made because its server ends."""
 
 
-class Outside:
+class PromotionProcesses:
     """The processes that make promotions for this one. For any thread."""
 
     def __init__(self, home: bytes) -> None:
@@ -56,7 +56,7 @@ class Outside:
         """Have ``holdfast promote`` with these ``words`` done, and wait for that; what it has refused, or None.
 
         ``settings`` are variables of its environment; ``tell`` is called with the name of each step that begins. How it
-        has ended is in the catalog, also if this returns an error: whoever asks looks there first. The process goes on
+        has ended is in the catalog, also if this returns an error: a caller looks there first. The process goes on
         if this one is killed, and comes to its end.
         """
         line = [sys.executable, "-P", "-m", "holdfast", "--home", self._home, "--json", "promote", "--steps", *words]

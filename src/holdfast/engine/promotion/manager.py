@@ -6,7 +6,7 @@ import os
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.context import watcher_of
+from holdfast.engine.opening.context import connect_watcher
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.promotion import _build_directory as build_directory
@@ -14,10 +14,17 @@ from holdfast.engine.promotion import _cleanup as cleanup
 from holdfast.engine.promotion import _swap as swap
 from holdfast.engine.promotion import _target_state as target_state
 from holdfast.engine.promotion._build_isolation import check_possible
-from holdfast.engine.promotion._job_context import Site, held, open_named
+from holdfast.engine.promotion._job_context import PromotionSite, hold_production, open_named
 from holdfast.engine.promotion._target_state import combine
-from holdfast.engine.promotion._workflow import Running
-from holdfast.engine.promotion.spec import Answer, Facts, Spec, check_settings, decode_facts, encode
+from holdfast.engine.promotion._workflow import PromotionRun
+from holdfast.engine.promotion.spec import (
+    PromotionAnswer,
+    PromotionFacts,
+    PromotionSpec,
+    check_settings,
+    decode_facts,
+    encode_json,
+)
 from holdfast.files.directories.replication import remove_whole
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.promotion._job_context import Held, Work
+    from holdfast.engine.promotion._job_context import ProductionLease, PromotionJob
 
 _LOG = Log(__name__)
 _MOST_SAID = 4000
@@ -42,25 +49,25 @@ class Promotion(NamedTuple):
     """A promotion as it is now."""
 
     row: PromotionRow
-    facts: Facts
+    facts: PromotionFacts
     path: str
     """Of production."""
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> PromotionAnswer:
         """How it has ended; an empty result if it has not."""
-        return self.facts.answer or Answer(result=self.row.result)
+        return self.facts.answer or PromotionAnswer(result=self.row.result)
 
 
-class Named(NamedTuple):
-    """Production, for whoever has looked at it before: what is at its path by now is not taken for it."""
+class ProductionRef(NamedTuple):
+    """Production, for a caller that has looked at it before: what is at its path by now is not taken for it."""
 
     workspace: WorkspaceId
     place: tuple[int, int]
     """Device and inode of its directory."""
 
     @classmethod
-    def parse(cls, text: str) -> Named:
+    def parse(cls, text: str) -> ProductionRef:
         """From ``ID:DEVICE:INODE``. Raises `UsageError`."""
         parts = text.split(":")
         if len(parts) != 3 or not all(part.isascii() and part.isdecimal() for part in parts[1:]):
@@ -72,7 +79,7 @@ class Named(NamedTuple):
         return f"{self.workspace}:{self.place[0]}:{self.place[1]}"
 
 
-class Swept(NamedTuple):
+class PromotionSweep(NamedTuple):
     """What `Promotions.sweep` did."""
 
     settled: Sequence[str]
@@ -80,7 +87,7 @@ class Swept(NamedTuple):
     removed: Sequence[str]
     """Directories that are gone."""
     kept: Sequence[str]
-    """Old directories that stay, as somebody uses them, or has written to them since the swap."""
+    """Old directories that stay, as a process uses them, or has written to them since the swap."""
     busy: Sequence[str]
     """Promotions that another process works on."""
 
@@ -98,14 +105,14 @@ class Promotions:
     ) -> None:
         """``tell`` is called, on another thread, with the name of each step that begins."""
         found = Opener(home=None if home is None else os.fsencode(home), environ=environ)
-        self._site = Site(found.home, os.environ if environ is None else environ, dict(flags or {}))
+        self._site = PromotionSite(found.home, os.environ if environ is None else environ, dict(flags or {}))
         self._tell = tell or _nothing
 
     def promote(
         self,
         fork: str | bytes | os.PathLike[str],
         *,
-        to: str | bytes | os.PathLike[str] | Named | None = None,
+        to: str | bytes | os.PathLike[str] | ProductionRef | None = None,
         author: str = "",
         message: str = "",
         command: str = "",
@@ -114,17 +121,16 @@ class Promotions:
         """Bring what ``fork`` has done to production, or leave that byte for byte as it is.
 
         ``fork`` is a directory, whose state is saved first, or a checkpoint's name; ``to`` is production (None: what
-        was forked), which as `Named` goes with the id of a checkpoint. ``name`` is the id that it is to have, 16 hex
-        digits (empty: a new one), for who has to find it again; `RefusedError` (code ``promotion_exists``) if there is
-        one of that id. Waits for other promotions to the same production (`LockedError`, ``promotion_busy``), and
-        finishes or takes back those that were cut short.
-        Atomic for whoever looks at production's path, unless the answer says otherwise; durable when it returns. How it
-        ended is in the answer: ``promoted``, ``unchanged``, ``needs_reapply``, ``build_failed``, ``failed``. Raises
-        `UnsupportedError` without the isolation that the settings ask for, `RefusedError`, `UsageError`,
-        `NotFoundError`: then nothing was begun.
+        was forked), which as `ProductionRef` goes with the id of a checkpoint. ``name`` is the id that it is to have,
+        16 hex digits (empty: a new one), for who has to find it again; `RefusedError` (code ``promotion_exists``) if
+        there is one of that id. Waits for other promotions to the same production (`LockedError`, ``promotion_busy``),
+        and finishes or takes back those that were cut short. Atomic for every process that looks at production's path,
+        unless the answer says otherwise; durable when it returns. How it ended is in the answer: ``promoted``,
+        ``unchanged``, ``needs_reapply``, ``build_failed``, ``failed``. Raises `UnsupportedError` without the isolation
+        that the settings ask for, `RefusedError`, `UsageError`, `NotFoundError`: then nothing was begun.
         """
         check_id(name)
-        with self._site.opened() as opener:
+        with self._site.open_home() as opener:
             context, source, theirs = _resolve(opener, fork, to)
             forbid_inside_run(context, "a promotion")
             check_settings(context.settings.promote)
@@ -136,62 +142,62 @@ class Promotions:
                 result="",
                 source=source,
                 theirs=theirs,
-                spec=encode(
+                spec=encode_json(
                     _spec(
                         context,
                         author,
                         message or f"promoted {_named(fork)}",
                         command,
-                        to.place if isinstance(to, Named) else None,
+                        to.place if isinstance(to, ProductionRef) else None,
                     )
                 ),
-                facts=encode(Facts()),
+                facts=encode_json(PromotionFacts()),
             )
             path, wait = context.workspace.path, context.settings.promote.wait
-        with held(self._site, row.workspace, wait=wait, who=display(path)) as lease:
+        with hold_production(self._site, row.workspace, wait=wait, who=display(path)) as lease:
             self._settle_others(row)
             self._clear_old(row)
-            with self._site.opened() as opener:
+            with self._site.open_home() as opener:
                 catalog = opener.store().catalog
                 if PromotionRows(catalog).by_prefix(row.id):
                     raise RefusedError(f"there is a promotion {row.id}", code="promotion_exists")
                 # (Pinned first: a row without a pin would be one whose state may be forgotten.)
                 catalog.pin(catalog.checkpoint(theirs).root, f"the promotion {row.id}", checkpoint=theirs)
                 PromotionRows(catalog).add(row)
-            with self._site.work(row.id) as work:
+            with self._site.open_job(row.id) as job:
                 try:
-                    check_possible(work)
+                    check_possible(job)
                 except HoldfastError as error:
-                    work.end(Answer(result="failed", code=error.code, message=error.message))
+                    job.end(PromotionAnswer(result="failed", code=error.code, message=error.message))
                     raise
             return self._run(lease, row.id)
 
     def foresee(
         self, fork: str | bytes | os.PathLike[str], *, to: str | bytes | os.PathLike[str] | None = None
-    ) -> Answer:
+    ) -> PromotionAnswer:
         """What promoting ``fork`` would do: ``clean``, ``unchanged`` or ``needs_reapply``. Saves both, changes no
         tree.
         """
-        with self._site.opened() as opener:
+        with self._site.open_home() as opener:
             context, _, theirs = _resolve(opener, fork, to)
             forbid_inside_run(context, "a promotion")
             check_settings(context.settings.promote)
-            from holdfast.engine.history.checkpoint import take_locked
-            from holdfast.model.command_results import Request
+            from holdfast.engine.history.checkpoint import create_checkpoint_locked
+            from holdfast.model.command_results import CheckpointRequest
 
             with context.lock():
-                ours = take_locked(context, Request(kind="auto")).checkpoint.id
-            return target_state.answer_of(combine(context, ours, theirs, None))
+                ours = create_checkpoint_locked(context, CheckpointRequest(kind="auto")).checkpoint.id
+            return target_state.plan_answer(combine(context, ours, theirs, None))
 
     def resume(self, name: str = "") -> Promotion:
         """Go on with a promotion that was cut short: the one of this id or the beginning of it, or the only one.
 
         Raises `NotFoundError` (``nothing_unfinished``) if there is none, and as `promote`.
         """
-        with self._site.opened() as opener:
+        with self._site.open_home() as opener:
             rows = PromotionRows(opener.open_home().store.catalog)
             row = _unfinished(rows, name)
-        with held(self._site, row.workspace, wait=0, who=f"the production of {row.id}") as lease:
+        with hold_production(self._site, row.workspace, wait=0, who=f"the production of {row.id}") as lease:
             self._settle_others(row)
             if self.get(row.id).row.phase == "ended":
                 return self.get(row.id)
@@ -199,16 +205,16 @@ class Promotions:
 
     def get(self, name: str) -> Promotion:
         """One promotion. Raises `NotFoundError`."""
-        with self._site.opened() as opener:
+        with self._site.open_home() as opener:
             row = PromotionRows(opener.open_home().store.catalog).get(name)
-        return seen(row)
+        return promotion_from_row(row)
 
     def list(self) -> list[Promotion]:
         """All promotions of the home, oldest first."""
-        with self._site.opened() as opener:
-            return [seen(row) for row in PromotionRows(opener.open_home().store.catalog).list()]
+        with self._site.open_home() as opener:
+            return [promotion_from_row(row) for row in PromotionRows(opener.open_home().store.catalog).list()]
 
-    def sweep(self, *, force: bool = False) -> Swept:
+    def sweep(self, *, force: bool = False) -> PromotionSweep:
         """Take back, or finish, what crashes have left, and remove what was built and replaced, and the outputs of
         promotions that have ended.
 
@@ -220,38 +226,38 @@ class Promotions:
         removed: list[str] = []
         kept: list[str] = []
         busy: list[str] = []
-        with self._site.opened() as opener:
+        with self._site.open_home() as opener:
             forbid_inside_run(opener.open_home(), "a sweep")
             rows = PromotionRows(opener.store().catalog).list()
         for row in rows:
             try:
-                with held(self._site, row.workspace, wait=0, who=row.id), self._site.work(row.id) as work:
-                    if work.row.phase != "ended":
-                        self._settle(work)
+                with hold_production(self._site, row.workspace, wait=0, who=row.id), self._site.open_job(row.id) as job:
+                    if job.row.phase != "ended":
+                        self._settle(job)
                         settled.append(row.id)
-                    container = work.facts.container
+                    container = job.facts.container
                     there = container and os.path.lexists(parse_display(container))
-                    if there and work.facts.kept and not force:
-                        _clear(work)
+                    if there and job.facts.kept and not force:
+                        _clear(job)
                     elif there:
-                        build_directory.remove(work)
+                        build_directory.remove(job)
                     if there and os.path.lexists(parse_display(container)):
                         kept.append(container)
                     else:
                         removed += [container] if there else []
-                        remove_whole(work.folder)
+                        remove_whole(job.folder)
             except LockedError:
                 busy.append(row.id)
             except (HoldfastError, OSError) as error:
                 _LOG.warning("the promotion %s cannot be swept away: %s", row.id, error)
-        return Swept(settled, removed, kept, busy)
+        return PromotionSweep(settled, removed, kept, busy)
 
-    def _run(self, lease: Held, promotion: str) -> Promotion:
+    def _run(self, lease: ProductionLease, promotion: str) -> Promotion:
         self._site.stop.clear()
-        with self._site.work(promotion) as work:
-            hushed = _hushed(work.context)
+        with self._site.open_job(promotion) as job:
+            hushed = _without_auto_save(job.context)
         with hushed:
-            answer = Running(self._site, lease, promotion, self._tell).run()
+            answer = PromotionRun(self._site, lease, promotion, self._tell).run()
         found = self.get(promotion)
         if found.row.phase != "ended":
             raise HoldfastError(
@@ -263,32 +269,32 @@ class Promotions:
 
     def _settle_others(self, row: PromotionRow) -> None:
         """Take back or finish what was cut short of other promotions to the same production, whose lease is held."""
-        with self._site.opened() as opener:
+        with self._site.open_home() as opener:
             others = PromotionRows(opener.store().catalog).list(row.workspace, unfinished=True)
         for other in others:
             if other.id != row.id:
-                with self._site.work(other.id) as work:
-                    self._settle(work)
+                with self._site.open_job(other.id) as job:
+                    self._settle(job)
 
     def _clear_old(self, row: PromotionRow) -> None:
-        """Remove old directories that were kept for somebody who does not use them any more."""
+        """Remove old directories that were kept for a process that does not use them any more."""
         for one in self.list():
             if one.row.workspace == row.workspace and one.row.phase == "ended" and one.facts.kept:
-                with self._site.work(one.row.id) as work:
-                    _clear(work)
+                with self._site.open_job(one.row.id) as job:
+                    _clear(job)
 
-    def _settle(self, work: Work) -> None:
+    def _settle(self, job: PromotionJob) -> None:
         """Production is as it was before, or as it was to become: whichever of them it is nearer to."""
-        if work.row.phase in ("swapping", "swapped") and (work.row.phase == "swapped" or swap.has_begun(work)):
-            _LOG.warning("the promotion %s was cut short after the swap, and is finished now", work.row.id)
-            swap.swap(work) if work.row.phase == "swapping" else swap.record(work)
-            if work.row.phase == "swapped":
-                cleanup.finish(work)
+        if job.row.phase in ("swapping", "swapped") and (job.row.phase == "swapped" or swap.has_begun(job)):
+            _LOG.warning("the promotion %s was cut short after the swap, and is finished now", job.row.id)
+            swap.swap(job) if job.row.phase == "swapping" else swap.record(job)
+            if job.row.phase == "swapped":
+                cleanup.finish_promotion(job)
                 return
-        _LOG.warning("the promotion %s was cut short, and is taken back now", work.row.id)
-        cleanup.undo(
-            work,
-            Answer(
+        _LOG.warning("the promotion %s was cut short, and is taken back now", job.row.id)
+        cleanup.discard_build(
+            job,
+            PromotionAnswer(
                 result="failed",
                 code="cut_short",
                 message="it was cut short, and taken back by a later command",
@@ -297,31 +303,31 @@ class Promotions:
         )
 
 
-def _clear(work: Work) -> None:
+def _clear(job: PromotionJob) -> None:
     """Try again to remove the old directory of a promotion that has ended."""
     try:
-        cleanup.remove_old(work)
-        work.save()
+        cleanup.remove_old(job)
+        job.save()
     except HoldfastError as error:
-        _LOG.warning("%s is not removed: %s", work.facts.container, error.message)
+        _LOG.warning("%s is not removed: %s", job.facts.container, error.message)
 
 
 def _resolve(
-    opener: Opener, fork: str | bytes | os.PathLike[str], to: str | bytes | os.PathLike[str] | Named | None
+    opener: Opener, fork: str | bytes | os.PathLike[str], to: str | bytes | os.PathLike[str] | ProductionRef | None
 ) -> tuple[Context, str, CheckpointId]:
     """Production, the workspace that is promoted (empty for none), and its state."""
-    from holdfast.engine.history.checkpoint import take
+    from holdfast.engine.history.checkpoint import create_checkpoint
     from holdfast.engine.history.revisions import resolve_name
-    from holdfast.model.command_results import Request
+    from holdfast.model.command_results import CheckpointRequest
 
     directory = os.fsencode(fork)
-    if isinstance(to, Named):
+    if isinstance(to, ProductionRef):
         production = open_named(opener, to.workspace, to.place)
         promoted = production.catalog.checkpoint(CheckpointId(os.fsdecode(directory)))
         return production, "" if promoted.workspace == to.workspace else promoted.workspace, promoted.id
     if os.path.isdir(directory):
         side = opener.open(directory)
-        theirs = take(side, Request(kind="auto")).checkpoint.id
+        theirs = create_checkpoint(side, CheckpointRequest(kind="auto")).checkpoint.id
         if to is None:
             origin = side.workspace.source
             if origin is None:
@@ -357,11 +363,11 @@ def _production(opener: Opener, side: Context, origin: CheckpointId) -> Context:
         ) from None
 
 
-def _spec(context: Context, author: str, message: str, command: str, place: tuple[int, int] | None) -> Spec:
+def _spec(context: Context, author: str, message: str, command: str, place: tuple[int, int] | None) -> PromotionSpec:
     of, isolation = context.settings.promote, context.settings.isolation
     if context.misconfigured is not None:
         raise context.misconfigured
-    return Spec(
+    return PromotionSpec(
         path=display(context.workspace.path),
         setup=list(of.setup),
         build=list(of.build),
@@ -419,18 +425,18 @@ def _unfinished(rows: PromotionRows, name: str) -> PromotionRow:
     return found[0]
 
 
-def seen(row: PromotionRow) -> Promotion:
+def promotion_from_row(row: PromotionRow) -> Promotion:
     """A promotion, from its row. Raises `FormatError`."""
     from holdfast.engine.promotion.spec import decode_spec
 
     return Promotion(row, decode_facts(row.facts), decode_spec(row.spec).path)
 
 
-def _hushed(context: Context) -> AbstractContextManager[None]:
+def _without_auto_save(context: Context) -> AbstractContextManager[None]:
     """Nothing is saved by itself while it builds: not even in production, which is only copied."""
     watcher = None
     with suppress(HoldfastError):
-        watcher = watcher_of(context)
+        watcher = connect_watcher(context)
     return nullcontext() if watcher is None else watcher.hush()
 
 

@@ -10,11 +10,11 @@ from holdfast.model.clock import isoformat
 
 if TYPE_CHECKING:
     from holdfast.engine.encoding.workspace_json import Json
-    from holdfast.engine.promotion.manager import Promotion, Swept
-    from holdfast.engine.promotion.spec import Answer, Facts
+    from holdfast.engine.promotion.manager import Promotion, PromotionSweep
+    from holdfast.engine.promotion.spec import PromotionAnswer, PromotionFacts
 
 
-def answer(found: Answer) -> Json:
+def answer(found: PromotionAnswer) -> Json:
     """What would become of a promotion."""
     return {
         "result": found.result,
@@ -25,7 +25,7 @@ def answer(found: Answer) -> Json:
     }
 
 
-def files(facts: Facts) -> list[Json]:
+def files(facts: PromotionFacts) -> list[Json]:
     """What became of each file that both sides have changed, and what each rung of the ladder did about it."""
     return msgspec.json.decode(facts.record)["files"] if facts.record else []
 
@@ -67,6 +67,6 @@ def promotion(found: Promotion) -> Json:
     }
 
 
-def swept(found: Swept) -> Json:
+def swept(found: PromotionSweep) -> Json:
     """What a sweep did."""
     return {name: list(value) for name, value in found._asdict().items()}

@@ -17,7 +17,7 @@ Stage = Literal["setup", "build", "check"]
 STAGES: tuple[Stage, ...] = ("setup", "build", "check")
 
 
-class Spec(msgspec.Struct, frozen=True):
+class PromotionSpec(msgspec.Struct, frozen=True):
     """What was asked for. Frozen when a promotion begins: what the settings say later changes nothing of it."""
 
     path: str
@@ -43,19 +43,19 @@ class Spec(msgspec.Struct, frozen=True):
     writable: list[str] = []
     environment: list[str] = []
     place: tuple[int, int] | None = None
-    """Device and inode that production's directory has to have until the swap, if whoever asked has named it so."""
+    """Device and inode that production's directory has to have until the swap, if the caller has named it so."""
     provider: str = "auto"
     """What makes the copy."""
 
 
-class Restarted(msgspec.Struct, frozen=True):
+class RestartResult(msgspec.Struct, frozen=True):
     """How the restart went."""
 
     exit_code: int
     output: str
 
 
-class Overlap(msgspec.Struct, frozen=True, omit_defaults=True):
+class OverlappingFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file that both sides have changed."""
 
     path: str
@@ -65,7 +65,7 @@ class Overlap(msgspec.Struct, frozen=True, omit_defaults=True):
     """In a dry run: what the ladder would do about it, as `Foreseen.to_json` says it."""
 
 
-class Counts(msgspec.Struct, frozen=True):
+class PlanCounts(msgspec.Struct, frozen=True):
     """What a plan would do, in files."""
 
     apply_theirs: int = 0
@@ -76,15 +76,15 @@ class Counts(msgspec.Struct, frozen=True):
     identical: int = 0
 
 
-class Answer(msgspec.Struct):
+class PromotionAnswer(msgspec.Struct):
     """How it ended. Fields that do not apply are empty, 0, or null."""
 
     result: str
     changesets: int = 0
-    changes: Counts | None = None
-    overlapping_files: list[Overlap] = []
+    changes: PlanCounts | None = None
+    overlapping_files: list[OverlappingFile] = []
     uncaptured: list[str] = []
-    """Of a plan: as in `Facts`."""
+    """Of a plan: as in `PromotionFacts`."""
     failed_step: str = ""
     """``setup_command``, ``build_command``, ``start_command`` or ``health_check``."""
     command: str = ""
@@ -103,14 +103,14 @@ class Answer(msgspec.Struct):
     """Of ``failed``: the exit code of the error that it was."""
 
 
-class InUse(msgspec.Struct, frozen=True):
+class DirectoryUser(msgspec.Struct, frozen=True):
     """A process that uses the old directory."""
 
     pid: int
     command: str
 
 
-class Facts(msgspec.Struct):
+class PromotionFacts(msgspec.Struct):
     """What is known by now. Paths are as `display` writes them."""
 
     attempt: int = 0
@@ -118,7 +118,7 @@ class Facts(msgspec.Struct):
     """How often production had changed meanwhile."""
     next: str = "plan"
     """The step that is to be done next. Former versions did not say it."""
-    failure: Answer | None = None
+    failure: PromotionAnswer | None = None
     """How it ends before the swap, from before what was built is removed."""
     base: str = ""
     """The checkpoint since which both sides' changes were looked at."""
@@ -130,7 +130,7 @@ class Facts(msgspec.Struct):
     """How each file that both sides have changed came to be in it (docs/guide/merge.md)."""
     changesets: int = 0
     """How many steps of work the fork has done since."""
-    changes: Counts | None = None
+    changes: PlanCounts | None = None
     uncaptured: list[str] = []
     """What the fork captures no more, and has not deleted: it stays as production has it."""
     plans: list[str] = []
@@ -156,31 +156,31 @@ class Facts(msgspec.Struct):
     """Without an exchange: the checkpoint of what was built."""
     late: list[str] = []
     """What was written to the old directory after the swap."""
-    used_by: list[InUse] = []
+    used_by: list[DirectoryUser] = []
     """Who is in the old directory after the swap, or has something in it open."""
     kept: str = ""
     """Where the old directory is kept, as it is used, or something was written to it."""
-    restart: Restarted | None = None
-    answer: Answer | None = None
+    restart: RestartResult | None = None
+    answer: PromotionAnswer | None = None
 
 
-def encode(value: msgspec.Struct) -> str:
+def encode_json(value: msgspec.Struct) -> str:
     """As the catalog keeps it."""
     return msgspec.json.encode(value).decode()
 
 
-def decode_spec(text: str) -> Spec:
+def decode_spec(text: str) -> PromotionSpec:
     """Raises `FormatError`."""
     try:
-        return msgspec.json.decode(text.encode(), type=Spec)
+        return msgspec.json.decode(text.encode(), type=PromotionSpec)
     except msgspec.MsgspecError as error:
         raise FormatError(f"what a promotion was asked to do cannot be read: {error}") from error
 
 
-def decode_facts(text: str) -> Facts:
+def decode_facts(text: str) -> PromotionFacts:
     """Raises `FormatError`."""
     try:
-        return msgspec.json.decode(text.encode(), type=Facts)
+        return msgspec.json.decode(text.encode(), type=PromotionFacts)
     except msgspec.MsgspecError as error:
         raise FormatError(f"how far a promotion is cannot be read: {error}") from error
 

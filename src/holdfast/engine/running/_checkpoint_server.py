@@ -8,27 +8,27 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.checkpoint import take
-from holdfast.engine.opening import watch_messages
-from holdfast.engine.opening.current_run import socket_of
-from holdfast.engine.watching.listener import Limits, Listener
+from holdfast.engine.history.checkpoint import create_checkpoint
+from holdfast.engine.opening.current_run import run_socket
+from holdfast.engine.watching.listener import ClientLimits, SocketListener
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
+from holdfast.wire import watch_messages
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.watching.listener import Client
+    from holdfast.engine.watching.listener import ClientConnection
 
 _LOG = Log(__name__)
 
 
 @contextmanager
-def answering_run(context: Context, run: str) -> Generator[None]:
+def serve_checkpoints(context: Context, run: str) -> Generator[None]:
     """For the length of the block, take checkpoints that processes of the run ask for, on a thread.
 
-    Nobody else may use the context meanwhile.
+    No other thread may use the context meanwhile.
     """
     with ExitStack() as undo:
         try:
@@ -49,8 +49,8 @@ class _Server:
             self._selector = undo.enter_context(selectors.DefaultSelector())
             self._wake, self._waker = (undo.enter_context(end) for end in socket.socketpair())
             self._selector.register(self._wake, selectors.EVENT_READ)
-            self._listener = Listener(
-                context.folder, self._selector, context.clock, self._answer, self._left, Limits(), socket_of(run)
+            self._listener = SocketListener(
+                context.folder, self._selector, context.clock, self._answer, self._left, ClientLimits(), run_socket(run)
             )
             undo.callback(self._listener.hang_up)
             undo.callback(self._listener.close)
@@ -72,7 +72,7 @@ class _Server:
                     return
                 self._listener.serve(key.data)
 
-    def _answer(self, _client: Client, line: bytes) -> bytes:
+    def _answer(self, _client: ClientConnection, line: bytes) -> bytes:
         try:
             return watch_messages.encode_answer(self._perform(watch_messages.decode_call(line)))
         except HoldfastError as error:
@@ -81,11 +81,11 @@ class _Server:
             _LOG.warning("a request failed by a mistake of Holdfast's own: %r", error)
             return watch_messages.encode_failure(HoldfastError(f"the launcher failed: {error!r}", code="internal"))
 
-    def _left(self, _client: Client) -> None:
+    def _left(self, _client: ClientConnection) -> None:
         """A client holds nothing."""
 
-    def _perform(self, call: watch_messages.Call) -> watch_messages.Json:
+    def _perform(self, call: watch_messages.WatchCall) -> watch_messages.Json:
         if call.request is None:
             raise RefusedError(f"the launcher of a run takes checkpoints only: {call.operation}", code="inside_run")
         kind = "auto" if call.request.kind == "auto" else "manual"
-        return watch_messages.pack_result(take(self._context, call.request._replace(kind=kind)))
+        return watch_messages.pack_result(create_checkpoint(self._context, call.request._replace(kind=kind)))

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.config.settings import Isolation
-    from holdfast.sandbox.policy import Files
-    from holdfast.supervisor.launch.sandbox_port import Box
+    from holdfast.sandbox.policy import FileAccess
+    from holdfast.supervisor.launch.sandbox_port import Sandbox
 
 
-def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
+def adjust(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
     """What is configured, with what ``said`` holds instead; what is hidden or let through adds up.
 
     ``allow`` or ``dns`` mean the network ``allow``. Raises `UsageError` for what needs isolation where there is none.
@@ -44,7 +44,7 @@ def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
 
 def make_box(
     context: Context, isolation: Isolation, *, directory: bytes, log: bytes, readable: Sequence[bytes] = ()
-) -> Box | None:
+) -> Sandbox | None:
     """The box that ``isolation`` asks for; None if it asks for none.
 
     ``directory`` is where the command is to run, ``log`` where the undo log is; ``readable`` are directories that it is
@@ -61,34 +61,34 @@ def make_box(
             )
         return None
     from holdfast.sandbox.bubblewrap import is_beneath
-    from holdfast.sandbox.isolation_probe import require
+    from holdfast.sandbox.isolation_probe import require_isolation
     from holdfast.sandbox.namespace import Namespace
-    from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, Quota, parse_network
+    from holdfast.sandbox.policy import ENVIRONMENT, FileAccess, Quota, SandboxPolicy, parse_network
     from holdfast.sandbox.secret_places import secret_places
 
     own = own_directories(context.home, context.settings)
-    files = Files(
+    files = FileAccess(
         context.workspace.path,
         secret=own if any(is_beneath(os.path.realpath(log), path) for path in own) else (*own, log),
         hidden=absolute_paths(isolation.hidden),
         writable=absolute_paths(isolation.writable),
         readable=tuple(readable),
         tmp=isolation.tmp,
-        lent=_lent(context.workspace.path, own),
+        lent=_lent_objects(context.workspace.path, own),
         credentials=secret_places(os.environ, (context.workspace.path, *own, log)),
         visible=absolute_paths(isolation.visible),
     )
     network = parse_network(isolation.network, isolation.allow, isolation.dns)
-    policy = Policy(files, network, (*ENVIRONMENT, *isolation.environment), quota=Quota(*limits))
+    policy = SandboxPolicy(files, network, (*ENVIRONMENT, *isolation.environment), quota=Quota(*limits))
     box = Namespace(policy)
     _check_directory(os.path.realpath(directory), files)
     with box.prepare([b"true"], directory=directory, environment={}):
         pass  # it says what contradicts itself, and what is missing
-    require(policy)
+    require_isolation(policy)
     return box
 
 
-def _lent(workspace: bytes, own: Sequence[bytes]) -> tuple[bytes, ...]:
+def _lent_objects(workspace: bytes, own: Sequence[bytes]) -> tuple[bytes, ...]:
     """Of the home, what a fork by `git` borrows objects from."""
     from holdfast.sandbox.bubblewrap import is_beneath
     from holdfast.snapshot.git.fork_objects import lent_to
@@ -110,7 +110,7 @@ def absolute_paths(texts: Sequence[str]) -> tuple[bytes, ...]:
     return found
 
 
-def _check_directory(directory: bytes, files: Files) -> None:
+def _check_directory(directory: bytes, files: FileAccess) -> None:
     """Raise `UsageError` if the command's directory would not be there."""
     from holdfast.sandbox.bubblewrap import TMP, is_beneath
 

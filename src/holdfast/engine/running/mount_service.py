@@ -14,7 +14,7 @@ from holdfast.bridge.passthrough.change_watcher import watch_changes
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.server.request_threads import ServingThreads
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import StorageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _SETTLE_SECONDS = 0.05
 
 
 class ServedMount:
-    """Implements `holdfast.supervisor.keeper.mounted_trees.Mount`."""
+    """Implements `holdfast.supervisor.keeper.mounted_trees.ServedMount`."""
 
     def __init__(self, device: int, host: MountHost) -> None:
         """See `serve`."""
@@ -38,7 +38,7 @@ class ServedMount:
         self._device = device
         self._host = host
         own = ServingThreads()
-        self._outside = watch_changes(os.fsencode(os.readlink(through(host.root_fd))), own)
+        self._outside = watch_changes(os.fsencode(os.readlink(proc_path(host.root_fd))), own)
         self._tree = PassthroughTree(host, host.preimages, device, is_told=self._outside is not None)
         self._server = FuseServer(device, self._tree, own=own, lapsed=host.lapse)
         try:
@@ -56,25 +56,25 @@ class ServedMount:
 
     @property
     def over(self) -> int:
-        """See `Mount.over`."""
+        """See `ServedMount.over`."""
         return self._server.fileno()
 
     def held_for_writing(self) -> frozenset[int]:
-        """See `Mount.held_for_writing`."""
+        """See `ServedMount.held_for_writing`."""
         return self._tree.objects.held_for_writing(True)
 
     def forget(self) -> None:
-        """See `Mount.forget`."""
-        self._tree.invalidator.everything()
+        """See `ServedMount.forget`."""
+        self._tree.invalidator.invalidate_all()
 
     def settle(self) -> None:
-        """See `Mount.settle`: the kernel says that a file is closed before a process's end can be seen, without waiting
-        for an answer.
+        """See `ServedMount.settle`: the kernel says that a file is closed before a process's end can be seen, without
+        waiting for an answer.
         """
         self._server.settle(_SETTLE_SECONDS, lambda: self._host.waiting)
 
     def close(self) -> bool:
-        """See `Mount.close`."""
+        """See `ServedMount.close`."""
         if not self._is_open:
             return True
         if self._outside is not None:
@@ -89,5 +89,5 @@ class ServedMount:
 
 
 def serve(device: int, host: MountHost) -> ServedMount:
-    """See `holdfast.supervisor.keeper.mounted_trees.Mounting`."""
+    """See `holdfast.supervisor.keeper.mounted_trees.MountFactory`."""
     return ServedMount(device, host)

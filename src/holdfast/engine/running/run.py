@@ -11,21 +11,21 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.engine.history.checkpoint import Recorded, take_locked
-from holdfast.engine.history.interrupted_operations import catch_up, nevertheless
-from holdfast.engine.history.undo_guards import check, note_run
-from holdfast.engine.opening.child_environment import handed_on
+from holdfast.engine.history.checkpoint import HistoryEntry, create_checkpoint_locked
+from holdfast.engine.history.outside_policy import check_policy, remember_policy
+from holdfast.engine.history.recovery import finish_interrupted, log_failure
 from holdfast.engine.opening.current_run import RUN_VARIABLE, forbid_inside_run
 from holdfast.engine.opening.home import own_directories
-from holdfast.engine.opening.undo_log import has_ended, least, reached, ready_log
-from holdfast.engine.opening.undo_log import limits as configured_limits
+from holdfast.engine.opening.undo_log import has_ended, known_numbers, open_service, prepare_log
+from holdfast.engine.opening.undo_log import log_limits as configured_limits
 from holdfast.engine.running.isolation import make_box
 from holdfast.model.checkpoint import HistoryEvent, Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import HoldfastError, UnsupportedError
-from holdfast.model.log import Log, inherited
+from holdfast.model.log import Log, child_level
 from holdfast.model.message_text import listed
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
+from holdfast.processes.child_environment import inherited_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from holdfast.model.config.settings import Isolation, OutsidePolicy, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.store.catalog_records import Cursor
-    from holdfast.supervisor.keeper.keeper_settings import Settings
-    from holdfast.undo.service import Limits, Parting, StepInfo, Thresholds, TicketInfo, UndoReport
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
+    from holdfast.undo.service import LogLimits, RunEnding, StepInfo, Thresholds, TicketInfo, UndoReport
 
 _LOG = Log(__name__)
 
@@ -103,7 +103,7 @@ class RunPolicy(NamedTuple):
     """
     thresholds: Thresholds | None = None
     """When a person is asked; what other runs here ask for holds beside it."""
-    limits: Limits | None = None
+    limits: LogLimits | None = None
     """Of the undo log, if no keeper has it yet."""
     outside: OutsidePolicy | None = None
     """Whether undo stops at what others have changed."""
@@ -127,9 +127,9 @@ def run(
     ``ask``, on a thread of its own, is asked of operations that safeguards hold: True lets one happen, False denies it,
     None leaves it to others. ``told`` is told of what a killed keeper had left open, and was rolled back.
     """
-    from holdfast.engine.running._checkpoint_server import answering_run
+    from holdfast.engine.running._checkpoint_server import serve_checkpoints
     from holdfast.files.local_tree import LocalTree
-    from holdfast.supervisor.keeper.keeper_settings import Settings
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
     from holdfast.supervisor.resolution.territory import absolute
 
@@ -137,11 +137,12 @@ def run(
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     forbid_inside_run(context, "another run")
     outside = context.settings.undo.outside if policy.outside is None else policy.outside
-    check(outside)
+    check_policy(outside)
     with context.lock(as_found=True):
-        log = ready_log(context)
-        with reached(context, told=told) as service:
-            catch_up(context, service)  # what a killed keeper left is brought to its end, and told, before any save
+        log = prepare_log(context)
+        with open_service(context, on_report=told) as service:
+            # What a killed keeper left is brought to its end, and told, before any save.
+            finish_interrupted(context, service)
             forgotten = () if service is None else service.forgotten()
     isolation = context.settings.isolation if policy.isolation is None else policy.isolation
     directory = os.getcwdb() if invocation.directory is None else invocation.directory
@@ -150,30 +151,30 @@ def run(
     others = [absolute(fd) for fd in policy.read_only]
     box = make_box(context, isolation, directory=directory, log=log, readable=others)
     identity = begin_run(context, shown, invocation.identity)
-    note_run(context, identity, outside)
+    remember_policy(context, identity, outside)
     before = _head(context)
     asked_for = policy.thresholds
     if asked_for is None:
         asked_for = configured_thresholds(context.settings.safeguard, guard=False)
     tree = context.tree
     assert isinstance(tree, LocalTree)  # (what is supervised is a directory of this machine)
-    settings = Settings(
+    settings = KeeperSettings(
         root=context.workspace.path,
         log=log,
         exclude=tree.sources.exclude,
         user=(tree.sources.user.home, tree.sources.user.config_home),
         forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
         limits=policy.limits or configured_limits(context),
-        least=least(context),
+        least=known_numbers(context),
         outside_blocks=outside == "barrier",
         server="holdfast.engine.running.mount_service",
-        log_level=inherited(),
+        log_level=child_level(),
     )
-    surroundings = handed_on(os.environb if invocation.environment is None else invocation.environment)
+    surroundings = inherited_environment(os.environb if invocation.environment is None else invocation.environment)
     surroundings[RUN_VARIABLE] = identity.encode()
-    parting: list[Parting] = []
+    parting: list[RunEnding] = []
     try:
-        with _asking(settings.log, ask if asked_for.asks else None), answering_run(context, identity):
+        with _answer_tickets(settings.log, ask if asked_for.asks else None), serve_checkpoints(context, identity):
             supervised = SupervisedCommand(
                 command,
                 directory=directory,
@@ -205,20 +206,20 @@ def _check_bridge(context: Context, isolation: Isolation, read_only: Sequence[in
 
 
 def _entry(
-    context: Context, settings: Settings, directory: bytes, command: Sequence[bytes]
+    context: Context, settings: KeeperSettings, directory: bytes, command: Sequence[bytes]
 ) -> Callable[[int], Sequence[bytes]]:
     """What to execute with a channel, so that the command sees the workspace by a mount."""
-    from holdfast.engine.running._mount_entry import arguments
+    from holdfast.engine.running.mount_entry import build_arguments
 
     root = os.path.realpath(settings.root)
     others = [os.path.join(one.path, UNDO_LOG_IN_TREE) for one in context.catalog.workspaces() if one.path != root]
     own = [*settings.forbidden, os.path.realpath(settings.log), *filter(os.path.isdir, others)]
     outermost = [path for path in own if not any(path != other and under(path, other) for other in own)]
-    return lambda channel: arguments(channel, root, list(dict.fromkeys(outermost)), directory, command)
+    return lambda channel: build_arguments(channel, root, list(dict.fromkeys(outermost)), directory, command)
 
 
 @contextmanager
-def _asking(log: bytes, ask: Callable[[TicketInfo], bool | None] | None) -> Generator[None]:
+def _answer_tickets(log: bytes, ask: Callable[[TicketInfo], bool | None] | None) -> Generator[None]:
     """For the length of the block, see what is held, and ask."""
     if ask is None:
         yield
@@ -262,7 +263,9 @@ def begin_run(context: Context, command: str, identity: str | None = None) -> st
     """Save what is there, and note in the history that a run begins; returns its id."""
     identity = identity or new_run_id(context.random)
     with context.lock():
-        take_locked(context, Request("run", provenance=_provenance(context, identity, "begins", command)))
+        create_checkpoint_locked(
+            context, CheckpointRequest("run", provenance=_provenance(context, identity, "begins", command))
+        )
         _note(context, identity, ())
     return identity
 
@@ -277,9 +280,9 @@ def end_run(
     """Save what the run left, and note that it is over; returns its steps. What the undo log has forgotten is said, but
     for the runs ``forgotten`` before.
     """
-    with context.lock(as_found=True), reached(context, told=told) as service:
-        with nevertheless():
-            catch_up(context, service)
+    with context.lock(as_found=True), open_service(context, on_report=told) as service:
+        with log_failure():
+            finish_interrupted(context, service)
         steps = [] if service is None else [step for step in service.steps() if step.run == identity]
         acted = [step for step in steps if step.paths]
         cursor, ids = context.catalog.cursor(context.workspace.id), tuple(step.id for step in steps)
@@ -289,9 +292,9 @@ def end_run(
         if acted and cursor.head is not None and not _is_undone_to(context, cursor, acted):
             # A state of its own, also if all that was changed is ignored: what is changed later is behind its steps.
             event = HistoryEvent(0, 0, "run", cursor.head, cursor.position, steps=ids, run=identity)
-            recorded = Recorded(event, None)
-        request = Request("run", provenance=_provenance(context, identity, "ended", command))
-        take_locked(context, request, recorded=recorded)
+            recorded = HistoryEntry(event, None)
+        request = CheckpointRequest("run", provenance=_provenance(context, identity, "ended", command))
+        create_checkpoint_locked(context, request, recorded=recorded)
         if recorded is None:
             _note(context, identity, ids)
     # (Of a step that was taken back all may have been left alone.)

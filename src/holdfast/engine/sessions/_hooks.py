@@ -9,23 +9,25 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.engine.opening.child_environment import handed_on
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, HOOK_VARIABLE, SESSION_VARIABLE
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 from holdfast.model.message_text import visible
+from holdfast.processes.child_environment import inherited_environment
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.sessions.holder.request_server import Door
+    from holdfast.engine.sessions.holder.request_server import RequestServer
     from holdfast.model.config.settings import Hooks
 
 _LOG = Log(__name__)
 
-Event = Literal["before_checkpoint", "after_checkpoint", "before_fork", "after_fork", "before_branch", "after_branch"]
+HookEvent = Literal[
+    "before_checkpoint", "after_checkpoint", "before_fork", "after_fork", "before_branch", "after_branch"
+]
 """When a hook is run, which is the name of the setting that holds its command as well."""
 
 _MAX_SAID = 300
@@ -35,17 +37,17 @@ _NOT_RUN, _BY_SIGNAL = 127, range(129, 193)
 """Exit codes: of what is not there, and of what a signal ended."""
 
 
-What = Literal["checkpoint", "fork", "branch"]
+HookedAction = Literal["checkpoint", "fork", "branch"]
 
 
 @contextmanager
-def hooked(
+def with_hooks(
     context: Context,
-    what: What,
+    what: HookedAction,
     about: Mapping[str, object],
     *,
     may_refuse: bool = True,
-    door: Callable[[], Door | None] = lambda: None,
+    door: Callable[[], RequestServer | None] = lambda: None,
 ) -> Generator[dict[str, Any]]:
     """Run the hooks for ``what``, which is done in the block: one before it, one after it, unless it fails.
 
@@ -67,14 +69,14 @@ def hooked(
     runner.after(after, {**about, **told})
 
 
-_EVENTS: dict[What, tuple[Event, Event]] = {
+_EVENTS: dict[HookedAction, tuple[HookEvent, HookEvent]] = {
     "checkpoint": ("before_checkpoint", "after_checkpoint"),
     "fork": ("before_fork", "after_fork"),
     "branch": ("before_branch", "after_branch"),
 }
 
 
-def has_hooks(context: Context, what: What) -> bool:
+def has_hooks(context: Context, what: HookedAction) -> bool:
     """Whether there is a hook before or after ``what``."""
     runner = HookRunner(context.settings.hooks, context.workspace.path)
     return any(runner.wanted(event) for event in _EVENTS[what])
@@ -83,17 +85,17 @@ def has_hooks(context: Context, what: What) -> bool:
 class HookRunner:
     """Runs the hooks of the settings, in the directory of a session."""
 
-    def __init__(self, hooks: Hooks, directory: bytes, door: Callable[[], Door | None] = lambda: None) -> None:
+    def __init__(self, hooks: Hooks, directory: bytes, door: Callable[[], RequestServer | None] = lambda: None) -> None:
         """``door`` is where what a hook asks of the session is answered; None: nowhere."""
         self._hooks = hooks
         self._door = door
         self._directory = directory
 
-    def wanted(self, event: Event) -> bool:
+    def wanted(self, event: HookEvent) -> bool:
         """Whether there is a hook for ``event``."""
         return bool(getattr(self._hooks, event))
 
-    def before(self, event: Event, about: Mapping[str, object]) -> None:
+    def before(self, event: HookEvent, about: Mapping[str, object]) -> None:
         """Run the hook for ``event``, if there is one, with ``about`` as JSON on its standard input.
 
         Raises `RefusedError` (code ``hook_refused``) if it refuses; then nothing is to be done.
@@ -105,12 +107,12 @@ class HookRunner:
                 code="hook_refused",
             )
 
-    def after(self, event: Event, about: Mapping[str, object]) -> None:
+    def after(self, event: HookEvent, about: Mapping[str, object]) -> None:
         """The same for what is done already: a failure is logged."""
         if (failure := self._run(event, about)) is not None:
             _LOG.warning("the hook %s failed: %s", event, failure)
 
-    def _run(self, event: Event, about: Mapping[str, object]) -> str | None:
+    def _run(self, event: HookEvent, about: Mapping[str, object]) -> str | None:
         """Why it failed; None if it did not, or there is none."""
         command: Sequence[str] = getattr(self._hooks, event)
         if not command:
@@ -124,20 +126,20 @@ class HookRunner:
             return self._run_child(command, given, _environment(about, word), door)
 
     def _run_child(
-        self, command: Sequence[str], given: bytes, environment: Mapping[str, str], door: Door | None
+        self, command: Sequence[str], given: bytes, environment: Mapping[str, str], door: RequestServer | None
     ) -> str | None:
         import os
         import subprocess
 
-        from holdfast.sandbox.limited_command import Limits, answered, watching
+        from holdfast.sandbox.limited_command import CommandLimits, read_end, watch_command
 
         said = os.memfd_create("holdfast")
         try:
             # (What watches over it ends it at its time, and with all of it when this process is killed.)
-            limits = Limits(seconds=self._hooks.timeout, memory=0, output=0, grace=0)
+            limits = CommandLimits(seconds=self._hooks.timeout, memory=0, output=0, grace=0)
             try:
                 child = subprocess.Popen(
-                    [*watching(said, limits), *command],
+                    [*watch_command(said, limits), *command],
                     cwd=self._directory,
                     env=environment,
                     stdin=subprocess.PIPE,
@@ -152,7 +154,7 @@ class HookRunner:
                 errors = _errors_of(child, given, door)
             finally:
                 _end(child)
-            ended = answered(said)
+            ended = read_end(said)
         finally:
             os.close(said)
         if ended.why == "time":
@@ -179,10 +181,10 @@ def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
         own[SESSION_VARIABLE] = session
     if isinstance(agent := about.get("agent"), str):
         own[AGENT_VARIABLE] = agent
-    return {**handed_on(os.environ), **own}
+    return {**inherited_environment(os.environ), **own}
 
 
-def _errors_of(child: subprocess.Popen[bytes], given: bytes, door: Door | None) -> bytes:
+def _errors_of(child: subprocess.Popen[bytes], given: bytes, door: RequestServer | None) -> bytes:
     """Give ``child`` its input, and return what it says on standard error, once it has ended; what it asks of the
     session is done meanwhile.
     """
@@ -259,11 +261,11 @@ def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Leave nothing of a hook behind."""
-    from holdfast.sandbox.limited_command import end
+    from holdfast.sandbox.limited_command import end_watched
 
     if child.poll() is None:
         _ask_to_end(child)
-    end(child)
+    end_watched(child)
     for stream in (child.stdin, child.stderr):
         if stream is not None:
             with suppress(OSError):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.session_rows import SessionRows
 
 _BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
-"""Kinds of which nobody said that they want to come back to them."""
+"""Kinds that no agent asked for."""
 _TYPES: tuple[RefType, ...] = ("head", "branch", "fork", "experiment")
 _WAYS_BACK = 10
 """So many of the branches that checkouts make are kept."""
@@ -41,12 +41,12 @@ def check_name(rows: SessionRows, session: SessionId) -> None:
 
 
 def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
-    """Raise `RefusedError` (code ``session_limit``) if a state that somebody asks for could not be held."""
+    """Raise `RefusedError` (code ``session_limit``) if a state that an agent asks for could not be held."""
     states = rows.checkpoints(session)
     held = [stored for stored in states if stored.kept]
     # (HEAD will name another one then.)
     released = {stored.hash for stored in _releasable(rows, session, held, ("branch", "fork", "experiment"))}
-    released |= {ref.checkpoint for ref in _ways_back(rows, session, states)[:-1]}
+    released |= {ref.checkpoint for ref in _checkout_branches(rows, session, states)[:-1]}
     stay = sum(stored.hash not in released for stored in held)
     if stay >= most:
         raise RefusedError(
@@ -70,7 +70,7 @@ def drop_ways_back(rows: SessionRows, session: SessionId, most: int) -> None:
     ``most`` trees are held; but not that of the last checkout.
     """
     states = rows.checkpoints(session)
-    branches = _ways_back(rows, session, states)
+    branches = _checkout_branches(rows, session, states)
     beyond = sum(stored.kept for stored in states) - most
     for ref in branches[: max(len(branches) - _WAYS_BACK, min(beyond, len(branches) - 1), 0)]:
         if rows.remove_ref(ref.name, ref.checkpoint):
@@ -81,7 +81,7 @@ def drop_oldest(rows: SessionRows, session: SessionId, most: int) -> list[Stored
     """Drop the oldest states that hold no tree any more, with their part of the history, beyond ``most`` bytes of all
     that is stored of the session (0: never); those that are gone now.
 
-    Such are those that were saved by themselves, and those that somebody asked for elsewhere, or asks for no more: what
+    Such are those that were saved by themselves, and those that were asked for elsewhere, or asks for no more: what
     was taken over of a session that is gone, and what a branch has stood for that was removed.
     """
     states = rows.checkpoints(session) if most else []
@@ -126,7 +126,7 @@ def _named(rows: SessionRows, session: SessionId, naming: Collection[RefType] = 
     return {ref.checkpoint for ref in rows.refs(session) if ref.type in naming}
 
 
-def _ways_back(rows: SessionRows, session: SessionId, states: Sequence[StoredCheckpoint]) -> list[SessionRef]:
+def _checkout_branches(rows: SessionRows, session: SessionId, states: Sequence[StoredCheckpoint]) -> list[SessionRef]:
     """The branches that checkouts have made of what was there before, those of the oldest of ``states`` first."""
     prefix = ref_name("branch", session, BEFORE_CHECKOUT)
     age = {stored.hash: at for at, stored in enumerate(states)}

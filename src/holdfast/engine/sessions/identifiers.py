@@ -134,10 +134,10 @@ def _is_text(text: str) -> bool:
     return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
-# Whose a session is. Names, not authentication: whoever can write the home can call themselves anything.
+# Whose a session is. Names, not authentication: a process that can write the home can take any name.
 
 
-def check_owner(record: SessionRecord | SessionInfo, agent: str) -> None:
+def check_may_use(record: SessionRecord | SessionInfo, agent: str) -> None:
     """Raise `RefusedError` (code ``not_owner``) if ``agent`` may not use the session."""
     if agent != record.owner and agent not in record.shared:
         raise RefusedError(
@@ -147,7 +147,7 @@ def check_owner(record: SessionRecord | SessionInfo, agent: str) -> None:
         )
 
 
-def check_owned(record: SessionRecord, agent: str) -> None:
+def check_is_owner(record: SessionRecord, agent: str) -> None:
     """Raise `RefusedError` (code ``not_owner``) if the session is not ``agent``'s own."""
     if agent != record.owner:
         raise RefusedError(

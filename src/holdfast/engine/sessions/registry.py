@@ -11,37 +11,36 @@ from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.sessions import identifiers
 from holdfast.engine.sessions._quotas import check_name
-from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path
-from holdfast.engine.sessions.holder.lock import remove as remove_lock
-from holdfast.engine.sessions.identifiers import check_owner
+from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path, remove_lock
+from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.state import journal
-from holdfast.engine.sessions.state.journal import Line
+from holdfast.engine.sessions.state.journal import SessionLine
 from holdfast.engine.sessions.state.repair import (
-    found_when_opened,
-    make_directory_again,
-    mend,
     open_mounted,
+    opening_message,
+    recreate_directory,
+    repair_journal,
     resume,
     warn_unfinished,
     was_cut_short,
 )
-from holdfast.engine.sessions.state.state_history import Surroundings
-from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.sessions.state.state_history import SessionScope
+from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import ConfigError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.session_results import SessionInfo
-from holdfast.model.session_types import Leaving, Merging, SessionConfig, SessionId, State, Triggers
+from holdfast.model.session_types import CheckoutEvent, MergeEvent, SessionConfig, SessionId, State, Triggers
 from holdfast.store.catalog.session_records import SessionRecord
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from holdfast.engine.opening.context import Context, HomeContext
-    from holdfast.engine.sessions.holder.request_client import Asking, Using
+    from holdfast.engine.sessions.holder.request_client import ReachableSession, RemoteSession
     from holdfast.model.config.settings import Session as Settings
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
@@ -51,10 +50,10 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _PAUSE_SECONDS = 0.05
 _LEAST_SECONDS = 1.0
-"""For an answer of whoever has a session open, also where nothing is waited for."""
+"""For an answer of the process that has a session open, also where nothing is waited for."""
 
 
-def config_of(settings: Settings) -> SessionConfig:
+def session_config(settings: Settings) -> SessionConfig:
     """What holds for the commands of a new session, as the settings have it."""
     return SessionConfig(
         shell=settings.shell,
@@ -88,13 +87,13 @@ class Sessions:
         self._make = (
             (lambda: opener)
             if opener is not None
-            # (Whoever breaks a workspace's file must not lock anybody out.)
+            # (A broken file of a workspace must not lock its users out.)
             else (lambda: Opener(home=place, flags=flags, lenient=True))
         )
         self._opener = self._make()
         self._agent = identifiers.agent_of(agent, self._opener.environ, self._opener.settings(None))
         self._home: HomeContext | None = None
-        self._shelf: Shelf | None = None
+        self._tiers: SessionCheckpointTiers | None = None
         self._warned: set[WorkspaceId] = set()
         """Of whose file it was said that it is wrong."""
 
@@ -130,10 +129,10 @@ class Sessions:
             self._warn(context.workspace.id, context.misconfigured)
             workspace = Workspace(opener, context)
             session = identifiers.new_id("session", context.random) if id is None else identifiers.check_id(id)
-            shelf = Shelf(context)
-            check_name(shelf.rows, session)
+            tiers = SessionCheckpointTiers(context)
+            check_name(tiers.rows, session)
             stack.enter_context(self._held(context, session))
-            self._clear(shelf, session, opener)
+            self._clear(tiers, session, opener)
             record = SessionRecord(
                 id=session,
                 parent=None,
@@ -149,9 +148,9 @@ class Sessions:
                 status="making",
                 created_at=context.clock.now(),
             )
-            shelf.rows.add(record)
+            tiers.rows.add(record)
             tree = workspace.checkpoint(kind="auto", author=self._agent).checkpoint.id
-            line = Line(shelf, record, context.clock)
+            line = SessionLine(tiers, record, context.clock)
             state = State(
                 id=session,
                 parent=None,
@@ -162,11 +161,11 @@ class Sessions:
                 unset=(),
                 tree=tree,
                 seq=0,
-                config=config_of(context.settings.session) if config is None else config,
+                config=session_config(context.settings.session) if config is None else config,
             )
             line.commit("auto", state, tree, record=record._replace(status="live"))
-            self.sweep_if_due()  # (now that it is known that somebody works there)
-            return Session(self.surroundings(opener, context, workspace, shelf), line, stack.pop_all())
+            self.sweep_if_due()  # (now that it is known that an agent works there)
+            return Session(self.surroundings(opener, context, workspace, tiers), line, stack.pop_all())
 
     def open(
         self,
@@ -179,7 +178,7 @@ class Sessions:
         settings'). If a command ``begins`` in it next, or a fork is made of it, the look at the tree that comes before
         that is the only one.
 
-        What a killed process left is mended: the journal is replayed, a tree that nobody has recorded is saved, a
+        What a killed process left is mended: the journal is replayed, a tree that was not recorded is saved, a
         directory that is gone is made again. Raises `NotFoundError` (``no_session``, ``no_workspace``), `RefusedError`
         (``not_owner``), `LockedError` (``session_busy``; ``own_session``, at once, inside of a command of it).
         """
@@ -187,14 +186,14 @@ class Sessions:
             opener = self._opened(stack)
             home = opener.open_home()
             forbid_inside_run(home, "a session")
-            record = Shelf(home).rows.get(SessionId(id))
-            check_owner(record, self._agent)
+            record = SessionCheckpointTiers(home).rows.get(SessionId(id))
+            check_may_use(record, self._agent)
             path = lock_path(home.home, home.store.tenant, record.id)
             wait = home.settings.lock.timeout if timeout is None else timeout
             stack.enter_context(holding(path, record.id, timeout=wait, clock=home.store.catalog.clock))
             self.sweep_if_due()
-            record = Shelf(home).rows.get(record.id)  # as it is now that nobody else has it
-            check_owner(record, self._agent)
+            record = SessionCheckpointTiers(home).rows.get(record.id)  # as it is now that no other process has it
+            check_may_use(record, self._agent)
             if record.status != "live" or record.workspace is None:
                 what = "made" if record.status == "making" else "deleted"
                 raise NotFoundError(
@@ -206,12 +205,12 @@ class Sessions:
             context = open_mounted(opener, record.workspace)
             self._warn(record.workspace, context.misconfigured)
             workspace = Workspace(opener, context)
-            shelf = Shelf(context)
-            line = Line(shelf, record, context.clock).load()
-            around = self.surroundings(opener, context, workspace, shelf)
+            tiers = SessionCheckpointTiers(context)
+            line = SessionLine(tiers, record, context.clock).load()
+            scope = self.surroundings(opener, context, workspace, tiers)
             kept = ExitStack()
-            session = Session(around, line, kept)
-            _recover(around, line, session, begins=begins)
+            session = Session(scope, line, kept)
+            _recover(scope, line, session, begins=begins)
             kept.enter_context(stack.pop_all())
             return session
 
@@ -240,37 +239,37 @@ class Sessions:
             context = open_mounted(opener, parent.workspace)
             if context.misconfigured is not None:
                 raise context.misconfigured
-            shelf = Shelf(context)
-            quotas.check_forks(shelf.rows, parent.id, context.settings.session.max_forks)
+            tiers = SessionCheckpointTiers(context)
+            quotas.check_forks(tiers.rows, parent.id, context.settings.session.max_forks)
             return fork(
-                self.surroundings(opener, context, Workspace(opener, context), shelf),
+                self.surroundings(opener, context, Workspace(opener, context), tiers),
                 parent,
                 point,
                 ForkRequest(id, with_ignored, provider, type, identifiers.check_metadata(metadata or {})),
                 now=True,
             )
 
-    def use(self, id: str, *, begins: bool = False) -> Using:  # noqa: A002 - the field's own name
+    def use(self, id: str, *, begins: bool = False) -> ReachableSession:  # noqa: A002 - the field's own name
         """A session for what can be asked of it also while another process has it open: that does it then. ``begins``
         as in `open`, which it raises as.
         """
-        from holdfast.engine.sessions.holder.request_client import Using
+        from holdfast.engine.sessions.holder.request_client import ReachableSession
 
-        home, _ = self._looking()
+        home, _ = self._open_read_only()
         forbid_inside_run(home, "a session")
-        return Using(lambda until: self._reach(id, until, begins=begins), home.settings.lock.timeout)
+        return ReachableSession(lambda until: self._reach(id, until, begins=begins), home.settings.lock.timeout)
 
-    def _reach(self, id: str, until: float, *, begins: bool) -> Session | Asking:  # noqa: A002 - the field's own name
+    def _reach(self, id: str, until: float, *, begins: bool) -> Session | RemoteSession:  # noqa: A002 - the field's own name
         """A session, held, or the process that has it open."""
         from holdfast.engine.sessions.holder.request_client import connect
 
-        home, shelf = self._looking()
-        record = shelf.rows.get(SessionId(id))
-        check_owner(record, self._agent)
+        home, tiers = self._open_read_only()
+        record = tiers.rows.get(SessionId(id))
+        check_may_use(record, self._agent)
         lock = lock_path(home.home, home.store.tenant, record.id)
         while True:
             left = max(_LEAST_SECONDS, until - time.monotonic())
-            asking = connect(lock, record, shelf, self._agent, left)
+            asking = connect(lock, record, tiers, self._agent, left)
             if asking is not None:
                 return asking
             try:
@@ -282,30 +281,30 @@ class Sessions:
 
     def list(self, path: str | bytes | os.PathLike[str] | None = None) -> list[SessionInfo]:
         """All sessions, or those that work in the workspace at ``path``, oldest first. Takes no lock."""
-        home, shelf = self._looking()
+        home, tiers = self._open_read_only()
         if path is None:
-            records = shelf.rows.list()
+            records = tiers.rows.list()
         else:
             context = self._opener.open(os.fsencode(path))
             self._warn(context.workspace.id, context.misconfigured)
-            records = shelf.rows.list(context.workspace.id)
-        return [self._info(home, shelf, record) for record in records]
+            records = tiers.rows.list(context.workspace.id)
+        return [self._info(home, tiers, record) for record in records]
 
     def info(self, id: str) -> SessionInfo:  # noqa: A002 - the field's own name
         """One session, as it is at the moment. Takes no lock. Raises `NotFoundError` (``no_session``)."""
-        home, shelf = self._looking()
-        return self._info(home, shelf, self._get(shelf, id))
+        home, tiers = self._open_read_only()
+        return self._info(home, tiers, self._get(tiers, id))
 
     def history(self, id: str, limit: int | None = None) -> list[CommandEntry]:  # noqa: A002
         """The commands of a session, the last first, at most ``limit``. Takes no lock."""
-        home, shelf = self._looking()
-        record = self._get(shelf, id)
-        return Line(shelf, record, home.store.catalog.clock).load().history(limit)
+        home, tiers = self._open_read_only()
+        record = self._get(tiers, id)
+        return SessionLine(tiers, record, home.store.catalog.clock).load().history(limit)
 
     def branches(self, id: str) -> list[SessionRef]:  # noqa: A002
         """The branches of a session, by name. Takes no lock."""
-        _, shelf = self._looking()
-        return [ref for ref in shelf.rows.refs(self._get(shelf, id).id) if ref.type == "branch"]
+        _, tiers = self._open_read_only()
+        return [ref for ref in tiers.rows.refs(self._get(tiers, id).id) if ref.type == "branch"]
 
     def only_in(self, id: str, here: bytes | None = None) -> Sequence[NotCaptured]:  # noqa: A002
         """What the directory of a session holds now that no checkpoint does, and that ``here`` (None: the directory of
@@ -313,9 +312,9 @@ class Sessions:
         """
         from holdfast.engine.sessions.lifecycle.deletion import only_in
 
-        _, shelf = self._looking()
+        _, tiers = self._open_read_only()
         with ExitStack() as stack:
-            return only_in(self._opened(stack), shelf.rows.get(SessionId(id)), here)
+            return only_in(self._opened(stack), tiers.rows.get(SessionId(id)), here)
 
     def delete(self, id: str, *, dry_run: bool = False, look: bool = True) -> Deleted:  # noqa: A002
         """Delete a session as `Session.delete` does, without opening it: whatever has become of it is not mended first.
@@ -325,35 +324,35 @@ class Sessions:
         Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``),
         `LockedError` (``session_busy``).
         """
-        from holdfast.engine.opening.context import freeing
-        from holdfast.engine.sessions.identifiers import check_owned
-        from holdfast.engine.sessions.lifecycle.deletion import delete, what_goes
+        from holdfast.engine.opening.context import retry_with_reserve
+        from holdfast.engine.sessions.identifiers import check_is_owner
+        from holdfast.engine.sessions.lifecycle.deletion import delete, preview_deletion
 
-        home, shelf = self._looking()
+        home, tiers = self._open_read_only()
         forbid_inside_run(home, "deleting a session")
-        check_owned(record := self._get(shelf, id), self._agent)
+        check_is_owner(record := self._get(tiers, id), self._agent)
         if dry_run:
             with ExitStack() as stack:
-                return what_goes(self._opened(stack), record, look=look)
+                return preview_deletion(self._opened(stack), record, look=look)
         path = lock_path(home.home, home.store.tenant, SessionId(id))
         timeout, clock = home.settings.lock.timeout, home.store.catalog.clock
 
         def held() -> Deleted:
             with holding(path, SessionId(id), timeout=timeout, clock=clock):
-                record = shelf.rows.get(SessionId(id))
-                check_owned(record, self._agent)
-                gone = delete(self._opener, shelf, record, look=look)
+                record = tiers.rows.get(SessionId(id))
+                check_is_owner(record, self._agent)
+                gone = delete(self._opener, tiers, record, look=look)
                 remove_lock(path)
                 return gone
 
-        return freeing(home, held)
+        return retry_with_reserve(home, held)
 
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
         from holdfast.engine.sessions.lifecycle.sweep import sweep
 
-        home, shelf = self._looking()
-        return sweep(self._opener, home, shelf)
+        home, tiers = self._open_read_only()
+        return sweep(self._opener, home, tiers)
 
     def sweep_if_due(self) -> None:
         """The same if there is anything to do; what goes wrong is logged."""
@@ -364,7 +363,7 @@ class Sessions:
     def close(self) -> None:
         """Let go of the home. Sessions that are open stay so. Harmless a second time."""
         self._opener.close()
-        self._home = self._shelf = None
+        self._home = self._tiers = None
 
     def __enter__(self) -> Sessions:
         return self
@@ -379,12 +378,12 @@ class Sessions:
             stack.callback(opener.close)
         return opener
 
-    def _get(self, shelf: Shelf, id: str) -> SessionRecord:  # noqa: A002 - the field's own name
+    def _get(self, tiers: SessionCheckpointTiers, id: str) -> SessionRecord:  # noqa: A002 - the field's own name
         """A session; it is said if the file of its workspace is wrong."""
-        record = shelf.rows.get(SessionId(id))
+        record = tiers.rows.get(SessionId(id))
         if record.workspace is not None and record.workspace not in self._warned:
             try:
-                self._opener.settings(seen_at(self._opener.store().catalog.workspace(record.workspace).path))
+                self._opener.settings(last_seen_path(self._opener.store().catalog.workspace(record.workspace).path))
             except ConfigError as error:
                 self._warn(record.workspace, error)
         return record
@@ -394,8 +393,10 @@ class Sessions:
             self._warned.add(workspace)
             _LOG.warning("%s", error.message)
 
-    def surroundings(self, opener: Opener, context: Context, workspace: Workspace, shelf: Shelf) -> Surroundings:
-        """What a session of that workspace works with, in the name of whoever asks."""
+    def surroundings(
+        self, opener: Opener, context: Context, workspace: Workspace, tiers: SessionCheckpointTiers
+    ) -> SessionScope:
+        """What a session of that workspace works with, in the name of the agent that asks."""
         agent = self._agent
 
         def save(name: SessionId) -> tuple[SessionCheckpoint, Sequence[NotCaptured]]:
@@ -404,35 +405,35 @@ class Sessions:
             with others.use(name) as other:
                 return other.save_resting(), others.only_in(name, context.workspace.path)
 
-        return Surroundings(opener, context, workspace, shelf, agent, save)
+        return SessionScope(opener, context, workspace, tiers, agent, save)
 
-    def _looking(self) -> tuple[HomeContext, Shelf]:
-        if self._home is None or self._shelf is None:
+    def _open_read_only(self) -> tuple[HomeContext, SessionCheckpointTiers]:
+        if self._home is None or self._tiers is None:
             self._home = self._opener.open_home()
-            self._shelf = Shelf(self._home)
-        return self._home, self._shelf
+            self._tiers = SessionCheckpointTiers(self._home)
+        return self._home, self._tiers
 
     def _held(self, context: Context, session: SessionId) -> AbstractContextManager[None]:
         path = lock_path(context.home, context.store.tenant, session)
         return holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock)
 
-    def _clear(self, shelf: Shelf, session: SessionId, opener: Opener) -> None:
-        """Remove what was killed while a session of this name was made or deleted: we hold it, nobody is at it."""
+    def _clear(self, tiers: SessionCheckpointTiers, session: SessionId, opener: Opener) -> None:
+        """Remove what was killed while a session of this name was made or deleted. We hold its name."""
         from holdfast.engine.sessions.lifecycle.deletion import delete
 
         try:
-            record = shelf.rows.get(session)
+            record = tiers.rows.get(session)
         except NotFoundError:
             return
         if record.status != "live":
-            delete(opener, shelf, record)
+            delete(opener, tiers, record)
 
-    def _info(self, home: HomeContext, shelf: Shelf, record: SessionRecord) -> SessionInfo:
-        catalog, rows = home.store.catalog, shelf.rows
+    def _info(self, home: HomeContext, tiers: SessionCheckpointTiers, record: SessionRecord) -> SessionInfo:
+        catalog, rows = home.store.catalog, tiers.rows
         stored = rows.checkpoints(record.id)
-        line: Line | None = None
+        line: SessionLine | None = None
         if record.status == "live":
-            line = Line(shelf, record, catalog.clock).load()
+            line = SessionLine(tiers, record, catalog.clock).load()
         path = lock_path(home.home, home.store.tenant, record.id)
         return SessionInfo(
             id=record.id,
@@ -441,7 +442,7 @@ class Sessions:
             shared=record.shared,
             purpose=record.purpose,
             status=record.status,
-            root=None if record.workspace is None else seen_at(catalog.workspace(record.workspace).path),
+            root=None if record.workspace is None else last_seen_path(catalog.workspace(record.workspace).path),
             workspace=record.workspace,
             provider=record.provider,
             mode=record.mode,
@@ -460,30 +461,32 @@ class Sessions:
         )
 
 
-def _recover(around: Surroundings, line: Line, session: Session, *, begins: bool) -> None:
+def _recover(scope: SessionScope, line: SessionLine, session: Session, *, begins: bool) -> None:
     """Bring a session up to what has happened to it since it was held last."""
-    context, workspace = around.context, around.workspace
-    remade = make_directory_again(context, workspace, line.record, line.state)
+    context, workspace = scope.context, scope.workspace
+    remade = recreate_directory(context, workspace, line.record, line.state)
     if begins and not remade and not was_cut_short(line.entries):
         session.look_later()
         warn_unfinished(workspace)
         return
-    targets = {entry.target: around.shelf.load(entry.target) for entry in line.entries if isinstance(entry, Leaving)}
+    targets = {
+        entry.target: scope.tiers.load(entry.target) for entry in line.entries if isinstance(entry, CheckoutEvent)
+    }
 
     def save() -> CheckpointId:
-        why = found_when_opened(line.record.id)
-        return workspace.checkpoint(kind="auto", author=around.agent, message=why).checkpoint.id
+        why = opening_message(line.record.id)
+        return workspace.checkpoint(kind="auto", author=scope.agent, message=why).checkpoint.id
 
-    def tree_of(leaving: Leaving) -> CheckpointId:
+    def tree_of(leaving: CheckoutEvent) -> CheckpointId:
         tree = targets[leaving.target].state.tree
         assert tree is not None, "a saved state has a tree"
         return tree
 
-    mended = mend(context, workspace, line.entries, line.state, remade=remade, target_tree=tree_of, save=save)
+    mended = repair_journal(context, workspace, line.entries, line.state, remade=remade, target_tree=tree_of, save=save)
     last = line.entries[-1] if line.entries else None
-    if mended.moved == "done" and isinstance(last, Leaving):
+    if mended.moved == "done" and isinstance(last, CheckoutEvent):
         session.arrive(targets[last.target], recovered=True)
-    elif mended.moved == "done" and isinstance(last, Merging):
+    elif mended.moved == "done" and isinstance(last, MergeEvent):
         session.arrive_merged(last)
     elif mended.entries is not line.entries:
         line.write(mended.entries)

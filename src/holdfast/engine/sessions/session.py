@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from holdfast.engine.opening.child_environment import handed_on, of_no_repository
 from holdfast.engine.sessions import _quotas as quotas
 from holdfast.engine.sessions.identifiers import check_agent, check_metadata
 from holdfast.engine.sessions.state import journal
-from holdfast.engine.sessions.state.journal import Commands
-from holdfast.engine.sessions.state.state_history import States, hooked
+from holdfast.engine.sessions.state.journal import CommandJournal
+from holdfast.engine.sessions.state.state_history import StateHistory, with_hooks
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.model.session_types import CommandEntry, Counted, Leaving, Merging
+from holdfast.model.session_types import CheckoutEvent, CommandEntry, MergeEvent, MetricEvent
+from holdfast.processes.child_environment import inherited_environment, without_git_repository
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager, ExitStack
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.sessions._hooks import What
+    from holdfast.engine.sessions._hooks import HookedAction
     from holdfast.engine.sessions.holder.lock import InFlight
-    from holdfast.engine.sessions.holder.request_server import Door
+    from holdfast.engine.sessions.holder.request_server import RequestServer
     from holdfast.engine.sessions.lifecycle.fork_creation import ForkRequest
-    from holdfast.engine.sessions.state.journal import Line
-    from holdfast.engine.sessions.state.state_history import Surroundings
+    from holdfast.engine.sessions.state.journal import SessionLine
+    from holdfast.engine.sessions.state.state_history import SessionScope
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.config.settings import Session as Settings
@@ -56,24 +56,24 @@ class Session:
 
     What a method has returned is durable: killed at any moment, a session loses at most the result of the command that
     was running. Every method raises `StorageError` for what the disk refuses, and `RefusedError` with the code
-    ``moved`` if somebody has got past the lock.
+    ``moved`` if another process has got past the lock.
     """
 
-    def __init__(self, around: Surroundings, line: Line, stack: ExitStack) -> None:
+    def __init__(self, scope: SessionScope, line: SessionLine, stack: ExitStack) -> None:
         """``line`` is loaded; ``stack`` is what `close` lets go of, the session's lock among it."""
-        self._around = around
-        self._context = around.context
+        self._scope = scope
+        self._context = scope.context
         self._line = line
-        self._rows = around.shelf.rows
+        self._rows = scope.tiers.rows
         self._stack = stack
-        self._states = States(around, line, self.door)
-        self._door: Door | None = None
+        self._states = StateHistory(scope, line, self.door)
+        self._door: RequestServer | None = None
         self._is_asked = False
-        base = handed_on(around.opener.environ)
-        self._base = of_no_repository(base) if line.record.provider else base
-        self._commands = Commands(around.context, line, self._states, self._base, stack)
+        base = inherited_environment(scope.opener.environ)
+        self._base = without_git_repository(base) if line.record.provider else base
+        self._commands = CommandJournal(scope.context, line, self._states, self._base, stack)
         self.too_long: list[str] = []
-        """What its commands have exported since it was opened and nobody can be started with."""
+        """What its commands have exported since it was opened and no program can be started with."""
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Session:
     @property
     def workspace(self) -> Workspace:
         """That directory, as a workspace. It is closed with the session."""
-        return self._around.workspace
+        return self._scope.workspace
 
     @property
     def context(self) -> Context:
@@ -130,7 +130,7 @@ class Session:
     @property
     def agent(self) -> str:
         """Who uses it now."""
-        return self._around.agent
+        return self._scope.agent
 
     @property
     def settings(self) -> Settings:
@@ -157,16 +157,16 @@ class Session:
 
     # -- who asks meanwhile ---------------------------------------------------------------------------------------
 
-    def door(self) -> Door | None:
+    def door(self) -> RequestServer | None:
         """Where this session is asked while it is open (`serve` it when waiting for something else); None if that
         cannot be had, which is logged.
         """
         if self._door is None:
             from holdfast.engine.sessions.holder.lock import lock_path
-            from holdfast.engine.sessions.holder.request_server import Door
+            from holdfast.engine.sessions.holder.request_server import RequestServer
 
             try:
-                self._door = Door(self, lock_path(self._context.home, self._context.store.tenant, self.id))
+                self._door = RequestServer(self, lock_path(self._context.home, self._context.store.tenant, self.id))
             except HoldfastError as error:
                 _LOG.info("the session cannot be asked while it is open: %s", error.message)
                 return None
@@ -175,7 +175,7 @@ class Session:
         return self._door
 
     def in_flight(self) -> AbstractContextManager[InFlight]:
-        """What is started for a command: ended by whoever holds the session next, should this process be killed."""
+        """What is started for a command: ended by the next holder of the session, should this process be killed."""
         from holdfast.engine.sessions.holder.lock import in_flight, lock_path, note_path
 
         return in_flight(note_path(lock_path(self._context.home, self._context.store.tenant, self.id)))
@@ -183,16 +183,16 @@ class Session:
     @contextmanager
     def asked_by(self, agent: str) -> Generator[None]:
         """While it is entered, ``agent`` asks for what is done, beside a command that may run."""
-        before, around = self._is_asked, self._around
-        self._is_asked, self._around = True, around._replace(agent=agent)
+        before, scope = self._is_asked, self._scope
+        self._is_asked, self._scope = True, scope._replace(agent=agent)
         try:
             with self._states.asked_by(agent):
                 yield
         finally:
-            self._is_asked, self._around = before, around
+            self._is_asked, self._scope = before, scope
 
     def save_resting(self) -> SessionCheckpoint:
-        """See `request_client.Usable`."""
+        """See `request_client.ReachableSession`."""
         self.refuse_running()
         return self.checkpoint(kind="auto")
 
@@ -210,7 +210,7 @@ class Session:
 
     def look_later(self) -> None:
         """Leave it to what is done next to find out how the tree has changed since the session was open last, which is
-        nobody's doing in it. For whoever has just opened it.
+        no command's doing in it. For the process that has just opened it.
         """
         self._commands.look_later()
 
@@ -288,7 +288,7 @@ class Session:
 
     def past(self) -> Iterator[SessionCheckpoint]:
         """The states that it was saved in and that have led to this one, the last first, as far as they are there."""
-        return self._around.shelf.past(self.head)
+        return self._scope.tiers.past(self.head)
 
     def checkout(self, name: str) -> CheckedOut:
         """Bring the tree and the shell to another state (see `find`); the present one is saved first, as a branch, and
@@ -320,7 +320,7 @@ class Session:
         self._refuse_running()
         return self._states.bring(target, expected=expected, message=message, metadata=metadata or {})
 
-    def arrive_merged(self, entry: Merging) -> None:
+    def arrive_merged(self, entry: MergeEvent) -> None:
         """Save what a `bring` that was cut short has come to, after all, as the session's state."""
         self._states.arrive_merged(entry)
 
@@ -350,7 +350,7 @@ class Session:
         request = ForkRequest(id, with_ignored, provider, type, check_metadata(metadata or {}))
         quotas.check_forks(self._rows, self.id, self.settings.max_forks)
         about = {**self._states.about(), "type": type, "fork": id}
-        with hooked(self._context, "fork", about, door=self.door) as told:
+        with with_hooks(self._context, "fork", about, door=self.door) as told:
             made = self._fork(checkpoint, request)
             told |= {"fork": made.id, "directory": display(made.root), "fork_point": made.fork_point}
         self.count_forks(1)
@@ -358,12 +358,12 @@ class Session:
 
     def count_forks(self, made: int) -> None:
         """Journal that so many forks of it were made."""
-        done, counted = list(self._line.done), Counted(what="forks", at=self._context.clock.now())
+        done, counted = list(self._line.done), MetricEvent(what="forks", at=self._context.clock.now())
         self._line.write([*done, *[counted] * made, *self._line.entries[len(done) :]])
         if self._commands.journal_is_full():
             self._states.commit("auto")
 
-    def has_hooks(self, what: What) -> bool:
+    def has_hooks(self, what: HookedAction) -> bool:
         """Whether a command of the user's is run before or after ``what``."""
         from holdfast.engine.sessions._hooks import has_hooks
 
@@ -374,12 +374,12 @@ class Session:
 
         if checkpoint is None:
             tree = self._commands.save_tree()
-            changed = journal.has_something(self._line.done) or tree != self._line.resting.tree
+            changed = journal.has_unsaved(self._line.done) or tree != self._line.resting.tree
             point = self._states.commit("fork", tree=tree) if changed else self.head
         else:
             point = self.find(checkpoint)
             self._states.tree_of(point)
-        return fork(self._around, self._line.record, point, request, now=checkpoint is None)
+        return fork(self._scope, self._line.record, point, request, now=checkpoint is None)
 
     # -- who may use it -------------------------------------------------------------------------------------------
 
@@ -402,14 +402,13 @@ class Session:
         """Delete it and its states, and close it. Of a fork, its directory and what is saved of it as well, for good;
         in place, the workspace stays as it is. Only its owner may. What went, also of what no checkpoint holds.
         """
-        from holdfast.engine.sessions.holder.lock import lock_path
-        from holdfast.engine.sessions.holder.lock import remove as remove_lock
-        from holdfast.engine.sessions.identifiers import check_owned
+        from holdfast.engine.sessions.holder.lock import lock_path, remove_lock
+        from holdfast.engine.sessions.identifiers import check_is_owner
         from holdfast.engine.sessions.lifecycle.deletion import delete
 
-        check_owned(self._line.record, self.agent)
+        check_is_owner(self._line.record, self.agent)
         try:
-            gone = delete(self._around.opener, self._around.shelf, self._line.record, look=True)
+            gone = delete(self._scope.opener, self._scope.tiers, self._line.record, look=True)
             remove_lock(lock_path(self._context.home, self._context.store.tenant, self.id))
             return gone
         finally:
@@ -433,9 +432,9 @@ class Session:
             self._states.commit("auto")
 
     def _set_shared(self, names: Sequence[str]) -> None:
-        from holdfast.engine.sessions.identifiers import check_owned
+        from holdfast.engine.sessions.identifiers import check_is_owner
 
-        check_owned(self._line.record, self.agent)
+        check_is_owner(self._line.record, self.agent)
         self._line.record = self._line.record._replace(shared=tuple(names))
         self._rows.put(self._line.record)
 
@@ -445,8 +444,8 @@ class Session:
         if not self._is_asked:
             self.refuse_running()
         last = self._line.entries[-1] if self._line.entries else None
-        if isinstance(last, Leaving | Merging):
-            what = "checkout" if isinstance(last, Leaving) else "merge"
+        if isinstance(last, CheckoutEvent | MergeEvent):
+            what = "checkout" if isinstance(last, CheckoutEvent) else "merge"
             raise RefusedError(
                 f"a {what} in the session {self.id} is under way, or was cut short",
                 hint="open the session again: that finishes it, or takes it back",

@@ -17,15 +17,17 @@ from holdfast.store.manifests.page_codec import Inner, Leaf, children, decode_kn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.upkeep._bundle_format import Head, Record
+    from holdfast.engine.upkeep._bundle_format import BundleHead, CheckpointRecord
     from holdfast.model.entries import Change
 
 MAX_CHECKED = 100_000_000
 """Entries of first manifests and changes of later ones, together. A bundle with more is refused."""
 
 
-class Spool:
-    """Pages in an unnamed temporary file, so that memory holds only their places. A `Pages` of the manifest module."""
+class PageSpool:
+    """Pages in an unnamed temporary file, so that memory holds only their places. A `PageSource` of the manifest
+    module.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -40,7 +42,7 @@ class Spool:
         self._end += len(data)
 
     def read(self, hashes: Sequence[Hash], /) -> list[bytes]:
-        """See `Pages.read`; raises `IntegrityError` for a page that the bundle does not hold."""
+        """See `PageSource.read`; raises `IntegrityError` for a page that the bundle does not hold."""
         out: list[bytes] = []
         for name in hashes:
             place = self._places.get(name)
@@ -64,13 +66,13 @@ class _Facts(NamedTuple):
     size: int
 
 
-class Checker:
+class BundleChecker:
     """Takes what a bundle holds, piece by piece, and refuses what does not belong.
 
     Every method raises `FormatError` or `IntegrityError` that says what is wrong.
     """
 
-    def __init__(self, head: Head, spool: Spool) -> None:
+    def __init__(self, head: BundleHead, spool: PageSpool) -> None:
         self._head = head
         self._facts: dict[Hash, _Facts] = {}
         self._named: set[Hash] = {Hash(record.root) for record in head.checkpoints}
@@ -137,7 +139,7 @@ class Checker:
                 self._check_against(roots[record.parent], root, record)
             sound.add(root)
 
-    def _check_against(self, parent: Hash, root: Hash, record: Record) -> None:
+    def _check_against(self, parent: Hash, root: Hash, record: CheckpointRecord) -> None:
         """The parent's manifest is sound, so if updating it gives this very root, that one is sound too."""
         changes = manifest.diff(self.spool, parent, root)
         self._spend(len(changes))

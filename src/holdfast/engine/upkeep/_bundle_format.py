@@ -41,7 +41,7 @@ MAX_ENCODED_BYTES = MAX_HEAD_BYTES + _PREAMBLE.size
 _ID = re.compile(r"[0-9a-f]{24}\Z")
 
 
-class Record(NamedTuple):
+class CheckpointRecord(NamedTuple):
     """What a bundle says of one checkpoint."""
 
     id: str
@@ -57,10 +57,10 @@ class Record(NamedTuple):
     not_captured: list[tuple[bytes, str]]
 
 
-class Head(NamedTuple):
+class BundleHead(NamedTuple):
     """The head of a bundle: its checkpoints, parents first, and how much is to come."""
 
-    checkpoints: list[Record]
+    checkpoints: list[CheckpointRecord]
     wanted: list[str]
     pages: int
     page_bytes: int
@@ -68,7 +68,7 @@ class Head(NamedTuple):
     blob_bytes: int
 
 
-def encode_head(head: Head) -> bytes:
+def encode_head(head: BundleHead) -> bytes:
     """The content of the member ``bundle``."""
     import msgspec
 
@@ -78,7 +78,7 @@ def encode_head(head: Head) -> bytes:
     return _PREAMBLE.pack(MAGIC, VERSION, hash_bytes(rest)) + rest
 
 
-def decode_head(data: bytes) -> Head:
+def decode_head(data: bytes) -> BundleHead:
     """The inverse of `encode_head`, with all that can be checked of it; raises `FormatError` or `IntegrityError`."""
     import msgspec
 
@@ -91,14 +91,14 @@ def decode_head(data: bytes) -> Head:
     if hash_bytes(rest) != checksum:
         raise IntegrityError("bundle head: field 'checksum': it is not that of the head")
     try:
-        head = msgspec.msgpack.decode(rest, type=Head)
+        head = msgspec.msgpack.decode(rest, type=BundleHead)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(f"bundle head: {error}") from None
     _check_head(head)
     return head
 
 
-def _check_head(head: Head) -> None:
+def _check_head(head: BundleHead) -> None:
     if not 0 < len(head.checkpoints) <= MAX_CHECKPOINTS:
         raise FormatError(f"bundle head: field 'checkpoints': {len(head.checkpoints)} are none or too many")
     seen: set[str] = set()
@@ -111,7 +111,7 @@ def _check_head(head: Head) -> None:
         raise FormatError("bundle head: a number is negative, or there are no pages")
 
 
-def _check_record(record: Record, earlier: set[str]) -> None:
+def _check_record(record: CheckpointRecord, earlier: set[str]) -> None:
     problem = None
     if not _ID.match(record.id) or record.id in earlier:
         problem = "field 'id': it is no id, or is there twice"
@@ -151,7 +151,7 @@ _PACK_NAME = re.compile(rb"(pages|blobs)/([0-9]{6})\.pack\Z")
 _LARGE_NAME = re.compile(rb"large/([0-9a-f]{32})\Z")
 
 
-class Small(NamedTuple):
+class SmallItem(NamedTuple):
     """A page or a content of at most 1 MiB; its bytes have the hash."""
 
     kind: str
@@ -160,7 +160,7 @@ class Small(NamedTuple):
     data: bytes
 
 
-class Large(NamedTuple):
+class LargeItem(NamedTuple):
     """A content of more than 1 MiB, to be read before the next item; whether it has the hash is not known before."""
 
     hash: Hash
@@ -178,7 +178,7 @@ class BundleWriter:
         self._out = self._compressor.stream_writer(file, closefd=False)
         self._sum = Hasher()
 
-    def head(self, head: Head) -> None:
+    def head(self, head: BundleHead) -> None:
         """Write the head."""
         self._member(b"bundle", encode_head(head))
 
@@ -270,9 +270,9 @@ class BundleReader:
         self._in = decompressor.stream_reader(file, read_size=1 << 16, read_across_frames=True, closefd=False)
         self._sum = Hasher()
         self._left = 0
-        self._head: Head | None = None
+        self._head: BundleHead | None = None
 
-    def head(self) -> Head:
+    def head(self) -> BundleHead:
         """Read the head."""
         name, size = self._next()
         if name != b"bundle" or size > MAX_ENCODED_BYTES:
@@ -280,7 +280,7 @@ class BundleReader:
         self._head = decode_head(b"".join(self._content(size)))
         return self._head
 
-    def items(self) -> Iterator[Small | Large]:
+    def items(self) -> Iterator[SmallItem | LargeItem]:
         """Pages, then small contents, then large ones; no more of them than the head says."""
         assert self._head is not None, "the head is read first"
         left = {"pages": [self._head.pages, self._head.page_bytes], "blobs": [self._head.blobs, self._head.blob_bytes]}
@@ -309,20 +309,20 @@ class BundleReader:
             stage = "large"
             _spend(left["blobs"], "blobs", size)
             pieces = self._content(size)
-            yield Large(Hash(bytes.fromhex(match[1].decode())), size, pieces)
+            yield LargeItem(Hash(bytes.fromhex(match[1].decode())), size, pieces)
             for _ in pieces:
                 raise FormatError("bundle: a content was not read to its end")
         if any(number for numbers in left.values() for number in numbers):
             raise FormatError("bundle: it holds less than its head says")
 
-    def _pack(self, kind: str, size: int) -> Iterator[Small]:
+    def _pack(self, kind: str, size: int) -> Iterator[SmallItem]:
         for record, stored in _records(kind, self._content(size)):
             if record.codec == DELTA or record.size > SMALL_BLOB_BYTES:
                 raise FormatError(f"bundle: {kind} {record.hash.hex()}: a delta, or larger than a pack may hold here")
             data = decompress(record.codec, stored, record.size)
             if hash_bytes(data) != record.hash:
                 raise IntegrityError(f"bundle: {kind} {record.hash.hex()}: the content has another hash")
-            yield Small(kind, record.hash, data)
+            yield SmallItem(kind, record.hash, data)
 
     def _end(self, size: int, expected: Hash) -> None:
         if size != _END_BYTES:

@@ -6,7 +6,7 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING, BinaryIO
 
-from holdfast.engine.upkeep._bundle_format import BundleWriter, Head, Record
+from holdfast.engine.upkeep._bundle_format import BundleHead, BundleWriter, CheckpointRecord
 from holdfast.model.content import SMALL_BLOB_BYTES, whole
 from holdfast.model.entries import Entry
 from holdfast.model.errors import RefusedError, StorageError, UsageError
@@ -40,7 +40,7 @@ def export_bundle(context: Context, checkpoints: Sequence[CheckpointId], file: b
         records = _records(context, wanted)
         pages, contents = _reach(context, records)
         small = {name: size for name, size in contents.items() if size <= SMALL_BLOB_BYTES}
-        head = Head(
+        head = BundleHead(
             [_record(context, checkpoint) for checkpoint in records],
             list(wanted),
             len(pages),
@@ -83,9 +83,9 @@ def _records(context: Context, wanted: Sequence[CheckpointId]) -> list[Checkpoin
     return list(found.values())
 
 
-def _record(context: Context, checkpoint: Checkpoint) -> Record:
+def _record(context: Context, checkpoint: Checkpoint) -> CheckpointRecord:
     missed = context.catalog.not_captured(checkpoint.id)
-    return Record(
+    return CheckpointRecord(
         checkpoint.id,
         checkpoint.parent,
         checkpoint.root,

@@ -7,8 +7,8 @@ import tempfile
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from holdfast.engine.history.checkpoint import make_room, make_room_for
-from holdfast.engine.upkeep._bundle_check import Checker, Spool
-from holdfast.engine.upkeep._bundle_format import BundleReader, Large
+from holdfast.engine.upkeep._bundle_check import BundleChecker, PageSpool
+from holdfast.engine.upkeep._bundle_format import BundleReader, LargeItem
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Counts, NotCaptured, count_changes
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, StorageError
@@ -18,8 +18,8 @@ from holdfast.store.catalog_records import VanishedError
 
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.upkeep._bundle_format import Record
-    from holdfast.store.blobs.content_writer import BlobWriter, Written
+    from holdfast.engine.upkeep._bundle_format import CheckpointRecord
+    from holdfast.store.blobs.content_writer import BlobWriter, WrittenBlobs
 
 _TRIES = 3
 
@@ -54,8 +54,8 @@ def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
             if new:
                 make_room(context, os.fstat(source.fileno()).st_size)
             writer = context.store.writer()
-            checker = Checker(head, Spool(cast("BinaryIO", spool)))
-            _take_in(reader, checker, writer)
+            checker = BundleChecker(head, PageSpool(cast("BinaryIO", spool)))
+            _read_contents(reader, checker, writer)
             if new:
                 written = writer.finish()
                 make_room_for(context, written, head.page_bytes)
@@ -78,7 +78,7 @@ def _opened(file: bytes) -> BinaryIO:
         raise NotFoundError(f"there is no file {display(file)}", code="no_such_path") from None
 
 
-def _is_here(context: Context, record: Record) -> bool:
+def _is_here(context: Context, record: CheckpointRecord) -> bool:
     try:
         known = context.catalog.checkpoint(CheckpointId(record.id))
     except NotFoundError:
@@ -93,23 +93,23 @@ def _is_here(context: Context, record: Record) -> bool:
     return True
 
 
-def _take_in(reader: BundleReader, checker: Checker, writer: BlobWriter) -> None:
+def _read_contents(reader: BundleReader, checker: BundleChecker, writer: BlobWriter) -> None:
     """Verify all of a bundle and give its contents to ``writer``."""
     manifests_checked = False
     for item in reader.items():
-        if not isinstance(item, Large) and item.kind == "pages":
+        if not isinstance(item, LargeItem) and item.kind == "pages":
             checker.page(item.hash, item.data)
             continue
         if not manifests_checked:
             checker.manifests()
             manifests_checked = True
-        if isinstance(item, Large):
+        if isinstance(item, LargeItem):
             checker.content(item.hash, item.size)
             stored, size = writer.add_stream(item.pieces)
         else:
             checker.content(item.hash, len(item.data))
             stored, size = writer.add(item.data), len(item.data)
-        if stored != item.hash or (isinstance(item, Large) and size != item.size):
+        if stored != item.hash or (isinstance(item, LargeItem) and size != item.size):
             raise IntegrityError(f"bundle: content {item.hash.hex()} has another hash")
     if not manifests_checked:
         checker.manifests()
@@ -117,7 +117,11 @@ def _take_in(reader: BundleReader, checker: Checker, writer: BlobWriter) -> None
 
 
 def _commit(
-    context: Context, checker: Checker, record: Record, roots: dict[str, Hash], written: Written | None
+    context: Context,
+    checker: BundleChecker,
+    record: CheckpointRecord,
+    roots: dict[str, Hash],
+    written: WrittenBlobs | None,
 ) -> None:
     """Commit one checkpoint of a verified bundle; ``written`` is what was stored for all of them, with the first."""
     from holdfast.store.blobs.content_writer import write_pages
@@ -169,7 +173,7 @@ def _commit(
     )
 
 
-def _new_pages(context: Context, checker: Checker, root: Hash) -> tuple[list[Hash], set[Hash], set[Hash]]:
+def _new_pages(context: Context, checker: BundleChecker, root: Hash) -> tuple[list[Hash], set[Hash], set[Hash]]:
     """Of the manifest ``root``: the pages that the store lacks, those below them that it has, the former's contents."""
     new: list[Hash] = []
     shared: set[Hash] = set()

@@ -16,9 +16,10 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
 
-from holdfast.engine.history.undo_guards import INSTEAD, WHY_NO_LOCK
+from holdfast.engine.history.outside_policy import LOCK_HINT, WHY_NO_LOCK
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.opener import Opener
+from holdfast.engine.opening.operation_journal import read_journal, read_undo_note
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import named_steps, plural, size
@@ -165,7 +166,7 @@ def _supervision(directory: bytes) -> Iterator[Finding]:
         yield Finding("supervision", "limited", text, "`holdfast watch` saves without supervision")
         return
     yield Finding("supervision", "good", "`holdfast run` records every change that a command makes, as it is made")
-    for text in landlock.shortcomings():
+    for text in landlock.limitations():
         yield Finding("supervision", "limited", text)
     if scope := yama_scope():
         text = f"each path of a call is asked for by way of the command's parent (kernel.yama.ptrace_scope is {scope})"
@@ -173,9 +174,9 @@ def _supervision(directory: bytes) -> Iterator[Finding]:
 
 
 def _isolation() -> Iterator[Finding]:
-    from holdfast.sandbox.isolation_probe import findings
+    from holdfast.sandbox.isolation_probe import probe
 
-    for found in findings():
+    for found in probe():
         text = found.name if found.works else f"{found.name}: {found.reason}"
         yield Finding("isolation", "good" if found.works else "limited", text, found.help)
 
@@ -222,7 +223,7 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
         about = (
             f"score {one.score}, modes {', '.join(one.modes)}, copies hold {carried}" if one.score else "cannot be used"
         )
-        text = "; ".join((f"{one.provider}: {about}", *one.notes, *_how_much(context, one)))
+        text = "; ".join((f"{one.provider}: {about}", *one.notes, *_copy_size(context, one)))
         yield Finding("snapshots", "good" if one.score else "limited", text)
     yield from _promoting(context, providers)
     try:
@@ -250,7 +251,7 @@ def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Find
     yield Finding("snapshots", "good", text)
 
 
-def _how_much(context: Context, provider: Capabilities) -> Iterator[str]:
+def _copy_size(context: Context, provider: Capabilities) -> Iterator[str]:
     """What would be copied, where that is everything."""
     from holdfast.engine.forks.workspace_providers import place_of
     from holdfast.snapshot.full_copy import MOST_BYTES, size_of_copy
@@ -377,18 +378,17 @@ def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
         yield Finding("workspace", "limited", text, "`holdfast restore @` brings it back")
         return
     yield Finding("workspace", "good", f"{display(root)}, on {_file_system(root)}")
-    yield _begun(context)
-    yield from _undoing(context)
+    yield _unfinished(context)
+    yield from _cut_short_undo(context)
     if context.settings.undo.outside == "lock":
-        yield Finding("workspace", "wrong", f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", INSTEAD)
+        yield Finding("workspace", "wrong", f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", LOCK_HINT)
     yield _sharing(context)
-    yield _removing(context)
+    yield _removal(context)
 
 
-def _begun(context: Context) -> Finding:
-    from holdfast.engine.opening import operation_journal
+def _unfinished(context: Context) -> Finding:
 
-    unfinished = operation_journal.read(context.folder)
+    unfinished = read_journal(context.folder)
     if unfinished is None:
         return Finding("workspace", "good", "no restore was cut short in it")
     text = f"a {unfinished.operation} was cut short, and files may be half way"
@@ -396,10 +396,9 @@ def _begun(context: Context) -> Finding:
     return Finding("workspace", "limited", text, help_)
 
 
-def _undoing(context: Context) -> Iterator[Finding]:
-    from holdfast.engine.opening import operation_journal
+def _cut_short_undo(context: Context) -> Iterator[Finding]:
 
-    if (note := operation_journal.read_undo_note(context.folder)) is not None:
+    if (note := read_undo_note(context.folder)) is not None:
         text = f"the {note.operation} of {named_steps(note.steps)} was cut short"
         yield Finding("workspace", "limited", text, "the next command that changes anything finishes it first")
 
@@ -420,7 +419,7 @@ def _sharing(context: Context) -> Finding:
     return Finding("workspace", "limited", text, "btrfs, or XFS with reflinks, for the tree and the home together")
 
 
-def _removing(context: Context) -> Finding:
+def _removal(context: Context) -> Finding:
     from holdfast.engine.opening.undo_log import log_directory
 
     if log_directory(context) != os.path.join(context.workspace.path, UNDO_LOG_IN_TREE):

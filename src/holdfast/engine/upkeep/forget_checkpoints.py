@@ -1,4 +1,4 @@
-"""Removing checkpoints: by name, by a policy that somebody gives, or by the one that applies by itself."""
+"""Removing checkpoints: by name, by a policy that is given, or by the one that applies by itself."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.engine.forks.unmount_to_directory import discard
-from holdfast.engine.history.mount_pins import release_dead
-from holdfast.engine.history.retention import decided, remove_each, thinning
-from holdfast.engine.opening.context import freeing
-from holdfast.engine.opening.identity import find_moved, is_missing
+from holdfast.engine.history.mount_pins import release_dead_pins
+from holdfast.engine.history.retention import remove_checkpoints, select_checkpoints, thinning_rule
+from holdfast.engine.opening.context import retry_with_reserve
+from holdfast.engine.opening.missing_workspaces import find_moved, is_missing
 from holdfast.model.command_results import Forgotten
 from holdfast.model.errors import ConfigError, RefusedError
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.history.retention import Policy
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.catalog.checkpoint_removal import Protection
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
 def forget(
@@ -42,7 +42,7 @@ def forget(
     content that nothing else needs is freed by collection after the grace time.
     """
     if not dry_run:
-        release_dead(context)
+        release_dead_pins(context)
     if named:
         removed = [context.catalog.checkpoint(checkpoint) for checkpoint in dict.fromkeys(named)]
         _refuse_protected(context, removed)
@@ -53,14 +53,14 @@ def forget(
                 f"nothing is forgotten by rules that may not be the ones meant: {context.misconfigured.message}",
                 hint="mend the file, say what to keep (--keep-last N, …), or name checkpoints",
             )
-        removed, kept = decided(context, policy or thinning(context.settings))
+        removed, kept = select_checkpoints(context, policy or thinning_rule(context.settings))
     heirs = _heirs(context.catalog, removed)
     if not dry_run:
-        removed = remove_each(context, removed)
+        removed = remove_checkpoints(context, removed)
     return Forgotten(removed, kept, dry_run, heirs)
 
 
-def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: bool = False) -> Forgotten:
+def forget_gone(context: StoreContext, *, but: WorkspaceId | None = None, dry_run: bool = False) -> Forgotten:
     """Let every workspace of the home go whose directory was deleted, and forget its checkpoints.
 
     Those that something else stands on stay, as does the workspace ``but``, the one that is open. A directory that may
@@ -72,7 +72,7 @@ def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: boo
     moved = find_moved(missing, context.folder_of)
     going: list[Checkpoint] = []
     kept: list[tuple[Checkpoint, Sequence[str]]] = []
-    gone: list[Workspace] = []
+    gone: list[WorkspaceRow] = []
     for workspace in missing:
         if workspace.id in moved:
             reason = (
@@ -87,9 +87,9 @@ def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: boo
     if not dry_run:
         for workspace in gone:
             if workspace.live:
-                freeing(context, partial(catalog.let_go, workspace.id))
+                retry_with_reserve(context, partial(catalog.let_go, workspace.id))
             discard(context, workspace)
-        release_dead(context)
+        release_dead_pins(context)
     # None of them protects anything any more, least of all one another.
     silent = {workspace.id for workspace in gone}
     protections = catalog.protections()
@@ -101,7 +101,7 @@ def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: boo
             else:
                 going.append(checkpoint)
     heirs = _heirs(catalog, going)
-    return Forgotten(going if dry_run else remove_each(context, going), kept, dry_run, heirs)
+    return Forgotten(going if dry_run else remove_checkpoints(context, going), kept, dry_run, heirs)
 
 
 def _heirs(catalog: Catalog, going: Sequence[Checkpoint]) -> dict[CheckpointId, list[CheckpointId]]:
@@ -133,19 +133,19 @@ def _refuse_protected(context: Context, named: Sequence[Checkpoint]) -> None:
                 f"{checkpoint[:12]} cannot be forgotten: it is {' and '.join(map(str, reasons))}"
                 for checkpoint, reasons in refused.items()
             ),
-            hint=_way_out(context, [reason for reasons in refused.values() for reason in reasons]),
+            hint=_hint(context, [reason for reasons in refused.values() for reason in reasons]),
             code="protected",
         )
 
 
-def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
+def _hint(context: Context, reasons: Sequence[Protection]) -> str:
     """What to do so that checkpoints, protected by ``reasons``, can be forgotten."""
     holding = {reason.workspace for reason in reasons}
     held = [one for one in context.catalog.workspaces() if one.id in holding]
     gone = {one.id: one for one in held if is_missing(one, context.folder_of(one))}
     ways: list[str] = []
     if gone:
-        names = ", ".join(display(seen_at(workspace.path)) for workspace in gone.values())
+        names = ", ".join(display(last_seen_path(workspace.path)) for workspace in gone.values())
         ways.append(f"if you have deleted {names}, `holdfast forget --gone` lets go of it")
     for reason in reasons:
         if reason.kind == "pin":

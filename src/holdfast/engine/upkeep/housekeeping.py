@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.opening.context import freeing
+from holdfast.engine.opening.context import retry_with_reserve
 from holdfast.model.errors import StorageError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
@@ -10,7 +10,7 @@ from holdfast.model.log import Log
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.content import Progress
     from holdfast.model.entries import Entry
     from holdfast.store.catalog.usage_statistics import Stats
@@ -22,7 +22,7 @@ _LARGEST = 12
 
 
 def collect(
-    context: Shared, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None
+    context: StoreContext, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None
 ) -> Collected:
     """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``), in the whole home.
 
@@ -33,23 +33,23 @@ def collect(
     seconds = context.settings.gc.grace if grace is None else grace
     collector = context.store.collector()
     if dry_run:
-        return collector.foresee(seconds, progress=progress)
-    from holdfast.engine.history.mount_pins import release_dead
+        return collector.preview(seconds, progress=progress)
+    from holdfast.engine.history.mount_pins import release_dead_pins
 
-    release_dead(context)
-    done = freeing(context, lambda: collector.collect(seconds, progress=progress))
+    release_dead_pins(context)
+    done = retry_with_reserve(context, lambda: collector.collect(seconds, progress=progress))
     _tidy_sessions(context, seconds)
     return done
 
 
-def _tidy_sessions(context: Shared, grace: float) -> None:
+def _tidy_sessions(context: StoreContext, grace: float) -> None:
     """Remove objects of states of sessions that nothing names, if there is any of sessions."""
-    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 
-    Shelf(context).remove_orphans(grace)
+    SessionCheckpointTiers(context).remove_orphans(grace)
 
 
-def verify(context: Shared, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
+def verify(context: StoreContext, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
     """Check every reference, count and object of the home; with ``read_data`` also every stored byte.
 
     Raises `LockedError` while a collection runs.
@@ -57,7 +57,7 @@ def verify(context: Shared, *, read_data: bool = False, progress: Progress | Non
     return context.store.verifier().verify(read_data=read_data, progress=progress)
 
 
-def stats_of_home(context: Shared) -> Stats:
+def stats_of_home(context: StoreContext) -> Stats:
     """What takes the space in the whole home."""
     try:
         context.store.collector().settle()

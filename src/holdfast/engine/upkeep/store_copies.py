@@ -9,10 +9,9 @@ from holdfast.model.config.settings import default
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
-from holdfast.model.store_location import local_directory
+from holdfast.model.store_location import local_directory, without_secrets
 from holdfast.store.identity import store_identity
 from holdfast.store.objects.configured_store import assemble, key_id
-from holdfast.store.postgresql.catalog_url import without_secrets
 from holdfast.store.store import OBJECTS, Store
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.opener import Opener
     from holdfast.model.config.settings import Settings
     from holdfast.model.content import Progress
-    from holdfast.store.objects.bucket_probe import Probed, Step
-    from holdfast.store.store_copy import Copied
+    from holdfast.store.objects.bucket_probe import ProbeResult, ProbeStep
+    from holdfast.store.store_copy import CopyResult
 
 
 class StoreInfo(NamedTuple):
@@ -47,29 +46,29 @@ class StoreInfo(NamedTuple):
     """The id of the store that this is a copy of; empty for none."""
 
 
-class StoreProbed(NamedTuple):
+class StoreProbe(NamedTuple):
     """What was found by trying the place where objects are."""
 
     location: str
     ok: bool
     conditional_writes: str
-    steps: Sequence[Step]
+    steps: Sequence[ProbeStep]
 
 
-class StoreCopied(NamedTuple):
+class StoreCopy(NamedTuple):
     """What a copy of a store did."""
 
     home: str | None
     """The home that was made; None if only objects were copied."""
     location: str
-    copied: Copied
+    copied: CopyResult
 
 
 def info(opener: Opener) -> StoreInfo:
     """What the store of the home is. Nothing is sent anywhere."""
     with _opened(opener) as store:
         settings = opener.settings(None).store
-        identity = store_identity.read(store.catalog) or store_identity.Identity("")
+        identity = store_identity.read(store.catalog) or store_identity.StoreIdentity("")
         return StoreInfo(
             home=display(opener.home),
             location=_location(opener.home, settings.url),
@@ -84,12 +83,12 @@ def info(opener: Opener) -> StoreInfo:
         )
 
 
-def probe(opener: Opener) -> StoreProbed:
+def probe(opener: Opener) -> StoreProbe:
     """Try the place where objects are: write, read, list and delete something there.
 
     Raises nothing for what fails there; `NotFoundError` if there is no home, and `ConfigError`.
     """
-    from holdfast.store.objects.bucket_probe import Step
+    from holdfast.store.objects.bucket_probe import ProbeStep
     from holdfast.store.objects.bucket_probe import probe as probe_bucket
 
     _refuse_nowhere(opener)
@@ -97,17 +96,17 @@ def probe(opener: Opener) -> StoreProbed:
     location = settings.url or opener.home + b"/" + OBJECTS
     assembled = assemble(location, settings, None)
     if assembled.bucket is not None:
-        found: Probed = probe_bucket(assembled.bucket, settings.tenant, os.urandom)
-        return StoreProbed(_location(opener.home, settings.url), found.ok, found.conditional, found.steps)
+        found: ProbeResult = probe_bucket(assembled.bucket, settings.tenant, os.urandom)
+        return StoreProbe(_location(opener.home, settings.url), found.ok, found.conditional, found.steps)
     key = f"probe/{settings.tenant}/{os.urandom(16).hex()}"
     try:
         assembled.objects.put(key, [b"holdfast probe"])
         ok = assembled.objects.get(key, 9) == b"probe"
         assembled.objects.delete(key)
-        step = Step("write, read, delete", ok, "as it should be" if ok else "what was written is not what is read")
+        step = ProbeStep("write, read, delete", ok, "as it should be" if ok else "what was written is not what is read")
     except HoldfastError as error:
-        step = Step("write, read, delete", False, error.message)
-    return StoreProbed(_location(opener.home, settings.url), step.ok, "", (step,))
+        step = ProbeStep("write, read, delete", False, error.message)
+    return StoreProbe(_location(opener.home, settings.url), step.ok, "", (step,))
 
 
 def claim(opener: Opener, *, take: bool = False) -> StoreInfo:
@@ -122,9 +121,9 @@ def claim(opener: Opener, *, take: bool = False) -> StoreInfo:
             raise UsageError("the objects of this home are in a directory, which needs no claim")
         identity = store_identity.make(store.catalog, os.urandom)
         if take:
-            bucket_claim.take_over(store.bucket, store.tenant)
+            bucket_claim.remove_claims(store.bucket, store.tenant)
         elif bucket_claim.holder_of(store.bucket, store.tenant) is None and store.catalog.newest_pack() is None:
-            bucket_claim.refuse_strange(store.bucket, store.tenant)
+            bucket_claim.refuse_foreign_objects(store.bucket, store.tenant)
         bucket_claim.claim(store.catalog, store.bucket, identity, os.urandom)
     return info(opener)
 
@@ -137,7 +136,7 @@ def copy(
     to_catalog: str | None = None,
     to_key: str | None = None,
     progress: Progress | None = None,
-) -> StoreCopied:
+) -> StoreCopy:
     """Copy the store of the home: into another home, which is made, or (without ``to_home``) its objects alone.
 
     The other home's own settings hold for it; ``to_objects`` is its ``store.url``, ``to_catalog`` its
@@ -156,7 +155,7 @@ def copy(
     return _copy_home(opener, os.path.abspath(to_home), flags, progress)
 
 
-def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | None) -> StoreCopied:
+def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | None) -> StoreCopy:
     from holdfast.store.identity import bucket_claim
     from holdfast.store.objects import bucket_probe
     from holdfast.store.store_copy import copy_objects
@@ -170,18 +169,18 @@ def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | No
         if assembled.bucket is not None:
             identity = store_identity.make(source.catalog, os.urandom)
             if bucket_claim.holder_of(assembled.bucket, source.tenant) is None:
-                bucket_claim.refuse_strange(assembled.bucket, source.tenant)
+                bucket_claim.refuse_foreign_objects(assembled.bucket, source.tenant)
             conditional = bucket_probe.conditional_writes(assembled.bucket, source.tenant, os.urandom)
-            held = bucket_claim.Claim(identity.id, source.catalog.clock.now())
-            bucket_claim.hold(assembled.bucket, source.tenant, held, conditional)
+            held = bucket_claim.BucketClaim(identity.id, source.catalog.clock.now())
+            bucket_claim.acquire(assembled.bucket, source.tenant, held, conditional)
         target = Store(assembled.objects, source.catalog, bucket=assembled.bucket)
         done = copy_objects(source, target, progress)
-    return StoreCopied(None, _location(opener.home, settings.url), done)
+    return StoreCopy(None, _location(opener.home, settings.url), done)
 
 
-def _copy_home(opener: Opener, home: bytes, flags: dict[str, str], progress: Progress | None) -> StoreCopied:
+def _copy_home(opener: Opener, home: bytes, flags: dict[str, str], progress: Progress | None) -> StoreCopy:
     from holdfast.engine.opening.home import make_private
-    from holdfast.store.identity.bucket_claim import own
+    from holdfast.store.identity.bucket_claim import ensure_claimed
     from holdfast.store.store_copy import begin, copy_store
 
     if os.path.realpath(home) == os.path.realpath(opener.home):
@@ -196,9 +195,9 @@ def _copy_home(opener: Opener, home: bytes, flags: dict[str, str], progress: Pro
             begin(source, target, os.urandom)
             _write_settings(home, flags)  # it is not opened before it is whole, and then has to be found
             if target.bucket is not None:
-                own(target.catalog, target.bucket, os.urandom)
+                ensure_claimed(target.catalog, target.bucket, os.urandom)
             done = copy_store(source, target, os.urandom, progress)
-    return StoreCopied(display(home), _location(home, settings.store.url), done)
+    return StoreCopy(display(home), _location(home, settings.store.url), done)
 
 
 def _with(opener: Opener, home: bytes, flags: dict[str, str]) -> Settings:
@@ -217,7 +216,7 @@ def _write_settings(home: bytes, flags: dict[str, str]) -> None:
 
     from holdfast.engine.opening.opener import HOME_FILE
 
-    # (A URL with a password in it is the business of whoever has it; that of the catalog goes without.)
+    # (A URL with a password in it is the business of its owner; that of the catalog goes without.)
     given = {name: without_secrets(value) if name == "store.catalog" else value for name, value in flags.items()}
     kept = {
         name: value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ _OFTEN = 3
 """Times that a path is prepared: what is written to all the time is not worth it."""
 
 
-class Exclusion(Protocol):
+class WatchExclusion(Protocol):
     """Says what a watcher may leave unwatched; see `holdfast.files.ignore.excluded_paths.ExcludedDirectories`."""
 
     def __call__(self, path: bytes, /) -> bool:
@@ -31,11 +31,11 @@ class Exclusion(Protocol):
         ...
 
 
-class Changes:
+class PendingChanges:
     """The watcher's answers, added up until a scan takes them."""
 
     def __init__(
-        self, watcher: Watcher, exclusion: Exclusion, noticed: Callable[[], None], doubted: Callable[[], None]
+        self, watcher: Watcher, exclusion: WatchExclusion, noticed: Callable[[], None], doubted: Callable[[], None]
     ) -> None:
         """``noticed`` is called whenever something has changed, ``doubted`` when something may have."""
         self._watcher = watcher
@@ -49,11 +49,11 @@ class Changes:
         self._prepared: Counter[bytes] = Counter()
         """How often each path was prepared since the last scan."""
 
-    def look(self) -> None:
+    def read_watcher(self) -> None:
         """Read the watcher, and look whether what it cannot see has changed."""
         answer = self._watcher.drain()
         if self._exclusion.outside_changed():
-            answer = Dirty(everything=True, paths=frozenset())
+            answer = DirtyPaths(everything=True, paths=frozenset())
         if answer.everything or len(self._paths) + len(answer.paths) > _MAX_PATHS:
             self._everything = True
             self._paths.clear()
@@ -84,10 +84,10 @@ class Changes:
         self._unprepared.clear()
         self._doubted()
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         """See `DirtySource.drain`."""
-        self.look()
-        taken = Dirty(self._everything, frozenset(self._paths))
+        self.read_watcher()
+        taken = DirtyPaths(self._everything, frozenset(self._paths))
         self._refresh_due = self._refresh_due or self._everything
         self._everything = False
         self._paths.clear()

@@ -1,4 +1,4 @@
-"""Working ahead: a watcher reads and encodes what it notices, while nobody waits for it.
+"""Working ahead: a watcher reads and encodes what it notices, while no caller waits for it.
 
 Nothing depends on that. The scan of the next checkpoint looks at every file anew, and what it finds is looked up by its
 hash; whatever has changed since is read and encoded then, as if nothing had been prepared.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.entries import Entry
 from holdfast.model.ids import hash_bytes
 from holdfast.store.manifests import manifest
-from holdfast.store.objects.object_store import is_far
+from holdfast.store.objects.object_store import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 64 << 10
 """Larger files are left to the checkpoint: what is written to all the time is often a large one."""
 _MOST_CHANGES = 256
-"""The pages for more changed files are left to the checkpoint: they would take memory, and whoever calls would wait."""
+"""The pages for more changed files are left to the checkpoint: they would take memory, and callers would wait."""
 _FRESH = 4
 """Of the changes one in so many has to be new for their pages to be made once more: all of it is then never more than a
 few times the work of the checkpoint."""
@@ -38,20 +38,20 @@ def prepare(context: Context, tree: LocalTree, paths: Sequence[bytes], *, last: 
     """
     store = context.store
     head = context.catalog.cursor(context.workspace.id).head
-    if head is None or is_far(store.objects):
+    if head is None or is_remote(store.objects):
         return
     root = context.catalog.checkpoint(head).root
     if paths:
         _encode(store, tree, root, paths)
     noted = store.ahead.entries
     if last and len(noted) <= _MOST_CHANGES and store.ahead.unforeseen * _FRESH > len(noted):
-        with store.keeping_ahead():
-            store.foresee(root, dict(noted))
+        with store.caching_bases():
+            store.prepare_manifest(root, dict(noted))
 
 
 def _encode(store: Store, tree: LocalTree, root: Hash, paths: Sequence[bytes]) -> None:
-    with store.keeping_ahead():
-        store.page_bases(manifest.on_the_way(store.pages, root, paths))
+    with store.caching_bases():
+        store.page_bases(manifest.pages_on_path(store.pages, root, paths))
     contents: list[tuple[bytes, Hash]] = []
     changed: dict[bytes, Entry] = {}
     for path, entry in manifest.get_many(store.pages, root, paths).items():

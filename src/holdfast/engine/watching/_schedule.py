@@ -61,7 +61,7 @@ class Scheduler:
 
     @property
     def paused(self) -> bool:
-        """True while somebody holds a pause."""
+        """True while a client holds a pause."""
         return self._pauses > 0
 
     @property

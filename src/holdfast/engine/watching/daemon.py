@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.home import open_log
+from holdfast.engine.opening.home import open_process_log
 from holdfast.engine.opening.watch_client import connect
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError, StorageError
@@ -16,8 +16,8 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.opening.watch_messages import Watching
     from holdfast.model.clock import Clock
+    from holdfast.wire.watch_messages import WatcherState
 
 LOG = b"watch.log"
 _TAIL_BYTES = 2000
@@ -31,7 +31,7 @@ def start_detached(
     limit: float = 15.0,
     environ: Mapping[str, str] | None = None,
     clock: Clock | None = None,
-) -> Watching:
+) -> WatcherState:
     """Run ``command``, which watches the workspace with this ``folder``, and return when it answers.
 
     Its output goes to ``watch.log`` in the folder (mode 0600, begun anew when it has grown beyond 1 MiB). Raises
@@ -45,7 +45,7 @@ def start_detached(
             f"a watcher is at work in this workspace already (pid {running.pid})",
             hint="`holdfast watch --stop` stops it",
         )
-    log = open_log(folder, LOG)
+    log = open_process_log(folder, LOG)
     try:
         start = os.fstat(log).st_size
         process = subprocess.Popen(
@@ -87,7 +87,7 @@ def start_detached(
     )
 
 
-def _answering(folder: bytes) -> Watching | None:
+def _answering(folder: bytes) -> WatcherState | None:
     watcher = connect(folder, wait=2.0)
     if watcher is None:
         return None

@@ -1,4 +1,4 @@
-"""The watcher's end of its private socket: who may speak, and how much, without anybody ever holding it up.
+"""The watcher's end of its private socket: who may speak, and how much, without any client ever holding it up.
 
 Nothing here blocks: a client that sends half a line or garbage, or does not read its answer, costs a bounded buffer
 until its time is up, and then its connection.
@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import WATCH_LOCK, WATCH_SOCKET
-from holdfast.engine.opening.watch_messages import MAX_CALL_BYTES, encode_failure
-from holdfast.files.linux.private_socket import address, peer
+from holdfast.files.linux.private_socket import address, peer_of
 from holdfast.model.errors import FormatError, LockedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.wire.watch_messages import MAX_CALL_BYTES, encode_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -31,7 +31,7 @@ _PIECE = 1 << 16
 _BACKLOG = 64
 
 
-class Limits(NamedTuple):
+class ClientLimits(NamedTuple):
     """What one client may take; times in seconds."""
 
     clients: int = 64
@@ -43,8 +43,8 @@ class Limits(NamedTuple):
     """Without a call, unless the client keeps something by being there."""
 
 
-class Client:
-    """One connection. ``keeps`` is for whoever answers: True if the connection must not be ended for being idle."""
+class ClientConnection:
+    """One connection. ``keeps`` is for the answering side: True if the connection must not be ended for being idle."""
 
     __slots__ = ("deadline", "descriptors", "inbox", "keeps", "last", "outbox", "socket")
 
@@ -60,7 +60,7 @@ class Client:
         """True if the connection ends when the outbox is empty."""
 
 
-class Listener:
+class SocketListener:
     """Serves the socket in ``folder``, as far as the caller's selector says that there is something to do.
 
     ``answer(client, line)`` gives the line to send back; ``left(client)`` is told of every end of a connection.
@@ -71,15 +71,15 @@ class Listener:
         folder: bytes,
         selector: selectors.BaseSelector,
         clock: Clock,
-        answer: Callable[[Client, bytes], bytes],
-        left: Callable[[Client], None],
-        limits: Limits,
+        answer: Callable[[ClientConnection, bytes], bytes],
+        left: Callable[[ClientConnection], None],
+        limits: ClientLimits,
         name: bytes = WATCH_SOCKET,
         *,
         descriptors: int = 0,
     ) -> None:
         """Bind the socket, mode 0600, in place of one that a dead process left. The caller holds the watcher's lock,
-        or gives a name that nobody else uses. ``descriptors`` is how many may come with a line.
+        or gives a name that no other socket has. ``descriptors`` is how many may come with a line.
         """
         self._path = folder + b"/" + name
         self._selector = selector
@@ -88,7 +88,7 @@ class Listener:
         self._left = left
         self._limits = limits
         self._descriptors = descriptors
-        self._clients: set[Client] = set()
+        self._clients: set[ClientConnection] = set()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.setblocking(False)
@@ -106,7 +106,7 @@ class Listener:
         selector.register(self._socket, selectors.EVENT_READ, self)
 
     def close(self) -> None:
-        """Take nobody in any more and remove the socket; connections stay until `hang_up`. Harmless a second time."""
+        """Take in no more clients and remove the socket; connections stay until `hang_up`. Harmless a second time."""
         if self._socket.fileno() < 0:
             return
         self._selector.unregister(self._socket)
@@ -126,10 +126,10 @@ class Listener:
             self._end(client)
 
     def serve(self, data: object) -> None:
-        """Do what can be done for the object that the selector named: this listener, or a `Client`."""
+        """Do what can be done for the object that the selector named: this listener, or a `ClientConnection`."""
         if data is self:
             self._accept()
-        elif isinstance(data, Client) and data in self._clients:
+        elif isinstance(data, ClientConnection) and data in self._clients:
             if data.outbox:
                 self._send(data)
             else:
@@ -152,26 +152,26 @@ class Listener:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # nobody is waiting, or went away while waiting, or there are no descriptors left
+            except OSError:  # no client is waiting, or it went away while waiting, or there are no descriptors left
                 return
             if len(self._clients) >= self._limits.clients or not self._may_speak(connection):
                 connection.close()
                 continue
             connection.setblocking(False)
-            client = Client(connection, self._clock.monotonic() + self._limits.idle)
+            client = ClientConnection(connection, self._clock.monotonic() + self._limits.idle)
             self._clients.add(client)
             self._selector.register(connection, selectors.EVENT_READ, client)
 
     @staticmethod
     def _may_speak(connection: socket.socket) -> bool:
         """True for processes of the same user, and for root's."""
-        other = peer(connection)
+        other = peer_of(connection)
         if other.may_speak:
             return True
         _log.warning("refused a connection from user %d", other.uid)
         return False
 
-    def _receive(self, client: Client) -> None:
+    def _receive(self, client: ClientConnection) -> None:
         try:
             piece = self._take(client)
         except BlockingIOError:
@@ -193,7 +193,7 @@ class Listener:
             reply = encode_failure(FormatError(f"a line is longer than {MAX_CALL_BYTES} bytes"))
             client.last = True
         elif end != len(line) - 1:
-            # Nobody can fill the watcher's time in advance.
+            # No client can fill the watcher's time in advance.
             reply = encode_failure(FormatError("a call came before the last one was answered"))
             client.last = True
         else:
@@ -203,7 +203,7 @@ class Listener:
         client.deadline = self._clock.monotonic() + self._limits.answer
         self._send(client)
 
-    def _take(self, client: Client) -> bytes:
+    def _take(self, client: ClientConnection) -> bytes:
         """Some bytes, with the descriptors that come with them; more of those than may are closed."""
         if not self._descriptors:
             return client.socket.recv(_PIECE)
@@ -214,7 +214,7 @@ class Listener:
         _close(more)
         return piece
 
-    def _send(self, client: Client) -> None:
+    def _send(self, client: ClientConnection) -> None:
         """Send what can be sent; while something is left, nothing is read from this client."""
         try:
             while client.outbox:
@@ -232,7 +232,7 @@ class Listener:
         if self._selector.get_key(client.socket).events != selectors.EVENT_READ:
             self._selector.modify(client.socket, selectors.EVENT_READ, client)
 
-    def _end(self, client: Client) -> None:
+    def _end(self, client: ClientConnection) -> None:
         if client in self._clients:
             self._clients.discard(client)
             self._selector.unregister(client.socket)
@@ -248,7 +248,7 @@ def _close(descriptors: list[int]) -> None:
 
 
 @contextmanager
-def claim(folder: bytes) -> Generator[None]:
+def hold_watch_lock(folder: bytes) -> Generator[None]:
     """Be the one watcher of the workspace with this folder for the length of the block; `LockedError` if there is one.
 
     The kernel lets go of the lock when its holder dies, so that what a dead process left is never in the way.

@@ -12,24 +12,24 @@ import socket
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.engine.opening import watch_messages
-from holdfast.engine.watching._pending_changes import Changes
+from holdfast.engine.watching._pending_changes import PendingChanges
 from holdfast.engine.watching._schedule import Pace, Scheduler
-from holdfast.engine.watching.listener import Client, Limits, Listener, claim
+from holdfast.engine.watching.listener import ClientConnection, ClientLimits, SocketListener, hold_watch_lock
 from holdfast.files.watch import open_watcher
 from holdfast.model.clock import isoformat
-from holdfast.model.command_results import CheckpointResult, Request
+from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.processes.stop_signals import stopped_by_signals
+from holdfast.wire import watch_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.watching._pending_changes import Exclusion
+    from holdfast.engine.watching._pending_changes import WatchExclusion
     from holdfast.files.tree import DirtySource
     from holdfast.files.watch import Backend, Watcher
     from holdfast.model.clock import Clock
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 _FIRST_RETENTION = 60.0
 _FIRST_REST = 0.005
-"""As `Setup.rest`, after it was quiet, or saved; half as much again each time that there is more."""
+"""As `WatchSetup.rest`, after it was quiet, or saved; half as much again each time that there is more."""
 _PREPARED_AT_ONCE = 16
 """Some milliseconds' work."""
 _T = TypeVar("_T")
@@ -47,8 +47,8 @@ _T = TypeVar("_T")
 class Saver(Protocol):
     """The engine of one workspace, as far as the service needs it; it got the `DirtySource` when it was opened."""
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
-        """See `holdfast.engine.history.checkpoint.take`."""
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
+        """See `holdfast.engine.history.checkpoint.create_checkpoint`."""
         ...
 
     def status(self) -> Status:
@@ -70,7 +70,7 @@ class Saver(Protocol):
         ...
 
 
-class Setup(NamedTuple):
+class WatchSetup(NamedTuple):
     """What a service watches, and how; times in seconds."""
 
     root: bytes
@@ -89,13 +89,13 @@ class Setup(NamedTuple):
     """How often it is read without being told to: it cannot announce that its root has come back."""
     prepare: bool = True
     """Whether to work ahead for what has changed, while there is nothing else to do."""
-    limits: Limits = Limits()
+    limits: ClientLimits = ClientLimits()
 
 
-def setup_of(context: Context, *, poll_interval: float) -> Setup:
+def setup_from_settings(context: Context, *, poll_interval: float) -> WatchSetup:
     """What the settings of a workspace say of how it is watched; how often it is polled depends on by whom."""
     settings = context.settings
-    return Setup(
+    return WatchSetup(
         root=context.workspace.path,
         folder=context.folder,
         backend=settings.watch.backend,
@@ -106,14 +106,14 @@ def setup_of(context: Context, *, poll_interval: float) -> Setup:
     )
 
 
-class Service:
+class WatchService:
     """Watches until `stop`. Owns the saver and the watcher: `run` closes both."""
 
     def __init__(
         self,
-        setup: Setup,
+        setup: WatchSetup,
         watcher: Watcher,
-        exclusion: Exclusion,
+        exclusion: WatchExclusion,
         open_saver: Callable[[DirtySource], Saver],
         clock: Clock,
         beside: PeriodicTask | None = None,
@@ -124,7 +124,7 @@ class Service:
         self._clock = clock
         self._beside = beside
         self._scheduler = Scheduler(setup.pace, clock)
-        self._changes = Changes(watcher, exclusion, self._scheduler.changed, self._scheduler.doubted)
+        self._changes = PendingChanges(watcher, exclusion, self._scheduler.changed, self._scheduler.doubted)
         self._started_at = clock.now()
         self._made = 0
         self._failure: str | None = None
@@ -132,8 +132,8 @@ class Service:
         self._ended = False
         """The last save has been tried."""
         self._holds_itself = False
-        self._holders: set[Client] = set()
-        self._hushing: set[Client] = set()
+        self._holders: set[ClientConnection] = set()
+        self._hushing: set[ClientConnection] = set()
         """Those who want nothing saved by itself, while others may save as they like."""
         now = clock.monotonic()
         self._walk_at = now + setup.full_walk_interval
@@ -154,7 +154,7 @@ class Service:
             self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake_read)
             self._saver = open_saver(self._changes)
             undo.callback(self._saver.close)
-            self._listener = Listener(setup.folder, self._selector, clock, self._answer, self._left, setup.limits)
+            self._listener = SocketListener(setup.folder, self._selector, clock, self._answer, self._left, setup.limits)
             undo.pop_all()
 
     def stop(self) -> None:
@@ -162,7 +162,7 @@ class Service:
         self._stopping = True
         self._wake()
 
-    def _told_to_stop(self) -> None:
+    def _on_stop_call(self) -> None:
         self._stopping = True
 
     def run(self, *, signals: bool = False, ready: Callable[[Watcher], None] | None = None) -> str | None:
@@ -174,13 +174,13 @@ class Service:
             rest.callback(self._wake_read.close)
             rest.callback(self._wake_write.close)
             if signals:
-                rest.enter_context(stopped_by_signals(self._told_to_stop, self._wake_write.fileno()))
+                rest.enter_context(stopped_by_signals(self._on_stop_call, self._wake_write.fileno()))
             rest.callback(self._close)
             if ready is not None:
                 ready(self._watcher)
             self.begin()
             while not self._stopping:
-                self.turn(self.patience())
+                self.turn(self.wait_seconds())
             if not self._ended:
                 self._save_last()
         return self._unsaved()
@@ -206,7 +206,7 @@ class Service:
         self._listen_to_watcher()
         self._look()
 
-    def save_by_itself(self, wanted: bool) -> None:
+    def set_auto_save(self, wanted: bool) -> None:
         """Whether to save by itself from now on; calls are answered, and changes noticed, in any case."""
         if wanted != self._holds_itself:
             return
@@ -216,14 +216,14 @@ class Service:
         else:
             self._scheduler.pause()
 
-    def look_by(self, scan: Callable[[], None]) -> None:
-        """Do ``scan``, which looks at the tree and takes what was noticed by then. That somebody else works on the tree
-        just now is nothing: it is tried again at the next occasion.
+    def scan_with(self, scan: Callable[[], None]) -> None:
+        """Do ``scan``, which looks at the tree and takes what was noticed by then. That another process works on the
+        tree just now is nothing: it is tried again at the next occasion.
         """
 
         def scanned() -> None:
             try:
-                with self._doubting():
+                with self._all_changed_on_failure():
                     scan()
             except LockedError:
                 return
@@ -277,7 +277,7 @@ class Service:
         if self._beside is not None and not self._holders:
             self._beside.turn()
 
-    def patience(self) -> float:
+    def wait_seconds(self) -> float:
         """How long to wait for something to happen."""
         if self._look_due or self._may_prepare():
             return 0.0
@@ -302,7 +302,7 @@ class Service:
         quiet = now >= self._look_at + 2 * self._setup.rest
         self._pause = min(_FIRST_REST if quiet else 1.5 * self._pause or _FIRST_REST, self._setup.rest)
         self._look_due = False
-        self._attempt("watching", self._changes.look)
+        self._attempt("watching", self._changes.read_watcher)
         if not self._resting:
             self._selector.unregister(self._watcher.fileno())
         self._resting = True
@@ -312,7 +312,7 @@ class Service:
         return self._setup.prepare and self._changes.unprepared and not self._holders and not self._stopping
 
     def _prepare(self) -> None:
-        """Work ahead, a little at a time: whoever calls meanwhile waits for it."""
+        """Work ahead, a little at a time: a client that calls meanwhile waits for it."""
         paths = self._changes.to_prepare(_PREPARED_AT_ONCE)
         try:
             self._saver.prepare(paths, last=not self._changes.unprepared)
@@ -338,7 +338,7 @@ class Service:
 
     def _save(self) -> None:
         """Take a checkpoint, or learn why not and try again later."""
-        request = Request("auto", f"auto-{isoformat(self._clock.now())[:19]}Z")
+        request = CheckpointRequest("auto", f"auto-{isoformat(self._clock.now())[:19]}Z")
         result = self._attempt("saving", lambda: self._saver.checkpoint(request))
         if result is None:
             self._changes.doubt()
@@ -388,7 +388,7 @@ class Service:
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    def _answer(self, client: Client, line: bytes) -> bytes:
+    def _answer(self, client: ClientConnection, line: bytes) -> bytes:
         try:
             return watch_messages.encode_answer(self._perform(client, watch_messages.decode_call(line)))
         except HoldfastError as error:
@@ -397,7 +397,7 @@ class Service:
             _log.exception("a call failed")
             return watch_messages.encode_failure(HoldfastError(f"the watcher failed: {error!r}", code="internal"))
 
-    def _perform(self, client: Client, call: watch_messages.Call) -> watch_messages.Json:
+    def _perform(self, client: ClientConnection, call: watch_messages.WatchCall) -> watch_messages.Json:
         match call.operation:
             case "ping":
                 return watch_messages.pack_watching(self._watching())
@@ -406,12 +406,12 @@ class Service:
                     raise LockedError(
                         "another command is just changing the tree", hint="try again when it is done", code="paused"
                     )
-                with self._doubting():
+                with self._all_changed_on_failure():
                     result = self._saver.checkpoint(call.request)
                 self._saved(counted=False)
                 return watch_messages.pack_result(result)
             case "status":
-                with self._doubting():
+                with self._all_changed_on_failure():
                     status = self._saver.status()
                 self._scanned()
                 return watch_messages.pack_status(status._replace(watch_failure=self._failure))
@@ -434,7 +434,7 @@ class Service:
         return {}
 
     @contextmanager
-    def _doubting(self) -> Generator[None]:
+    def _all_changed_on_failure(self) -> Generator[None]:
         """Let everything count as changed if the block fails: it may have taken changes that it made no use of."""
         try:
             yield
@@ -442,7 +442,7 @@ class Service:
             self._changes.doubt()
             raise
 
-    def _left(self, client: Client) -> None:
+    def _left(self, client: ClientConnection) -> None:
         """The client has gone, or wants no pause any more."""
         for clients in (self._holders, self._hushing):
             if client in clients:
@@ -450,8 +450,8 @@ class Service:
                 client.keeps = False
                 self._scheduler.resume()
 
-    def _watching(self) -> watch_messages.Watching:
-        return watch_messages.Watching(
+    def _watching(self) -> watch_messages.WatcherState:
+        return watch_messages.WatcherState(
             pid=os.getpid(),
             root=display(self._setup.root),
             backend=self._watcher.backend,
@@ -464,7 +464,7 @@ class Service:
         )
 
     def _close(self) -> None:
-        """Close in the order in which others can tell: nobody new, the state saved, then those who wait for the end."""
+        """Close in the order in which others can tell: no new client, the state saved, then those that wait for it."""
         with ExitStack() as rest:
             rest.callback(self._selector.close)
             rest.callback(self._listener.hang_up)
@@ -473,10 +473,10 @@ class Service:
             rest.callback(self._listener.close)
 
 
-def watch(
-    setup: Setup,
+def run_service(
+    setup: WatchSetup,
     open_saver: Callable[[DirtySource], Saver],
-    exclusion: Exclusion,
+    exclusion: WatchExclusion,
     clock: Clock,
     *,
     ready: Callable[[Watcher], None] | None = None,
@@ -490,10 +490,10 @@ def watch(
     nothing that is captured. ``ready`` is called once calls are answered; ``beside`` is done in between. Raises
     `LockedError` if the workspace has a watcher, `NotFoundError` if its root is not there.
     """
-    with claim(setup.folder):
+    with hold_watch_lock(setup.folder):
         watcher = open_watcher(setup.root, setup.backend, exclusion, poll_interval=setup.poll_interval)
         try:
-            service = Service(setup, watcher, exclusion, open_saver, clock, beside)
+            service = WatchService(setup, watcher, exclusion, open_saver, clock, beside)
         except BaseException:
             watcher.close()
             raise
@@ -504,7 +504,7 @@ def watch(
 
 
 class PeriodicTask(Protocol):
-    """What is done now and then: whoever calls it is not held up for long, and nothing is raised."""
+    """What is done now and then: its caller is not held up for long, and nothing is raised."""
 
     def due_in(self) -> float:
         """Seconds until `turn` has something to do."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.status import present
-from holdfast.engine.opening.context import changes_of
+from holdfast.engine.history.status import scan_tree
+from holdfast.engine.opening.context import checkpoint_changes
 from holdfast.model.errors import FormatError, IntegrityError, NotFoundError
 from holdfast.model.log import Log
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-class Differing:
+class TreeComparison:
     """Tells what has changed since it told last; at first, since the last checkpoint. For one thread at a time.
 
     Between two looks it remembers a manifest's root, and those of its pages that are not stored.
     """
 
     def __init__(self, context: Context, tell: Callable[[Iterable[bytes] | None], None]) -> None:
-        """``tell`` gets the paths, or None if nobody can tell which."""
+        """``tell`` gets the paths, or None if it cannot tell which."""
         self._context = context
         self._tell = tell
         self._known = False
         self._root: Hash | None = None
         self._pages: Mapping[Hash, bytes] = {}
 
-    def look(self) -> None:
-        """Look at the tree. Needs the workspace's lock; raises what `present` does."""
+    def compare(self) -> None:
+        """Look at the tree. Needs the workspace's lock; raises what `scan_tree` does."""
         with self._context.lock():
-            now = present(self._context)
+            now = scan_tree(self._context)
         if not self._known:
             self._known, self._root = True, None if now.head is None else now.head.root
         self._compare(now.root, now.new_pages)
@@ -49,7 +49,7 @@ class Differing:
             self._compare(checkpoint.root, {})
             self._root, self._pages = checkpoint.root, {}
         else:
-            self._told(lambda: changes_of(self._context, checkpoint))
+            self._told(lambda: checkpoint_changes(self._context, checkpoint))
 
     def forget(self) -> None:
         """Remember nothing: who asks next begins at the last checkpoint again."""

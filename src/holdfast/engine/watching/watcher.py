@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.history.status import status
 from holdfast.engine.upkeep.forget_checkpoints import forget
 from holdfast.engine.upkeep.housekeeping import collect
-from holdfast.engine.watching.service import setup_of
-from holdfast.engine.watching.service import watch as serve
+from holdfast.engine.watching.service import run_service, setup_from_settings
 from holdfast.files.local_tree import LocalTree
 from holdfast.model.errors import LockedError, UnsupportedError
 from holdfast.model.log import Log
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.engine.watching.service import PeriodicTask
     from holdfast.files.tree import DirtySource
     from holdfast.files.watch import Watcher
-    from holdfast.model.command_results import CheckpointResult, Request, Status
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
 
 _LOG = Log(__name__)
 
@@ -32,23 +31,23 @@ def watch(
     sweep: Callable[[], None] | None = None,
     beside: PeriodicTask | None = None,
 ) -> str | None:
-    """Watch the workspace until told to stop; returns what `holdfast.engine.watching.service.watch` does.
+    """Watch the workspace until told to stop; returns what `holdfast.engine.watching.service.run_service` does.
 
     ``sweep`` is called now and then, for upkeep that is about the whole home; for ``beside`` see there.
     """
     tree = context.tree
     if not isinstance(tree, LocalTree):
         raise UnsupportedError("only a directory of this machine can be watched")
-    setup = setup_of(context, poll_interval=context.settings.watch.poll_interval)
+    setup = setup_from_settings(context, poll_interval=context.settings.watch.poll_interval)
 
-    def open_saver(changes: DirtySource) -> Saver:
+    def open_saver(changes: DirtySource) -> WorkspaceSaver:
         tree.dirty = changes
-        return Saver(context, tree, sweep)
+        return WorkspaceSaver(context, tree, sweep)
 
-    return serve(setup, open_saver, tree.excluded, context.clock, ready=ready, beside=beside)
+    return run_service(setup, open_saver, tree.excluded, context.clock, ready=ready, beside=beside)
 
 
-class Saver:
+class WorkspaceSaver:
     """Does what the service asks for; see `holdfast.engine.watching.service.Saver`."""
 
     def __init__(self, context: Context, tree: LocalTree, sweep: Callable[[], None] | None = None) -> None:
@@ -56,9 +55,9 @@ class Saver:
         self._tree = tree
         self._sweep = sweep
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
         """Save the tree's present state."""
-        return take(self._context, request)
+        return create_checkpoint(self._context, request)
 
     def prepare(self, paths: Sequence[bytes], *, last: bool) -> None:
         """Work ahead for files that have changed: see `holdfast.engine.watching._read_ahead`."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.engine.forks.mount_server_client import MountServer
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.command_results import Forgotten, Log
     from holdfast.model.content import Progress
     from holdfast.store.catalog.usage_statistics import Stats
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
     from holdfast.store.verification.verifier import Verified
 
 
-# What a workspace and a whole home have in common when they are open: they are closed, collected and verified.
+class StoreFace:
+    """What a workspace and a whole home have in common when they are open: to be closed, collected and verified."""
 
-
-class Opened:
-    """See the module. Base of the two public faces of the engine."""
-
-    def __init__(self, opener: Opener, shared: Shared) -> None:
+    def __init__(self, opener: Opener, shared: StoreContext) -> None:
         self._opener = opener
         self._shared = shared
 
@@ -57,8 +54,8 @@ class Opened:
         return verify(self._shared, read_data=read_data, progress=progress)
 
 
-class OpenedWorkspace(Opened):
-    """An `Opened` that has a workspace. Base of the parts of its public face."""
+class WorkspaceFace(StoreFace):
+    """A `StoreFace` that has a workspace. Base of the parts of its public face."""
 
     def __init__(self, opener: Opener, context: Context) -> None:
         super().__init__(opener, context)
@@ -84,7 +81,7 @@ def open_home(
         raise
 
 
-class Home(Opened):
+class Home(StoreFace):
     """All that is kept. Use it as a context manager, or `close` it. For one thread; see `Workspace` for processes."""
 
     def __init__(self, opener: Opener) -> None:
@@ -128,7 +125,7 @@ class Home(Opened):
     def unmount(self, directory: str | bytes | os.PathLike[str]) -> bytes:
         """Unmount a fork, or a checkpoint; its real path. What was changed in a fork is kept.
 
-        Raises `RefusedError` while anybody uses it, `NotFoundError` if nothing of Holdfast is mounted there.
+        Raises `RefusedError` while a process uses it, `NotFoundError` if nothing of Holdfast is mounted there.
         """
         forbid_inside_run(self._context, "an unmount")
         from holdfast.engine.forks.mounted_forks import unmount
@@ -138,7 +135,7 @@ class Home(Opened):
     def materialise(self, directory: str | bytes | os.PathLike[str]) -> bytes:
         """Make a fork by mount a plain directory, with all that is in it, captured or not; its real path.
 
-        Raises `RefusedError` while anybody uses it, `StorageError` if there is no room; it is a fork as before then.
+        Raises `RefusedError` while a process uses it, `StorageError` if there is no room; it is a fork as before then.
         """
         forbid_inside_run(self._context, "a fork")
         from holdfast.engine.forks.mounted_forks import materialise

@@ -6,11 +6,11 @@ import os
 import sys
 from contextlib import contextmanager
 
-from holdfast.engine.opening.context import by_watcher, paused
+from holdfast.engine.opening.context import ask_watcher, pause_watcher
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.home import RESTORE_JOURNAL
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.workspace.home import OpenedWorkspace
+from holdfast.engine.workspace.home import WorkspaceFace
 from holdfast.model.checkpoint import Kind, Provenance
 from holdfast.model.errors import NotFoundError, UsageError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.engine.diffs.patch_text import FileStat
-    from holdfast.engine.diffs.tree_diff import Contents
+    from holdfast.engine.diffs.tree_diff import DiffContents
     from holdfast.engine.forks.checkpoint_mount import Mounted
     from holdfast.engine.forks.mount_server_client import MountServer
     from holdfast.engine.history.retention import Policy
-    from holdfast.engine.merging.fork_merge import Merged
+    from holdfast.engine.merging.fork_merge import ForkMerge
     from holdfast.engine.merging.reapply.resolver import Ladder
     from holdfast.engine.merging.stacked_plan import Resolution
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Journal
     from holdfast.engine.running.run import RunResult
-    from holdfast.files.scan.capture_estimate import Estimate
+    from holdfast.files.scan.capture_estimate import CaptureEstimate
     from holdfast.files.watch import Watcher
     from holdfast.model import json_types
     from holdfast.model.command_results import (
@@ -59,11 +59,8 @@ if TYPE_CHECKING:
     )
 
 
-# The part of a workspace's public face that looks: at its checkpoints, into them, and at how two states differ.
-
-
-class LookedAt(OpenedWorkspace):
-    """See the module."""
+class WorkspaceQueries(WorkspaceFace):
+    """What a workspace answers about its checkpoints, what they hold, and how two states differ."""
 
     def log(self, limit: int | None = None, *, everything: bool = False) -> Log:
         """The checkpoints, newest first, and what happened to the tree. ``everything``: of all workspaces in the
@@ -99,7 +96,7 @@ class LookedAt(OpenedWorkspace):
 
         target = None if b is None else self.resolve(b)
         base = self.resolve("@" if a is None else a)
-        return diff(self._context, base, target, paths=encoded(paths), renames=renames)
+        return diff(self._context, base, target, paths=encode_paths(paths), renames=renames)
 
     def patch(self, diff: Diff, *, context: int = 3, binary: bool = False) -> Iterator[bytes]:
         """The unified text of a diff, as ``git apply`` takes it; ``binary`` includes the content of binary files."""
@@ -119,51 +116,48 @@ class LookedAt(OpenedWorkspace):
 
         return to_json(diff, self._contents(diff).fetch)
 
-    def _contents(self, diff: Diff) -> Contents:
-        from holdfast.engine.diffs.tree_diff import Contents
+    def _contents(self, diff: Diff) -> DiffContents:
+        from holdfast.engine.diffs.tree_diff import DiffContents
 
-        return Contents(self._context, diff)
+        return DiffContents(self._context, diff)
 
 
-def encoded(paths: Sequence[str | bytes]) -> list[bytes]:
+def encode_paths(paths: Sequence[str | bytes]) -> list[bytes]:
     """Paths as the engine has them. One path where a list is meant would be taken for its letters."""
     if isinstance(paths, (str, bytes)):
         raise UsageError(f"{paths!r} is not a list of paths")
     return [os.fsencode(path) for path in paths]
 
 
-# The part of a workspace's public face that shows, groups and answers what its undo log holds.
-
-
-class RecordedSteps(OpenedWorkspace):
-    """See the module."""
+class WorkspaceSteps(WorkspaceFace):
+    """What a workspace shows of the steps in its undo log, and how they are grouped and answered."""
 
     def steps(self) -> Sequence[StepInfo]:
         """The steps in the undo log, oldest first."""
-        from holdfast.engine.opening.undo_log import steps
+        from holdfast.engine.opening.undo_log import list_steps
 
-        return steps(self._context)
+        return list_steps(self._context)
 
     def step(self, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
         """One step, and what it did to which path. Raises `NotFoundError`."""
-        from holdfast.engine.opening.undo_log import changes
+        from holdfast.engine.opening.undo_log import step_changes
 
-        return changes(self._context, step)
+        return step_changes(self._context, step)
 
     def conflicts(self, step: int) -> Sequence[ConflictInfo]:
         """What was left as it is when a finished step was last undone, redone or rolled back: where others have changed
         it since, say, and where what belongs there is kept. Raises `NotFoundError`.
         """
-        from holdfast.engine.opening.undo_log import conflicts
+        from holdfast.engine.opening.undo_log import step_conflicts
 
-        return conflicts(self._context, step)
+        return step_conflicts(self._context, step)
 
     def discard_steps(self) -> int | None:
         """Forget all finished steps, and undo logs of other versions; how many steps, if that can be told."""
         forbid_inside_run(self._context, "forgetting")
-        from holdfast.engine.opening.undo_log import discard
+        from holdfast.engine.opening.undo_log import discard_steps
 
-        return discard(self._context)
+        return discard_steps(self._context)
 
     def discard_other_version(self) -> bool:
         """Forget undo logs of other versions that were set aside, and nothing else; False if there are none."""
@@ -189,15 +183,15 @@ class RecordedSteps(OpenedWorkspace):
 
     def barriers(self) -> Sequence[BarrierInfo]:
         """The edits by others that the undo log knows of, oldest first."""
-        from holdfast.engine.opening.undo_log import barriers
+        from holdfast.engine.opening.undo_log import list_barriers
 
-        return barriers(self._context)
+        return list_barriers(self._context)
 
     def held(self) -> Sequence[TicketInfo]:
         """The operations that safeguards hold until a person has decided."""
-        from holdfast.engine.opening.undo_log import reached
+        from holdfast.engine.opening.undo_log import open_service
 
-        with reached(self._context) as log:
+        with open_service(self._context) as log:
             return [] if log is None else log.held()
 
     def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
@@ -207,10 +201,10 @@ class RecordedSteps(OpenedWorkspace):
 
     @contextmanager
     def _undo_log(self) -> Generator[UndoService]:
-        from holdfast.engine.opening.undo_log import reached, required
+        from holdfast.engine.opening.undo_log import open_service, require_service
 
-        with reached(self._context) as log:
-            yield required(log)
+        with open_service(self._context) as log:
+            yield require_service(log)
 
     def _explicit(self, log: UndoService, step: int | None) -> int:
         """The number of an explicit step: the given one, or the one that is open; within a run, its own."""
@@ -240,8 +234,8 @@ def init(
 
     Nothing is written into the directory, unless ``write_ignore`` asks for a ``.checkpointignore`` with the default
     patterns (an existing one is left as it is). ``home`` is where everything is kept (default: ``$HOLDFAST_HOME``,
-    else the XDG data directory). Raises `RefusedError` for a directory that nobody means, such as ``/`` or ``$HOME``,
-    unless ``force``.
+    else the XDG data directory). Raises `RefusedError`, unless ``force``, for a directory that is hardly
+    meant, such as ``/`` or ``$HOME``.
     """
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags)
     try:
@@ -267,10 +261,10 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
     """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none.
 
     With ``lenient`` a workspace's ``holdfast.toml`` that is wrong is obeyed as it was saved last, where otherwise
-    `ConfigError` is raised: whoever broke it must not stop anybody from going back. `Workspace.misconfigured` tells.
-    What a killed keeper has left in the middle of a step is rolled back first, and logged (I3).
-    ``freeing`` is for who comes to forget or collect: on a disk that is too full even to open the catalog, the little
-    that is kept back for that is used.
+    `ConfigError` is raised: a process that broke it must not keep the user from going back. `Workspace.misconfigured`
+    tells. What a killed keeper has left in the middle of a step is rolled back first, and logged (I3). ``freeing`` is
+    for who comes to forget or collect: on a disk that is too full even to open the catalog, the little that is kept
+    back for that is used.
     """
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, lenient=lenient, freeing=freeing)
     try:
@@ -282,7 +276,7 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
         raise
 
 
-class Workspace(RecordedSteps, LookedAt):
+class Workspace(WorkspaceSteps, WorkspaceQueries):
     """A directory with a memory. Use it as a context manager, or `close` it.
 
     Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (the one that the tree stands
@@ -341,7 +335,7 @@ class Workspace(RecordedSteps, LookedAt):
         """Save the tree's present state. Atomic, and durable when it returns (I4).
 
         If nothing changed there is no new checkpoint, and ``created`` is False; the one that holds this state becomes a
-        manual one, with the label, author, message and command as far as nobody has given it any (``labelled`` tells
+        manual one, with the label, author, message and command as far as none was given (``labelled`` tells
         of the label, the record of the rest). ``author`` defaults to
         ``identity.author`` of the settings. ``full_hash`` reads every file again instead of trusting what is
         remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. An undo or a
@@ -349,14 +343,16 @@ class Workspace(RecordedSteps, LookedAt):
         `LockedError`, `StorageError`, `QuotaError`.
         """
         from holdfast.engine.history.operations import checkpoint
-        from holdfast.model.command_results import Request
+        from holdfast.model.command_results import CheckpointRequest
 
         who = self._context.settings.identity.author if author is None else author
-        return checkpoint(self._context, Request(kind, label, Provenance(who, message, command), full_hash), progress)
+        return checkpoint(
+            self._context, CheckpointRequest(kind, label, Provenance(who, message, command), full_hash), progress
+        )
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
-        found = by_watcher(self._context, lambda watcher: watcher.status())
+        found = ask_watcher(self._context, lambda watcher: watcher.status())
         if found is not None:
             return found
         from holdfast.engine.history.status import status
@@ -370,7 +366,7 @@ class Workspace(RecordedSteps, LookedAt):
         tree = self._context.tree
         return list(tree.excluded_paths()) if isinstance(tree, LocalTree) else []
 
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> CaptureEstimate | None:
         """What a first checkpoint would capture, if that is more than the settings call normal; else None."""
         limits = self._context.settings.capture
         if self._context.catalog.cursor(self.id).head is not None:
@@ -428,7 +424,7 @@ class Workspace(RecordedSteps, LookedAt):
         return restore(
             self._context,
             name,
-            encoded(paths),
+            encode_paths(paths),
             dry_run=dry_run,
             as_state=as_state,
             expected=None if expected is None else self.resolve(expected),
@@ -444,7 +440,7 @@ class Workspace(RecordedSteps, LookedAt):
         message: str = "",
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Merged:
+    ) -> ForkMerge:
         """Merge a fork into the tree: its directory, its workspace's id, or a checkpoint (docs/guide/merge.md).
 
         Both trees are saved first. What overlaps goes up the ladder of the settings, but for files that are decided by
@@ -459,7 +455,7 @@ class Workspace(RecordedSteps, LookedAt):
 
             return ladder_of(self._context)
 
-        source = fork_merge.find(self._opener, self._context, fork)
+        source = fork_merge.find_source(self._opener, self._context, fork)
         done = fork_merge.merge(
             self._context,
             source.state,
@@ -482,10 +478,10 @@ class Workspace(RecordedSteps, LookedAt):
         return take(self._context, self._context.clock, self._context.random(16).hex(), self.id)
 
     def waiting_reapplies(self, *, limit: int = 100) -> list[dict[str, Any]]:
-        """The changes that wait to be applied anew, of merges into this workspace: as `answer_queue.waiting`."""
-        from holdfast.engine.merging.reapply.answer_queue import waiting
+        """The changes that wait to be applied anew, of merges into this workspace: as `answer_queue.list_waiting`."""
+        from holdfast.engine.merging.reapply.answer_queue import list_waiting
 
-        return waiting(self._context, self._context.clock.now(), limit=limit, workspace=self.id)
+        return list_waiting(self._context, self._context.clock.now(), limit=limit, workspace=self.id)
 
     def answer_reapply(self, name: str, token: str, answer: Mapping[str, Any]) -> str:
         """Answer a change that `next_reapply` gave (its ``id`` and ``token``); ``answered`` or ``declined``.
@@ -497,29 +493,29 @@ class Workspace(RecordedSteps, LookedAt):
         return give(self._context, self._context.clock, name, token, dict(answer), self.id)
 
     def restore_continue(self, *, as_state: bool = False, progress: Progress | None = None) -> RestoreResult:
-        """Finish a restore or fork that was cut short. What somebody has changed since is left alone, and in
+        """Finish a restore or fork that was cut short. What others have changed since is left alone, and in
         ``skipped`` with how to get the other version. Raises `NotFoundError` if there is none. For ``as_state`` see
         `restore`.
         """
         forbid_inside_run(self._context, "a restore")
-        from holdfast.engine.history.interrupted_operations import resume
+        from holdfast.engine.history.recovery import resume
 
-        with paused(self._context):
+        with pause_watcher(self._context):
             return resume(self._context, progress, as_state=as_state)
 
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
         """Take a restore that was cut short back: the tree becomes what it was before; see `restore_continue`."""
         forbid_inside_run(self._context, "a restore")
-        from holdfast.engine.history.interrupted_operations import abandon
+        from holdfast.engine.history.recovery import abandon
 
-        with paused(self._context):
+        with pause_watcher(self._context):
             return abandon(self._context, progress)
 
     def unfinished(self) -> Journal | None:
         """The restore that was cut short, if there is one."""
         if not os.path.lexists(os.path.join(self.folder, RESTORE_JOURNAL)):
             return None
-        from holdfast.engine.history.interrupted_operations import unfinished
+        from holdfast.engine.history.recovery import unfinished
 
         return unfinished(self._context)
 
@@ -542,15 +538,15 @@ class Workspace(RecordedSteps, LookedAt):
         it. ``stop`` ends what is left of the ``run`` first: SIGTERM to its processes alone, then SIGKILL.
 
         What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
-        `RefusedError` if somebody else has changed the same since, unless ``force``. With ``recorded_only`` nothing is
+        `RefusedError` if others have changed the same since, unless ``force``. With ``recorded_only`` nothing is
         taken back but what steps and Holdfast itself did: that is refused, as a whole, which would take others' changes
         back, be they saved or not.
         """
         forbid_inside_run(self._context, "an undo")
         from holdfast.engine.history.undo import undo, undo_steps
 
-        chosen = _chosen(step)
-        with paused(self._context):
+        chosen = _step_ids(step)
+        with pause_watcher(self._context):
             if not chosen and run is None:
                 return undo(
                     self._context,
@@ -590,8 +586,8 @@ class Workspace(RecordedSteps, LookedAt):
         forbid_inside_run(self._context, "a redo")
         from holdfast.engine.history.undo import redo, redo_steps
 
-        chosen = _chosen(step)
-        with paused(self._context):
+        chosen = _step_ids(step)
+        with pause_watcher(self._context):
             if not chosen:
                 return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
             if count != 1:
@@ -617,7 +613,7 @@ class Workspace(RecordedSteps, LookedAt):
 
         It has this process's terminal, directory and environment (with ``HOLDFAST_RUN``), unless others are given. The
         state is saved before and after. ``one_step``: all of it is one step. ``guard``: a person is asked before mass
-        deletion and large overwrites, by ``ask`` on another thread (None: whoever calls `answer` elsewhere).
+        deletion and large overwrites, by ``ask`` on another thread (None: by a call of `answer` elsewhere).
         ``isolation``: what it sees and reaches of the machine (None: as the settings say). ``bridge``: it is served by
         a mount instead of being supervised. ``outside``: whether undo of it stops at what others have changed (None: as
         the settings say). Raises `UnsupportedError` where the system cannot supervise, mount, or
@@ -629,7 +625,7 @@ class Workspace(RecordedSteps, LookedAt):
         thresholds = configured_thresholds(self._context.settings.safeguard, guard=guard)
         return run(
             self._context,
-            Invocation(encoded(command), where, environment, one_step=one_step),
+            Invocation(encode_paths(command), where, environment, one_step=one_step),
             RunPolicy(isolation, bridge, thresholds=thresholds, outside=outside),
             ask=ask,
         )
@@ -657,9 +653,9 @@ class Workspace(RecordedSteps, LookedAt):
         def open_fork() -> Context:
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
 
-        from holdfast.engine.opening.context import with_ballast
+        from holdfast.engine.opening.context import with_disk_reserve
 
-        with with_ballast(self._context):  # a fork is a way to have again what is stored
+        with with_disk_reserve(self._context):  # a fork is a way to have again what is stored
             if mount:
                 from holdfast.engine.forks.mounted_forks import fork_mounted
 
@@ -706,12 +702,12 @@ class Workspace(RecordedSteps, LookedAt):
         ``server`` as in `fork`.
         """
         forbid_inside_run(self._context, "a mount")
-        from holdfast.engine.forks.mount_server_client import Order, given_or_started
+        from holdfast.engine.forks.mount_server_client import MountOrder, given_or_started
 
         with given_or_started(server) as serving:
             checkpoint = self._named_or_at(name, at)
             serving.mount(
-                Order(
+                MountOrder(
                     home=self.home,
                     root=self.path,
                     directory=os.path.abspath(os.fsencode(directory)),
@@ -725,19 +721,19 @@ class Workspace(RecordedSteps, LookedAt):
         """The checkpoint of this name; with ``at``, the newest then."""
         if at is None:
             return self.resolve(name)
-        from holdfast.engine.forks.checkpoint_mount import newest_at
+        from holdfast.engine.forks.checkpoint_mount import newest_checkpoint_at
         from holdfast.model.config.values import parse_moment
 
         try:
             moment = parse_moment(at, self._context.clock.now())
         except ValueError as error:
             raise UsageError(str(error)) from None
-        return newest_at(self._context, moment)
+        return newest_checkpoint_at(self._context, moment)
 
     # -- watching -----------------------------------------------------------------------------------------------
 
     def check_watchable(self) -> None:
-        """Raise `RefusedError` where nobody may begin to watch: inside of a run."""
+        """Raise `RefusedError` inside of a run, where watching may not begin."""
         forbid_inside_run(self._context, "watching")
 
     def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:
@@ -749,10 +745,10 @@ class Workspace(RecordedSteps, LookedAt):
         already.
         """
         self.check_watchable()
-        from holdfast.engine.sessions.idle.idle_schedule import Idling
+        from holdfast.engine.sessions.idle.idle_schedule import IdleSaver
         from holdfast.engine.watching.watcher import watch
 
-        return watch(self._context, ready, self._sweep_sessions, Idling(self._opener, lambda: (self.id,)))
+        return watch(self._context, ready, self._sweep_sessions, IdleSaver(self._opener, lambda: (self.id,)))
 
     def _sweep_sessions(self) -> None:
         """See `holdfast.engine.sessions.lifecycle.sweep.sweep_if_due`."""
@@ -806,6 +802,6 @@ class Workspace(RecordedSteps, LookedAt):
         return import_bundle(self._context, os.fsencode(file))
 
 
-def _chosen(step: int | Sequence[int] | None) -> Sequence[int]:
+def _step_ids(step: int | Sequence[int] | None) -> Sequence[int]:
     """The ids of one or more steps, each once."""
     return () if step is None else tuple(dict.fromkeys([step] if isinstance(step, int) else step))

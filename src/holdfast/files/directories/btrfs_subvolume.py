@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.files.directories.replication import remove_whole
 from holdfast.files.linux import syscalls
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.fast_namedtuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def remove_subvolume(path: bytes) -> None:
 
 def _remove(parent: int, name: bytes) -> None:
     about = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    path = os.fsencode(through(parent)) + b"/" + name
+    path = os.fsencode(proc_path(parent)) + b"/" + name
     if about.st_ino != _ROOT_INODE or not is_subvolume(path):
         remove_whole(path)
         return
@@ -181,7 +181,7 @@ def _leave_out(top: int, path: bytes) -> None:
     directory, name = os.path.split(path)
     try:
         with _opened_in(top, directory) as parent, _same_time(parent):
-            remove_whole(os.fsencode(through(parent)) + b"/" + name)
+            remove_whole(os.fsencode(proc_path(parent)) + b"/" + name)
     except (FileNotFoundError, NotADirectoryError):
         return
 

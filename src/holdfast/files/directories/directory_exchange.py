@@ -1,4 +1,4 @@
-"""Two directories that change places in one step, so that nobody ever finds neither, or half of one (renameat2(2))."""
+"""Two directories that change places in one step: no process ever finds neither, or half of one (renameat2(2))."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CANNOT = frozenset(
 """What is said where two directories can never be exchanged: other file systems, mount points, no permission."""
 
 
-class Place(NamedTuple):
+class DirectoryIdentity(NamedTuple):
     """A directory, by what it is and not by its name. Inode numbers are used anew: the time of birth is not. All roots
     of subvolumes have one inode number, and a snapshot is born when its source was: they have numbers of their own.
     """
@@ -32,17 +32,17 @@ class Place(NamedTuple):
     """Nanoseconds since 1970; None where the file system does not say. Of a subvolume of btrfs: its number."""
 
 
-def place_of(path: bytes) -> Place | None:
+def directory_identity(path: bytes) -> DirectoryIdentity | None:
     """What is at ``path``, a link itself; None if there is nothing. Raises `OSError`."""
     try:
         about = os.lstat(path)
         number = subvolume_number(path) if stat.S_ISDIR(about.st_mode) else None
-        return Place(about.st_dev, about.st_ino, syscalls.birth_time(path) if number is None else number)
+        return DirectoryIdentity(about.st_dev, about.st_ino, syscalls.birth_time(path) if number is None else number)
     except FileNotFoundError:
         return None
 
 
-def same_place(one: Place | None, other: Place | None) -> bool:
+def is_same_directory(one: DirectoryIdentity | None, other: DirectoryIdentity | None) -> bool:
     """Whether both are one directory, or both nothing. Devices may have other numbers after each mount (on btrfs, where
     each subvolume has one, it depends on which is looked at first): they count only where no time of birth is known.
     """

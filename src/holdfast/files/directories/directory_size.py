@@ -12,13 +12,13 @@ from holdfast.model.fast_namedtuple import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.files.protected_directories import Own
+    from holdfast.files.protected_directories import ProtectedDirectories
 
 _BLOCK = 512
 """The unit of ``st_blocks``, whatever the file system's is."""
 
 
-class Size(NamedTuple):
+class DirectorySize(NamedTuple):
     """What `replicate` would copy."""
 
     files: int
@@ -27,7 +27,7 @@ class Size(NamedTuple):
     """The room that it takes where it lies: holes take none."""
 
 
-def size_of(directory: bytes, *, without: Own) -> Size:
+def size_of(directory: bytes, *, without: ProtectedDirectories) -> DirectorySize:
     """Count what is in the directory and below, but for sockets, and the directories ``without``. Follows no link.
 
     What is gone, or cannot be looked into, is left out. Raises `OSError` if that is the directory itself.
@@ -46,11 +46,11 @@ def size_of(directory: bytes, *, without: Own) -> Size:
                     raise
     finally:
         os.close(top)
-    return Size(counted.files, counted.bytes)
+    return DirectorySize(counted.files, counted.bytes)
 
 
 class _Counted:
-    def __init__(self, without: Own) -> None:
+    def __init__(self, without: ProtectedDirectories) -> None:
         self.files = self.bytes = 0
         self._without = without
         self._linked: set[tuple[int, int]] = set()

@@ -38,7 +38,7 @@ def type_mounted_at(path: bytes) -> bytes | None:
 def refuse_others(path: bytes, *, below: int = 0) -> None:
     """Raise `RefusedError` (``mounted_over``) if something is mounted right at the real path ``path`` that Holdfast has
     not mounted there itself: it would be taken away with what is below it, and a tmpfs with all that is in it. The
-    first ``below`` mounts there may be anybody's.
+    first ``below`` mounts there may belong to any user.
     """
     there = [mount for mount in mounts() if mount.point == path][below:]
     ours = [(mount.type, mount.source) in _OURS for mount in there]
@@ -50,7 +50,7 @@ def refuse_others(path: bytes, *, below: int = 0) -> None:
         )
 
 
-def what_to_do(error: OSError) -> str | None:
+def removal_hint(error: OSError) -> str | None:
     """What has to be done before what failed so can be removed, by the path that ``error`` names; None if that is not
     known.
     """

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.long_paths import open_below
 from holdfast.files.linux.metadata import apply_metadata, read_metadata
-from holdfast.files.linux.reflink import duplicate
+from holdfast.files.linux.reflink import copy_content
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.files.linux.metadata import Metadata
-    from holdfast.files.protected_directories import Own
+    from holdfast.files.protected_directories import ProtectedDirectories
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -35,7 +35,7 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """What is said of a directory that something else has come in place of, too."""
 
 
-def replicate(source: bytes, target: bytes, *, without: Own) -> None:
+def replicate(source: bytes, target: bytes, *, without: ProtectedDirectories) -> None:
     """Make the new directory ``target`` hold what ``source`` holds, sharing the blocks of files where that is possible.
 
     Each file is as it was at one moment, if its blocks can be shared; the tree need not be. What vanishes meanwhile is
@@ -57,7 +57,7 @@ def replicate(source: bytes, target: bytes, *, without: Own) -> None:
 
 
 class _Copy:
-    def __init__(self, source: int, target: int, without: Own) -> None:
+    def __init__(self, source: int, target: int, without: ProtectedDirectories) -> None:
         self._source = source
         self._target = target
         self._without = without
@@ -123,7 +123,7 @@ class _Copy:
         try:
             target_fd = os.open(name, _NEW_FILE, 0o600, dir_fd=target)
             try:
-                duplicate(source_fd, target_fd)
+                copy_content(source_fd, target_fd)
                 self._apply(target_fd, read_metadata(source_fd, readable=True))
             finally:
                 os.close(target_fd)
@@ -149,7 +149,7 @@ def give_metadata(fd: int, wanted: Metadata, *, root: bool) -> None:
 
 
 def _is_whiteout(found: os.stat_result) -> bool:
-    """Whether it is a device that anybody may make, as it is none: overlayfs has it stand for what was removed."""
+    """Whether it is a device that any user may make, as it is none: overlayfs has it stand for what was removed."""
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
 
 
@@ -181,7 +181,7 @@ def remove_whole(directory: bytes) -> None:
     except FileNotFoundError:
         return
     try:
-        with _told_below(above, name):
+        with _prefix_errors(above, name):
             try:
                 if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
                     os.unlink(name, dir_fd=parent)
@@ -191,7 +191,7 @@ def remove_whole(directory: bytes) -> None:
             except FileNotFoundError:
                 return
             # (What goes from in there meanwhile is an error: something may be left.)
-            with _opened(parent, name, _HERE) as top, _told_below(name):
+            with _opened(parent, name, _HERE) as top, _prefix_errors(name):
                 _empty(top)
             os.rmdir(name, dir_fd=parent)
     finally:
@@ -201,18 +201,18 @@ def remove_whole(directory: bytes) -> None:
 def _empty(top: int) -> None:
     paths: list[bytes] = []
     for at, fd, names in _walk(top, unlock=True):
-        with _told_below(at):
+        with _prefix_errors(at):
             for name in names:
                 os.unlink(name, dir_fd=fd)
         paths.append(at)
     for at in reversed(paths[1:]):
         above, _, name = at.rpartition(b"/")
-        with _opened(top, above, _HERE) as fd, _told_below(above):
+        with _opened(top, above, _HERE) as fd, _prefix_errors(above):
             os.rmdir(name, dir_fd=fd)
 
 
 @contextmanager
-def _told_below(above: bytes, name: bytes = b"") -> Generator[None]:
+def _prefix_errors(above: bytes, name: bytes = b"") -> Generator[None]:
     """What fails in the block names a path relative to ``above``: it is raised with that in front. ``name`` is what it
     is about where it names none.
     """
@@ -238,7 +238,7 @@ def _walk(top: int, *, unlock: bool = False) -> Generator[tuple[bytes, int, list
                     names.append(name)
                     continue
                 if unlock:
-                    with _told_below(at), _itself(fd, name, _HERE) as inner:
+                    with _prefix_errors(at), _itself(fd, name, _HERE) as inner:
                         _unlock(inner, name)
                 found.append(_join(at, name))
             yield at, fd, names

@@ -25,8 +25,8 @@ def scratch(above: bytes) -> Generator[bytes]:
     """An empty private directory in ``above``, a private one that holds nothing else; removed after the block, whatever
     is in it by then.
 
-    What killed processes have left there goes first: whoever uses a directory holds a lock on it, which the kernel
-    drops. Raises `StorageError` if none can be made.
+    What killed processes have left there goes first: a process that uses a directory holds a lock on it, which the
+    kernel drops. Raises `StorageError` if none can be made.
     """
     try:
         path, held = _made(above)
@@ -73,11 +73,11 @@ def _sweep(above: bytes) -> None:
 
 
 def _locked(path: bytes) -> int:
-    """A descriptor that holds the directory's lock. Raises `OSError`, `BlockingIOError` if somebody has it."""
+    """A descriptor that holds the directory's lock. Raises `OSError`, `BlockingIOError` if another process has it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except PermissionError:
-        os.chmod(path, 0o700)  # whoever worked in it has closed it
+        os.chmod(path, 0o700)  # the process that worked in it has closed it
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,4 +91,4 @@ def _remove(path: bytes) -> None:
     try:
         remove_whole(path)
     except OSError as error:
-        _LOG.warning("%s is not removed: %s; whoever needs one there next tries again", display(path), error.strerror)
+        _LOG.warning("%s is not removed: %s; the next one that is made there removes it", display(path), error.strerror)

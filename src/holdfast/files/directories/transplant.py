@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.files.directories.replication import give_metadata
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.metadata import read_metadata
-from holdfast.files.linux.reflink import duplicate
+from holdfast.files.linux.reflink import copy_content
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -99,7 +99,7 @@ class _Transplant:
                 os.mknod(self._temporary, stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev, dir_fd=target)
                 self._give(source, target, name, self._temporary)
             else:
-                return True  # a socket is of nobody's tree
+                return True  # a socket is part of no tree
             os.rename(self._temporary, name, src_dir_fd=target, dst_dir_fd=target)
             return True
 
@@ -124,7 +124,7 @@ class _Transplant:
         try:
             target_fd = os.open(self._temporary, _NEW_FILE, 0o600, dir_fd=target)
             try:
-                duplicate(source_fd, target_fd)
+                copy_content(source_fd, target_fd)
                 give_metadata(target_fd, read_metadata(source_fd, readable=True), root=self._root)
             finally:
                 os.close(target_fd)

@@ -16,14 +16,14 @@ from holdfast.files.linux import syscalls
 from holdfast.model.fast_namedtuple import NamedTuple
 
 if TYPE_CHECKING:
-    from holdfast.files.protected_directories import Own
+    from holdfast.files.protected_directories import ProtectedDirectories
 
 _GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RULES = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
 
 
-class Stamp(NamedTuple):
+class FileStamp(NamedTuple):
     """Of one entry, a link itself. Of a directory, whose times change with what is in it, mode and owner alone."""
 
     mode: int
@@ -40,11 +40,11 @@ class Stamp(NamedTuple):
         return stat.S_ISDIR(self.mode)
 
 
-Stamps: TypeAlias = dict[bytes, Stamp]
+Stamps: TypeAlias = dict[bytes, FileStamp]
 """By path from the root."""
 
 
-def stamps(root: bytes, *, without: Own) -> Stamps:
+def stamps(root: bytes, *, without: ProtectedDirectories) -> Stamps:
     """Look at all that is in the directory ``root`` but for the directories ``without``. What vanishes meanwhile is
     left out. Raises `OSError`.
     """
@@ -74,7 +74,7 @@ def stamps(root: bytes, *, without: Own) -> Stamps:
                     if stat.S_ISSOCK(about.st_mode):
                         continue
                     if stat.S_ISDIR(about.st_mode):
-                        found[path] = Stamp(about.st_mode, about.st_uid, about.st_gid, about.st_ino, 0, 0, 0)
+                        found[path] = FileStamp(about.st_mode, about.st_uid, about.st_gid, about.st_ino, 0, 0, 0)
                         waiting.append(path)
                     else:
                         found[path] = stamp_of(about)
@@ -85,9 +85,9 @@ def stamps(root: bytes, *, without: Own) -> Stamps:
     return found
 
 
-def stamp_of(about: os.stat_result) -> Stamp:
+def stamp_of(about: os.stat_result) -> FileStamp:
     """That of anything but a directory."""
-    return Stamp(
+    return FileStamp(
         about.st_mode,
         about.st_uid,
         about.st_gid,
@@ -98,6 +98,6 @@ def stamp_of(about: os.stat_result) -> Stamp:
     )
 
 
-def touched(before: Stamps, after: Stamps) -> list[bytes]:
+def changed_paths(before: Stamps, after: Stamps) -> list[bytes]:
     """The paths at which something has changed, come or gone, sorted."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))

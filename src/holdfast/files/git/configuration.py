@@ -27,7 +27,7 @@ _WANTED = (b"excludesfile", b"include")
 _ESCAPES = {0x6E: b"\n", 0x74: b"\t", 0x62: b"\b"}
 
 
-class User(NamedTuple):
+class GitUser(NamedTuple):
     """Whose global excludes are obeyed."""
 
     home: bytes | None = None
@@ -92,7 +92,7 @@ def _git_directories(dot_git: bytes) -> tuple[bytes, bytes] | None:
     return None
 
 
-def global_excludes(user: User, repository: Repository | None) -> bytes | None:
+def global_excludes(user: GitUser, repository: Repository | None) -> bytes | None:
     """The path of the user's global excludes file, whether it exists or not: ``core.excludesFile`` or its default."""
     config_home = user.config_home
     if not config_home and user.home is not None:
@@ -120,8 +120,8 @@ def global_excludes(user: User, repository: Repository | None) -> bytes | None:
 
 
 class _Search:
-    """Looks for the last ``core.excludesFile`` in configuration files, which may come from anybody: what they include
-    is read up to a number of files and bytes in all.
+    """Looks for the last ``core.excludesFile`` in configuration files, which any user may have written: what they
+    include is read up to a number of files and bytes in all.
     """
 
     def __init__(self, home: bytes | None) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # A directory with the ignore rules that are in force in it, for looking at what they say without a scan.
 
 
-class Item(NamedTuple):
+class ListedEntry(NamedTuple):
     """What lies in such a directory."""
 
     path: bytes
@@ -34,7 +34,9 @@ class Item(NamedTuple):
 
 
 @contextmanager
-def opened(root: bytes, path: bytes, above: DirectoryRules) -> Generator[tuple[DirectoryRules, Iterator[Item]]]:
+def list_directory(
+    root: bytes, path: bytes, above: DirectoryRules
+) -> Generator[tuple[DirectoryRules, Iterator[ListedEntry]]]:
     """The rules in the directory ``path`` below ``root``, and what it holds, in no order; ``above`` are its parent's.
 
     The directory itself is not opened through a link. Raises `OSError`, also while the items are gone through.
@@ -49,11 +51,11 @@ def opened(root: bytes, path: bytes, above: DirectoryRules) -> Generator[tuple[D
         os.close(fd)
 
 
-def _item(path: bytes, rules: DirectoryRules, entry: os.DirEntry[str]) -> Item:
+def _item(path: bytes, rules: DirectoryRules, entry: os.DirEntry[str]) -> ListedEntry:
     name = os.fsencode(entry.name)
     inner = path + b"/" + name if path else name
     is_directory = entry.is_dir(follow_symlinks=False)
-    return Item(inner, is_directory, rules.excluded(inner, name, is_directory), entry)
+    return ListedEntry(inner, is_directory, rules.excluded(inner, name, is_directory), entry)
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -62,8 +64,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def excluded_paths(root: bytes, outer: DirectoryRules, *, reserved: frozenset[bytes] = frozenset()) -> Iterator[bytes]:
     """Every path below ``root`` that the rules exclude, sorted; of an excluded directory only its own, with a slash.
 
-    ``outer`` are the rules from outside of the tree, ``reserved`` what `Reserved.paths` says. Nothing is said of what
-    cannot be read: a scan does.
+    ``outer`` are the rules from outside of the tree, ``reserved`` what `ReservedPaths.paths` says. Nothing is said of
+    what cannot be read: a scan does.
     """
     waiting: list[tuple[bytes, DirectoryRules]] = [(b"", outer)]
     while waiting:
@@ -71,7 +73,7 @@ def excluded_paths(root: bytes, outer: DirectoryRules, *, reserved: frozenset[by
         below: list[tuple[bytes, DirectoryRules]] = []
         found: list[bytes] = []
         try:
-            with opened(root, path, above) as (rules, items):
+            with list_directory(root, path, above) as (rules, items):
                 inside = list(items)
                 captured = {item.path for item in inside if not (item.excluded or item.is_directory)}
                 for item in inside:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Reserved(NamedTuple):
+class ReservedPaths(NamedTuple):
     """Directories of a tree that are left alone, told by their paths and by what they are."""
 
     paths: frozenset[bytes]
@@ -42,7 +42,7 @@ class Reserved(NamedTuple):
             )
 
 
-def find_reserved(root: bytes, never: Iterable[bytes]) -> Reserved:
+def find_reserved(root: bytes, never: Iterable[bytes]) -> ReservedPaths:
     """What is reserved in the tree at ``root`` now: the directories ``never`` and those of Git, all absolute paths."""
     inside = root.rstrip(b"/") + b"/"
     paths: set[bytes] = set()
@@ -56,7 +56,7 @@ def find_reserved(root: bytes, never: Iterable[bytes]) -> Reserved:
         except OSError:
             continue
         places.add((about.st_dev, about.st_ino))
-    return Reserved(frozenset(paths), frozenset(places))
+    return ReservedPaths(frozenset(paths), frozenset(places))
 
 
 def _git_directories(root: bytes) -> list[bytes]:

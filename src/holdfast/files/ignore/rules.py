@@ -13,7 +13,7 @@ import stat
 
 from blake3 import blake3
 
-from holdfast.files.git.configuration import MAX_RULES_BYTES, User, find_repository, global_excludes
+from holdfast.files.git.configuration import MAX_RULES_BYTES, GitUser, find_repository, global_excludes
 from holdfast.files.linux.regular_file import read_regular
 from holdfast.model.errors import StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -176,12 +176,12 @@ class DirectoryRules:
 class IgnoreSources:
     """The rules from outside a tree: Git's for the user and the repository around it, and the configured patterns."""
 
-    def __init__(self, root: bytes, *, user: User | None = None, exclude: Sequence[str] = ()) -> None:
+    def __init__(self, root: bytes, *, user: GitUser | None = None, exclude: Sequence[str] = ()) -> None:
         """``root`` is the tree's absolute path. ``exclude`` are patterns that act as if the outermost
         ``.checkpointignore`` began with them.
         """
         self._root = root
-        self.user = User() if user is None else user
+        self.user = GitUser() if user is None else user
         self.exclude = tuple(exclude)
         self._exclude = "\n".join(exclude).encode("utf-8", "surrogateescape")
         self._cache: dict[bytes, _RuleFile] = {}

@@ -10,7 +10,7 @@ import os
 import stat
 from contextlib import suppress
 
-from holdfast.files.linux.directory_users import User, command_of
+from holdfast.files.linux.directory_users import DirectoryUser, command_of
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def is_database(dir_fd: int, name: bytes) -> bool:
         os.close(fd)
 
 
-def openers_of(files: Collection[tuple[int, int]], names: Collection[bytes]) -> list[User]:
+def openers_of(files: Collection[tuple[int, int]], names: Collection[bytes]) -> list[DirectoryUser]:
     """The processes that have one of ``files``, by device and inode, open, or what had one of the absolute paths
     ``names`` before that was removed or replaced: other ones than this, as far as this user may look into them.
 
@@ -62,7 +62,7 @@ def openers_of(files: Collection[tuple[int, int]], names: Collection[bytes]) -> 
     """
     gone = frozenset(name + b" (deleted)" for name in names)
     return sorted(
-        User(int(process), command_of(b"/proc/" + process))
+        DirectoryUser(int(process), command_of(b"/proc/" + process))
         for process in os.listdir(b"/proc")
         if process.isdigit() and int(process) != os.getpid() and _has_open(b"/proc/" + process, files, gone)
     )

@@ -1,4 +1,4 @@
-"""Filling a stat index with what a directory surely holds, so that nobody has to look at it."""
+"""Filling a stat index with what a directory surely holds, so that no scan has to look at it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.files.git.configuration import MAX_RULES_BYTES
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE
-from holdfast.files.index.stat_index import KNOWN, Columns, Signature
+from holdfast.files.index.stat_index import KNOWN, DirectoryColumns, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import Hash
 
 
-class Lower(Protocol):
+class LowerTree(Protocol):
     """A tree that never changes, and of which all is known."""
 
     @property
@@ -54,7 +54,7 @@ class _Directory:
         self.directories: list[bytes] = []
 
 
-def seed(index: StatIndex, lower: Lower, source: bytes, path: bytes, above: DirectoryRules) -> None:
+def seed(index: StatIndex, lower: LowerTree, source: bytes, path: bytes, above: DirectoryRules) -> None:
     """Enter what ``lower`` holds below ``source`` as what is now below ``path``, where the rules ``above`` hold.
 
     The index holds nothing below ``path`` yet. If it is labelled with the manifest of ``lower`` and empty, and
@@ -70,7 +70,7 @@ def seed(index: StatIndex, lower: Lower, source: bytes, path: bytes, above: Dire
         prefix = at + b"/" if at else b""
         if not is_out:
             rules = _rules(lower, _joined(source, inner), at, rules, directory)
-        columns = Columns()
+        columns = DirectoryColumns()
         columns.fingerprint = rules.fingerprint
         for name, entry, inode in directory.files:
             if is_out or rules.excluded(prefix + name, name, False):
@@ -94,7 +94,7 @@ def seed(index: StatIndex, lower: Lower, source: bytes, path: bytes, above: Dire
     index.changed = True
 
 
-def _grouped(lower: Lower, source: bytes) -> dict[bytes, _Directory]:
+def _grouped(lower: LowerTree, source: bytes) -> dict[bytes, _Directory]:
     """Every directory below ``source``, by its path from there."""
     found = {b"": _Directory()}
     start = len(source) + 1 if source else 0
@@ -115,7 +115,9 @@ def _grouped(lower: Lower, source: bytes) -> dict[bytes, _Directory]:
     return found
 
 
-def _rules(lower: Lower, source: bytes, path: bytes, above: DirectoryRules, directory: _Directory) -> DirectoryRules:
+def _rules(
+    lower: LowerTree, source: bytes, path: bytes, above: DirectoryRules, directory: _Directory
+) -> DirectoryRules:
     names = {name for name, entry, _ in directory.files if not entry.is_symlink}
 
     def read(name: bytes) -> bytes | None:

@@ -63,14 +63,14 @@ def signature_of(info: os.stat_result) -> Signature:
     return Signature(info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode)
 
 
-class Known(NamedTuple):
+class KnownFile(NamedTuple):
     """What the index holds of a path."""
 
     entry: Entry
     signature: Signature
 
 
-class Directory:
+class DirectoryRecord:
     """The record of one directory. ``key`` and ``values`` are as `make_key` and `make_values` made them."""
 
     __slots__ = ("key", "values")
@@ -92,7 +92,7 @@ class Directory:
         return self.key[inside:middle], self.key[middle + 1 : self.key.index(b"\0", middle + 1)]
 
 
-class Columns:
+class DirectoryColumns:
     """The record of one directory, taken apart."""
 
     __slots__ = (
@@ -106,7 +106,7 @@ class Columns:
         "stats",
     )
 
-    def __init__(self, record: Directory | None = None) -> None:
+    def __init__(self, record: DirectoryRecord | None = None) -> None:
         self.fingerprint = UNKNOWN_FINGERPRINT
         self.names: list[bytes] = []
         """Of everything that is no directory and not ignored, in the order of `stats`, `flags` and `hashes`."""
@@ -128,7 +128,7 @@ class Columns:
         self.flags += record.values[1 : 1 + count]
         self.hashes += record.values[1 + count :]
 
-    def record(self) -> Directory:
+    def record(self) -> DirectoryRecord:
         """Put together again."""
         key = make_key(
             self.fingerprint,
@@ -138,7 +138,7 @@ class Columns:
             b"/".join(self.ignored_directories),
             self.stats,
         )
-        return Directory(key, make_values(self.flags, self.hashes))
+        return DirectoryRecord(key, make_values(self.flags, self.hashes))
 
     def entry(self, at: int) -> Entry | None:
         """The entry of the name at this position; None if it is not captured."""
@@ -224,7 +224,7 @@ class StatIndex:
     def __init__(self) -> None:
         self.root: Hash | None = None
         """The root page of the labelled manifest; None if it is not known what manifest the index stands by."""
-        self.directories: dict[bytes, Directory] = {}
+        self.directories: dict[bytes, DirectoryRecord] = {}
         """By path; the root is ``b""``."""
         self.delta: dict[bytes, tuple[Entry | None, Entry | None]] = {}
         """Each path whose entry is not the one in the labelled manifest: that one, and the present one."""
@@ -232,7 +232,7 @@ class StatIndex:
         """True if `save` would write something else than is in the file."""
         self.checksum = _NO_HASH
         """That of the file, as it was loaded or saved; zeros if there is none."""
-        self._open: dict[bytes, tuple[Columns, dict[bytes, int]]] = {}
+        self._open: dict[bytes, tuple[DirectoryColumns, dict[bytes, int]]] = {}
 
     def label(self, root: Hash) -> None:
         """Say that what the index holds now is exactly the manifest ``root``."""
@@ -253,7 +253,7 @@ class StatIndex:
         else:
             self.delta[path] = (before, after)
 
-    def get(self, path: bytes) -> Known | None:
+    def get(self, path: bytes) -> KnownFile | None:
         """What is known of ``path`` for certain as long as its signature is the same; None if nothing is."""
         parent, _, name = path.rpartition(b"/")
         found = self._columns(parent, make=False)
@@ -262,12 +262,12 @@ class StatIndex:
             return None
         columns = found[0]
         entry = columns.entry(at)
-        return None if entry is None else Known(entry, Signature(*columns.stats[at * COLUMNS : (at + 1) * COLUMNS]))
+        return None if entry is None else KnownFile(entry, Signature(*columns.stats[at * COLUMNS : (at + 1) * COLUMNS]))
 
     def put(self, path: bytes, entry: Entry, signature: Signature, *, racy: bool = False) -> None:
         """``path`` is ``entry``, certain while it looks like ``signature`` (``racy``: not even then)."""
         parent, _, name = path.rpartition(b"/")
-        columns, positions = self._columns(parent, make=True) or (Columns(), {})
+        columns, positions = self._columns(parent, make=True) or (DirectoryColumns(), {})
         at = positions.get(name)
         flag = RACY if racy else KNOWN
         self.note(path, None if at is None else columns.entry(at), entry)
@@ -296,7 +296,7 @@ class StatIndex:
         self.close()
         found: set[bytes] = set()
         for path, record in self.directories.items():
-            columns, prefix = Columns(record), path + b"/" if path else b""
+            columns, prefix = DirectoryColumns(record), path + b"/" if path else b""
             if record.values[0]:
                 found.update(
                     prefix + name for name, flag in zip(columns.names, columns.flags, strict=True) if flag <= RACY
@@ -309,7 +309,7 @@ class StatIndex:
         """Every path that is captured, with its entry, in no particular order."""
         self.close()
         for path, record in self.directories.items():
-            yield from captured(path, Columns(record))
+            yield from captured(path, DirectoryColumns(record))
 
     def forget(self, path: bytes) -> None:
         """Drop the record of the directory ``path`` and all below it."""
@@ -321,7 +321,7 @@ class StatIndex:
             if record is None:
                 continue
             self.changed = True
-            columns = Columns(record)
+            columns = DirectoryColumns(record)
             if self.root is not None:
                 for inner, entry in captured(at, columns):
                     self.note(inner, entry, None)
@@ -334,7 +334,7 @@ class StatIndex:
                 self.directories[path] = columns.record()
             self._open.clear()
 
-    def _columns(self, path: bytes, *, make: bool) -> tuple[Columns, dict[bytes, int]] | None:
+    def _columns(self, path: bytes, *, make: bool) -> tuple[DirectoryColumns, dict[bytes, int]] | None:
         found = self._open.get(path)
         if found is not None:
             return found
@@ -343,7 +343,7 @@ class StatIndex:
             if not make:
                 return None
             self._make(path)
-        columns = Columns(record)
+        columns = DirectoryColumns(record)
         found = (columns, {name: at for at, name in enumerate(columns.names)})
         if not make and len(self._open) >= 64:
             self.close()
@@ -353,13 +353,13 @@ class StatIndex:
     def _make(self, path: bytes) -> None:
         """Note a directory that is not known, and those above it that are not."""
         while path not in self.directories:
-            self.directories[path] = Columns().record()
+            self.directories[path] = DirectoryColumns().record()
             if not path:
                 return
             above, _, name = path.rpartition(b"/")
             parent = self._open.get(above)
             if parent is None:
-                columns = Columns(self.directories.get(above))
+                columns = DirectoryColumns(self.directories.get(above))
                 parent = self._open[above] = (columns, {known: at for at, known in enumerate(columns.names)})
             if name not in parent[0].directories:
                 parent[0].directories.append(name)
@@ -397,7 +397,7 @@ class StatIndex:
         self.checksum = checksum
 
 
-def captured(path: bytes, columns: Columns) -> Iterator[tuple[bytes, Entry]]:
+def captured(path: bytes, columns: DirectoryColumns) -> Iterator[tuple[bytes, Entry]]:
     """Every captured entry in the columns of the directory ``path``, with its own path."""
     prefix = path + b"/" if path else b""
     for at, name in enumerate(columns.names):
@@ -435,7 +435,7 @@ def _decode(data: bytes, index: StatIndex) -> None:
     each = iter(lengths)
     for name, key, values in zip(each, each, each, strict=True):
         middle = at + name + key
-        records[data[at : at + name]] = Directory(data[at + name : middle], data[middle : middle + values])
+        records[data[at : at + name]] = DirectoryRecord(data[at + name : middle], data[middle : middle + values])
         at = middle + values
     sides: dict[bytes, list[Entry | None]] = {}
     for _ in range(delta):

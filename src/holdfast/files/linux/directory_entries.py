@@ -41,7 +41,7 @@ class Dirent(NamedTuple):
     """Where the next one is."""
 
 
-class _Room(threading.local):
+class _Buffer(threading.local):
     """Where a thread has entries written; made once."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class _Room(threading.local):
         self.pointer = ctypes.byref((ctypes.c_char * _ROOM_BYTES).from_buffer(self.raw))
 
 
-_room = _Room()
+_room = _Buffer()
 
 
 def dirents(fd: int) -> list[Dirent]:
@@ -70,7 +70,7 @@ def dirents(fd: int) -> list[Dirent]:
     return found
 
 
-def _call(fd: int, room: _Room) -> int:
+def _call(fd: int, room: _Buffer) -> int:
     if _getdents64 is not None:
         return _getdents64(fd, room.pointer, _ROOM_BYTES)
     number = _SYS_GETDENTS64.get(os.uname().machine)

@@ -14,7 +14,7 @@ from holdfast.model.paths import display, under
 _MOST_OF_COMMAND = 100
 
 
-class User(NamedTuple):
+class DirectoryUser(NamedTuple):
     """A process."""
 
     pid: int
@@ -22,10 +22,10 @@ class User(NamedTuple):
     """The beginning of what it was called with, or its name."""
 
 
-def users_of(directory: bytes) -> list[User]:
+def users_of(directory: bytes) -> list[DirectoryUser]:
     """The processes that use the tree at ``directory``, a real path."""
     return sorted(
-        User(int(name), command_of(b"/proc/" + name))
+        DirectoryUser(int(name), command_of(b"/proc/" + name))
         for name in os.listdir(b"/proc")
         if name.isdigit() and _uses(b"/proc/" + name, directory)
     )

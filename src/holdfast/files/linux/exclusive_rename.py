@@ -15,7 +15,7 @@ LACKS_FLAGS_OR_LINKS = LACKS_FLAGS | {errno.EPERM}
 def rename_to_free(src_fd: int, src: bytes, dst_fd: int, dst: bytes) -> None:
     """Rename; `FileExistsError` if ``dst`` exists. Raises `OSError`.
 
-    Where the file system lacks the flag for that, it is looked at just before the rename: what somebody else makes at
+    Where the file system lacks the flag for that, it is looked at just before the rename: what another process makes at
     that name in between is replaced, unless it is a directory with something in it. (A hard link would not replace
     it. But it may be another object to such file systems, some of which tell names apart and not files, and a process
     that is killed would leave both names.)

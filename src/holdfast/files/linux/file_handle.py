@@ -35,7 +35,7 @@ _name_to_handle_at = getattr(ctypes.CDLL(None, use_errno=True), "name_to_handle_
 # (Undeclared: what it is given is an ``int``, bytes, or a pointer as it is.)
 
 
-class _Room(threading.local):
+class _HandleBuffer(threading.local):
     """Where a thread has its handles written; made once."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class _Room(threading.local):
         self.pointer = ctypes.byref(_Buffer.from_buffer(self.raw))
 
 
-_room = _Room()
+_room = _HandleBuffer()
 
 
 def identity(dir_fd: int, name: bytes) -> Identity:

@@ -32,15 +32,15 @@ _HAND_ON = frozenset((_OVERLAYFS, _FUSE))
 """Magic numbers of file systems whose files may be mapped through others (linux/magic.h)."""
 
 
-class Writer:
+class WriterStatus:
     """What the kernel says of a file's writers: one of four."""
 
     __slots__ = ("meaning",)
 
-    NONE: ClassVar[Writer]
-    SOME: ClassVar[Writer]
-    UNSAID: ClassVar[Writer]
-    UNTOLD: ClassVar[Writer]
+    NONE: ClassVar[WriterStatus]
+    SOME: ClassVar[WriterStatus]
+    FORBIDDEN: ClassVar[WriterStatus]
+    UNSUPPORTED: ClassVar[WriterStatus]
 
     def __init__(self, meaning: str) -> None:
         self.meaning = meaning
@@ -49,14 +49,14 @@ class Writer:
         return f"<Writer: {self.meaning}>"
 
 
-Writer.NONE = Writer("nobody has it open or mapped for writing")
-Writer.SOME = Writer("somebody has")
-Writer.UNSAID = Writer("we may not know: it belongs to others, and we lack the privilege")
-Writer.UNTOLD = Writer("the file system has no leases, or they do not tell of every mapping")
+WriterStatus.NONE = WriterStatus("no process has it open or mapped for writing")
+WriterStatus.SOME = WriterStatus("a process has")
+WriterStatus.FORBIDDEN = WriterStatus("we may not know: it belongs to others, and we lack the privilege")
+WriterStatus.UNSUPPORTED = WriterStatus("the file system has no leases, or they do not tell of every mapping")
 
 
-def writer_of(fd: int, handing_on: dict[int, bool] | None = None) -> Writer:
-    """Whether somebody has the file open or mapped for writing.
+def writer_of(fd: int, handing_on: dict[int, bool] | None = None) -> WriterStatus:
+    """Whether a process has the file open or mapped for writing.
 
     ``fd`` is a regular file opened for reading only. The lease is given back before this returns. ``handing_on`` is
     what was found out of file systems, by device, and is added to: for who asks of many files at about the same time.
@@ -65,14 +65,15 @@ def writer_of(fd: int, handing_on: dict[int, bool] | None = None) -> Writer:
         _take(fd, _READ)
     except OSError as error:
         if error.errno == errno.EAGAIN:
-            return Writer.SOME
-        return Writer.UNSAID if error.errno in (errno.EACCES, errno.EPERM) else Writer.UNTOLD
+            return WriterStatus.SOME
+        return WriterStatus.FORBIDDEN if error.errno in (errno.EACCES, errno.EPERM) else WriterStatus.UNSUPPORTED
     fcntl.fcntl(fd, _SET, _RELEASE)
-    return Writer.UNTOLD if _hands_on(fd, handing_on) else Writer.NONE
+    return WriterStatus.UNSUPPORTED if _hands_on(fd, handing_on) else WriterStatus.NONE
 
 
 def is_written(fd: int) -> bool:
-    """Whether the kernel says that the file is open or mapped for writing: `Writer.SOME`, for half of the system calls.
+    """Whether the kernel says that the file is open or mapped for writing: `WriterStatus.SOME`, for half of the system
+    calls.
 
     ``fd`` is a regular file opened for reading only, which the caller closes next: a lease ends with its descriptor.
     """
@@ -84,11 +85,11 @@ def is_written(fd: int) -> bool:
 
 
 @contextmanager
-def keeping_others_out(fd: int) -> Generator[bool]:
-    """For the length of the block, whoever opens the regular file ``fd`` (open for writing) waits for its end; who asks
-    not to wait gets EAGAIN.
+def exclusive_lease(fd: int) -> Generator[bool]:
+    """For the length of the block, a process that opens the regular file ``fd`` (open for writing) waits for its end;
+    who asks not to wait gets EAGAIN.
 
-    False, and no more than that, if it cannot be had: somebody has the file open, it belongs to others, or the file
+    False, and no more than that, if it cannot be had: a process has the file open, it belongs to others, or the file
     system has no leases.
     """
     try:
@@ -99,7 +100,7 @@ def keeping_others_out(fd: int) -> Generator[bool]:
     try:
         yield True
     finally:
-        with suppress(OSError):  # the kernel has taken it back: somebody has waited too long
+        with suppress(OSError):  # the kernel has taken it back: a process has waited too long
             fcntl.fcntl(fd, _SET, _RELEASE)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def written_now() -> set[tuple[int, int]]:
+def files_being_written() -> set[tuple[int, int]]:
     """Device and inode of every file that some process has open or mapped for writing now."""
     found: set[tuple[int, int]] = set()
     for process in os.listdir(b"/proc"):

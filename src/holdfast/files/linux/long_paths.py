@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.files.linux import syscalls
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -107,7 +107,7 @@ def _by_listing(fd: int) -> bytes:
 
 def _said_or_recalled(directory: int) -> bytes:
     try:
-        return os.fsencode(os.readlink(through(directory)))
+        return os.fsencode(os.readlink(proc_path(directory)))
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
@@ -147,7 +147,7 @@ def _name_of(wanted: os.stat_result, directory: int) -> bytes:
 
 
 def _by_mapping(fd: int) -> bytes:
-    file = os.open(through(fd), _TO_MAP)
+    file = os.open(proc_path(fd), _TO_MAP)
     try:
         address = _libc.mmap(None, ctypes.c_size_t(1), 0, _MAP_PRIVATE, file, ctypes.c_long(0))
         if address == ctypes.c_void_p(-1).value:

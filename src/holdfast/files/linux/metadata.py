@@ -53,12 +53,12 @@ def read_metadata(fd: int, found: os.stat_result | None = None, *, readable: boo
 
 def read_xattrs(fd: int, *, readable: bool = False) -> Xattrs:
     """The extended attributes of the object that ``fd`` refers to, sorted. Raises `OSError`."""
-    return _read_xattrs(fd if readable else through(fd))
+    return _read_xattrs(fd if readable else proc_path(fd))
 
 
 def read_xattrs_at(dir_fd: int, name: bytes) -> Xattrs:
     """The same of what is at a name in a directory, a link itself, without opening it. Raises `OSError`."""
-    return _read_xattrs(os.fsencode(through(dir_fd)) + b"/" + name, follow_symlinks=False)
+    return _read_xattrs(os.fsencode(proc_path(dir_fd)) + b"/" + name, follow_symlinks=False)
 
 
 def _read_xattrs(path: int | str | bytes, *, follow_symlinks: bool = True) -> Xattrs:
@@ -80,7 +80,7 @@ def apply_metadata(fd: int, wanted: Metadata) -> None:
     Raises `OSError` for the first thing that the system refuses; a second call continues.
     """
     found = os.fstat(fd)
-    path = through(fd)
+    path = proc_path(fd)
     if (found.st_uid, found.st_gid) != (wanted.uid, wanted.gid):
         os.chown(path, wanted.uid, wanted.gid)
         found = os.fstat(fd)  # a change of owner takes the set-id bits away
@@ -102,6 +102,6 @@ def _apply_xattrs(path: str, have: dict[str, bytes], wanted: dict[str, bytes]) -
             os.setxattr(path, name, value)
 
 
-def through(fd: int) -> str:
+def proc_path(fd: int) -> str:
     """A path to the very object that ``fd`` refers to, for calls that take no ``O_PATH`` descriptor."""
     return f"/proc/self/fd/{fd}"

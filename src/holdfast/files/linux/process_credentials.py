@@ -1,5 +1,5 @@
 """In whose name files are accessed: a process's ids, groups, capabilities over files, and umask; its own, or, for one
-thread and only towards files, those of somebody else whom it serves.
+thread and only towards files, those of another process that it serves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _thread = threading.local()
 
 
 class Credentials(NamedTuple):
-    """What decides whether a file system lets somebody do something."""
+    """What decides whether a file system lets a process do something."""
 
     uid: int
     gid: int
@@ -44,7 +44,7 @@ class Credentials(NamedTuple):
     """Of those that matter for files."""
 
 
-class Status(NamedTuple):
+class ThreadStatus(NamedTuple):
     """What ``/proc/TID/status`` says."""
 
     tgid: int
@@ -54,11 +54,11 @@ class Status(NamedTuple):
     """Its real, effective, saved and file system ids are the same, so that executing something changes none of them."""
 
 
-def read_status(dir_fd: int) -> Status:
+def read_status(dir_fd: int) -> ThreadStatus:
     """The status of the thread whose directory in ``/proc`` is ``dir_fd``. Raises `OSError`: ENOENT if it is gone."""
     fields = _status_fields(dir_fd)
     users, groups = fields[b"Uid"].split(), fields[b"Gid"].split()
-    return Status(
+    return ThreadStatus(
         int(fields[b"Tgid"]),
         int(fields[b"Umask"], 8),
         Credentials(
@@ -71,7 +71,7 @@ def read_status(dir_fd: int) -> Status:
     )
 
 
-class Numbers(NamedTuple):
+class NamespaceIds(NamedTuple):
     """What a thread and its process are called in each pid namespace, from that of the ``/proc`` that tells of them to
     their own.
     """
@@ -80,10 +80,10 @@ class Numbers(NamedTuple):
     threads: tuple[int, ...]
 
 
-def numbers_of(dir_fd: int) -> Numbers:
+def numbers_of(dir_fd: int) -> NamespaceIds:
     """Of the thread whose directory in a ``/proc`` is ``dir_fd``. Raises `OSError`, as `read_status`."""
     fields = _status_fields(dir_fd)
-    return Numbers(tuple(map(int, fields[b"NStgid"].split())), tuple(map(int, fields[b"NSpid"].split())))
+    return NamespaceIds(tuple(map(int, fields[b"NStgid"].split())), tuple(map(int, fields[b"NSpid"].split())))
 
 
 def _status_fields(dir_fd: int) -> dict[bytes, bytes]:
@@ -97,7 +97,7 @@ def _status_fields(dir_fd: int) -> dict[bytes, bytes]:
     return _fields(text)
 
 
-def own_status() -> Status:
+def own_status() -> ThreadStatus:
     """The calling thread's."""
     fd = os.open("/proc/thread-self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -111,7 +111,7 @@ def _fields(status: bytes) -> dict[bytes, bytes]:
     return {name: value for name, _, value in parts}
 
 
-class masked:  # noqa: N801 - used as a function; a generator would take several times as long
+class thread_umask:  # noqa: N801 - used as a function; a generator would take several times as long
     """Create files with another umask; for this thread alone."""
 
     __slots__ = ("_umask",)
@@ -133,11 +133,11 @@ class masked:  # noqa: N801 - used as a function; a generator would take several
 
 
 @contextmanager
-def assumed(credentials: Credentials) -> Generator[None]:
-    """Access files in the name of somebody else; this thread alone, and only towards files."""
+def assume_credentials(credentials: Credentials) -> Generator[None]:
+    """Access files in the name of another user; this thread alone, and only towards files."""
     own = _own()
     permitted = _effective()
-    # In a box, the keeper's own user has merely no capabilities: there is no need to become anybody.
+    # In a box, the keeper's own user has merely no capabilities: there is no need to become another user.
     is_other = credentials[:3] != own[:3]
     if is_other:
         _assume(credentials)

@@ -32,13 +32,13 @@ def exclusive(path: bytes, *, timeout: float, clock: Clock, what: str) -> Genera
 
     A wait of more than a second for another process is logged, with who holds the lock. ``what`` is named there, and in
     the message of the `LockedError` that is raised when the wait runs out. Threads of one process wait for each other
-    as well. Not reentrant. Whoever holds it may remove the file.
+    as well. Not reentrant. Its holder may remove the file.
     """
     fd = _open(path)
     try:
         _wait(fd, timeout, clock, what)
         while not _is_at(fd, path):
-            # It was removed by whoever held it: the lock is on the file that is there now.
+            # Its holder removed it: the lock is on the file that is there now.
             os.close(fd)
             fd = -1
             fd = _open(path)
@@ -56,7 +56,7 @@ def _open(path: bytes) -> int:
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
-            # One that is there can be held for looking; whoever comes to write is refused by the catalog.
+            # One that is there can be held for looking; the catalog refuses a process that comes to write.
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         message = f"cannot open the lock {display(path)}: {error.strerror}"
@@ -87,7 +87,7 @@ def _wait(fd: int, timeout: float, clock: Clock, what: str) -> None:
                 ) from None
             if waited >= _SILENT and not told:
                 holder = holder_of(fd)
-                if holder != os.getpid():  # (whoever has begun this process can do nothing about its own threads)
+                if holder != os.getpid():  # (the user can do nothing about threads of this process)
                     told = True
                     _LOG.warning("%s is busy in %s; waiting at most %g s", what, _where(holder), timeout)
         time.sleep(pause)

@@ -147,7 +147,7 @@ _CANNOT_COPY = frozenset(
 )
 
 
-def duplicate(src_fd: int, dst_fd: int) -> int:
+def copy_content(src_fd: int, dst_fd: int) -> int:
     """Make the file ``dst_fd`` (open for writing) hold exactly the content of ``src_fd`` (open for reading).
 
     Whatever ``dst_fd`` held is replaced in place: its inode and names stay. Returns the number of bytes that were

@@ -1,4 +1,4 @@
-"""Reading a file of one's own whose mode does not let one: without changing it, so that nobody sees anything of it.
+"""Reading a file of one's own whose mode does not let one: without changing it, so that no other process sees it.
 
 The owner has the capability to override modes in a user namespace of its own, over files whose owner and group that
 namespace knows (user_namespaces(7), capabilities(7)). A process that enters one opens the file, and hands the
@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _PATIENCE_SECONDS = 20.0
@@ -38,7 +38,7 @@ def open_to_read(fd: int) -> int:
     it takes some hundredths of a second; a file that may be read anyway costs nothing more.
     """
     try:
-        return os.open(through(fd), _READ)
+        return os.open(proc_path(fd), _READ)
     except PermissionError:
         if os.fstat(fd).st_uid == os.geteuid() and (opened := _open_in_a_namespace(fd)) >= 0:
             return opened
@@ -71,7 +71,7 @@ def _open_in_a_namespace(fd: int) -> int:
             except OSError:
                 found = []
             finally:
-                helper.kill()  # somebody may have stopped it: it would never end by itself
+                helper.kill()  # it may have been stopped: it would never end by itself
     if not found:
         return -1
     os.set_inheritable(found[0], False)

@@ -7,7 +7,7 @@ import stat
 
 from holdfast.files.ignore.rules import FINGERPRINT_BYTES
 from holdfast.files.ignore.sqlite_files import INDEX, LOGS, is_database
-from holdfast.files.index.stat_index import COLUMNS, Columns, Directory, make_key, numbers
+from holdfast.files.index.stat_index import COLUMNS, DirectoryColumns, DirectoryRecord, make_key, numbers
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ again, and says why that fails.
 """
 
 
-class Listing:
+class DirectoryListing:
     """What one directory holds now, as `os` gives it; the names still as text, to be encoded all at once."""
 
     __slots__ = (
@@ -41,7 +41,7 @@ class Listing:
         "stats",
     )
 
-    def __init__(self, record: Directory | None) -> None:
+    def __init__(self, record: DirectoryRecord | None) -> None:
         self._record = record
         self.names: list[str] = []
         self.stats: list[int] = []
@@ -135,7 +135,7 @@ class Listing:
                     self.names.append(text)
                     self.stats.extend(row)
 
-    def decide_new(self, path: bytes, rules: DirectoryRules, old: Columns) -> None:
+    def decide_new(self, path: bytes, rules: DirectoryRules, old: DirectoryColumns) -> None:
         """After `fill`: ask the rules about the names that ``old``, made under the same rules, does not have."""
         prefix = path + b"/" if path else b""
 

@@ -12,10 +12,10 @@ import errno
 import os
 import time
 
-from holdfast.files.linux.file_writers import written_now
+from holdfast.files.linux.file_writers import files_being_written
 
 
-class Stillness:
+class WriteQuiescence:
     """What one scan knows of files whose writers the kernel does not tell. It writes each file system back once."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Stillness:
         since = self._since.get(about.st_dev)
         if since is None:
             since = self._since[about.st_dev] = _write_back(fd)
-            self._written |= written_now()
+            self._written |= files_being_written()
         return 0 if (about.st_dev, about.st_ino) in self._written else since
 
 

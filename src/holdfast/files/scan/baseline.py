@@ -7,18 +7,18 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.files.ignore.rules import DirectoryRules
     from holdfast.files.index.stat_index import StatIndex
-    from holdfast.files.tree import Lookup
+    from holdfast.files.tree import EntryLookup
     from holdfast.model.ids import Hash
 
 
-class Findings:
+class ScanFindings:
     """What scans have found in a tree besides the index. A watched tree keeps it from scan to scan."""
 
     def __init__(self) -> None:
         self.linked = False
         """Whether a file has several names (hard links): a process may write to it by one outside of the tree."""
         self.not_captured: dict[bytes, str] = {}
-        self.again: set[bytes] = set()
+        self.rescan: set[bytes] = set()
         """Paths to look at in every scan: racy, written to right now, unreadable."""
         self.rules: dict[bytes, DirectoryRules] = {}
         """Of the root and every directory that has rule files."""
@@ -34,7 +34,7 @@ class Findings:
     def settle(self, path: bytes) -> None:
         """Drop what is known of the file ``path``: it is scanned again."""
         self.not_captured.pop(path, None)
-        self.again.discard(path)
+        self.rescan.discard(path)
 
     def forget(self, path: bytes) -> None:
         """Drop what is known of ``path`` and all below it."""
@@ -42,10 +42,10 @@ class Findings:
         for known in (self.not_captured, self.rules):
             for inner in [inner for inner in known if inner == path or inner.startswith(below)]:
                 del known[inner]
-        self.again.difference_update([inner for inner in self.again if inner == path or inner.startswith(below)])
+        self.rescan.difference_update([inner for inner in self.rescan if inner == path or inner.startswith(below)])
 
 
-class Trust:
+class TrustedContent:
     """Which remembered hashes may be used without giving the content to the sink once more."""
 
     def __init__(
@@ -54,9 +54,9 @@ class Trust:
         *,
         hashes_only: bool,
         base: Hash | None,
-        lookup: Lookup | None,
+        lookup: EntryLookup | None,
         full_hash: bool,
-        beneath: Lookup | None = None,
+        beneath: EntryLookup | None = None,
     ) -> None:
         """``hashes_only``: the sink stores nothing, so it can lack no content. ``beneath`` gives the entry of a path in
         the lower layer of an overlay, all of whose content is stored.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.files.ignore.excluded_paths import opened
+from holdfast.files.ignore.excluded_paths import list_directory
 from holdfast.model.fast_namedtuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _BIGGEST = 5
 
 
-class Estimate(NamedTuple):
+class CaptureEstimate(NamedTuple):
     """What a first checkpoint would capture, at least."""
 
     files: int
@@ -26,9 +26,9 @@ class Estimate(NamedTuple):
 
 def estimate(
     root: bytes, outer: DirectoryRules, *, max_files: int, max_bytes: int, reserved: frozenset[bytes] = frozenset()
-) -> Estimate:
+) -> CaptureEstimate:
     """Count files and bytes below ``root`` under the ignore rules, whose ``outer`` part is given; not in ``reserved``
-    directories (see `Reserved.paths`).
+    directories (see `ReservedPaths.paths`).
 
     Ends as soon as more than twice ``max_files`` files or ``max_bytes`` bytes were found; directories are taken
     level by level, so that the biggest can be told even then. What cannot be read or is gone is left out.
@@ -57,7 +57,7 @@ def estimate(
         level = below
     biggest = [(path, number, taken) for path, (number, taken) in totals.items()]
     biggest.sort(key=lambda found: found[1] / (max_files or 1) + found[2] / (max_bytes or 1), reverse=True)
-    return Estimate(files, size, complete, biggest[:_BIGGEST])
+    return CaptureEstimate(files, size, complete, biggest[:_BIGGEST])
 
 
 def _directory(
@@ -69,7 +69,7 @@ def _directory(
     number = taken = 0
     below: list[bytes] = []
     try:
-        with opened(root, path, above) as (rules, items):
+        with list_directory(root, path, above) as (rules, items):
             for item in items:
                 if item.excluded:
                     continue

@@ -9,7 +9,7 @@ import time
 
 from holdfast.files.ignore.sqlite_files import MAGIC
 from holdfast.files.index.stat_index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature, signature_of
-from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -18,7 +18,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.files.scan._write_quiescence import Stillness
+    from holdfast.files.scan._write_quiescence import WriteQuiescence
     from holdfast.model.content import BlobSink
     from holdfast.model.ids import Hash
 
@@ -41,7 +41,7 @@ _KINDS = {
 }
 
 
-class Captured(NamedTuple):
+class CaptureResult(NamedTuple):
     """The result of capturing one path."""
 
     signature: Signature
@@ -88,8 +88,8 @@ def capture(
     sink: BlobSink,
     previous: Hash | None,
     max_file_bytes: int,
-    stillness: Stillness,
-) -> Captured | None:
+    stillness: WriteQuiescence,
+) -> CaptureResult | None:
     """Look at ``name`` in the open directory, which looked like ``seen`` at ``moment`` or later; None if it is gone.
 
     With a mode of 0 in ``seen``, it has not been looked at. No link is followed, and nothing but a regular file is
@@ -106,19 +106,19 @@ def capture(
             elif kind == stat.S_IFLNK:
                 found = _capture_link(dir_fd, name, seen, moment, sink, previous)
             else:
-                return Captured(seen, NOT_CAPTURED, None, _KINDS.get(kind, "changed while it was looked at"))
+                return CaptureResult(seen, NOT_CAPTURED, None, _KINDS.get(kind, "changed while it was looked at"))
             if found is not None:
                 return found
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Captured(seen, FAILED, None, failure(error))
-    return Captured(seen, FAILED, None, UNSTABLE)
+        return CaptureResult(seen, FAILED, None, failure(error))
+    return CaptureResult(seen, FAILED, None, UNSTABLE)
 
 
 def _capture_link(
     dir_fd: int, name: bytes, seen: Signature, moment: int, sink: BlobSink, previous: Hash | None
-) -> Captured | None:
+) -> CaptureResult | None:
     try:
         target = os.readlink(name, dir_fd=dir_fd)
     except OSError as error:
@@ -138,8 +138,8 @@ def _capture_file(
     sink: BlobSink,
     previous: Hash | None,
     max_file_bytes: int,
-    stillness: Stillness,
-) -> Captured | None:
+    stillness: WriteQuiescence,
+) -> CaptureResult | None:
     size = seen.size
     if size > max_file_bytes:
         return too_large(seen, max_file_bytes)
@@ -149,11 +149,11 @@ def _capture_file(
     try:
         state = writer_of(fd, stillness.handing_on)
         # A file that may have a writer, and the kernel does not say, is read again in every scan: slower, never wrong.
-        writer = state in (Writer.SOME, Writer.UNSAID)
-        if state in (Writer.SOME, Writer.UNTOLD):
+        writer = state in (WriterStatus.SOME, WriterStatus.FORBIDDEN)
+        if state in (WriterStatus.SOME, WriterStatus.UNSUPPORTED):
             # What was stored through a memory mapping shows in the file's times when it is written back at the latest,
             # and the next store changes them again.
-            if state is Writer.SOME:
+            if state is WriterStatus.SOME:
                 _sync(fd)
             else:
                 moment = min(moment, stillness.since(fd))
@@ -175,7 +175,7 @@ def _capture_file(
                 raise stopped.cause from None
             return None
         except OSError as error:
-            raise _not_stored(error) from error
+            raise _sink_error(error) from error
         return _captured(seen, moment, value, writer)._replace(database=database) if taken == size else None
     finally:
         os.close(fd)
@@ -194,10 +194,10 @@ def _add(sink: BlobSink, data: bytes, previous: Hash | None) -> Hash:
     try:
         return sink.add(data, previous)
     except OSError as error:
-        raise _not_stored(error) from error
+        raise _sink_error(error) from error
 
 
-def _not_stored(error: OSError) -> StorageError:
+def _sink_error(error: OSError) -> StorageError:
     return StorageError(f"content could not be stored: {error.strerror}", hint=room_hint(error))
 
 
@@ -256,11 +256,11 @@ def _open(dir_fd: int, name: bytes) -> int | None:
     return fd
 
 
-def _captured(seen: Signature, moment: int, value: Hash, writer: bool) -> Captured:
-    return Captured(seen, RACY if writer or is_racy(seen, moment) else KNOWN, value, None)
+def _captured(seen: Signature, moment: int, value: Hash, writer: bool) -> CaptureResult:
+    return CaptureResult(seen, RACY if writer or is_racy(seen, moment) else KNOWN, value, None)
 
 
-def too_large(seen: Signature, max_file_bytes: int) -> Captured:
+def too_large(seen: Signature, max_file_bytes: int) -> CaptureResult:
     """The result for a file that is larger than the limit."""
     reason = f"too large: {seen.size} bytes, the limit is {max_file_bytes} (max_file_bytes)"
-    return Captured(seen, NOT_CAPTURED, None, reason)
+    return CaptureResult(seen, NOT_CAPTURED, None, reason)

@@ -9,8 +9,8 @@ from contextlib import suppress
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE
 from holdfast.files.ignore.sqlite_files import LOGS
 from holdfast.files.index.stat_index import FAILED, NOT_CAPTURED, RACY, Signature, signature_of
-from holdfast.files.scan import file_capture as capturing
-from holdfast.files.scan._write_quiescence import Stillness
+from holdfast.files.scan import file_capture
+from holdfast.files.scan._write_quiescence import WriteQuiescence
 from holdfast.files.scan.secret_files import CREDENTIALS, is_credential
 from holdfast.files.write.displaced_file import read_entry
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
     from holdfast.files.index.stat_index import StatIndex
-    from holdfast.files.scan.baseline import Findings
-    from holdfast.files.tree import Lookup, Saved
+    from holdfast.files.scan.baseline import ScanFindings
+    from holdfast.files.tree import EntryLookup, SavedManifest
     from holdfast.model.config.settings import Capture
     from holdfast.model.content import BlobSink
     from holdfast.model.entries import Entry
@@ -34,18 +34,18 @@ KEPT = "; what was saved of it before stays"
 """Appended to the reason why something could not be read."""
 
 
-class Reader:
+class FileReader:
     """Reads the files of one scan into a sink."""
 
     def __init__(
         self,
         index: StatIndex,
-        findings: Findings,
+        findings: ScanFindings,
         sink: BlobSink,
         capture: Capture,
         *,
-        lookup: Lookup | None,
-        saved: Saved | None,
+        lookup: EntryLookup | None,
+        saved: SavedManifest | None,
         also: Container[bytes],
     ) -> None:
         """Unless ``capture`` includes all files of credentials, those that are ``saved``, and those in ``also``, are
@@ -60,44 +60,46 @@ class Reader:
         self._saved = saved
         self._credentials = capture.credentials
         self._also = also
-        self._stillness = Stillness()
+        self._stillness = WriteQuiescence()
 
-    def look(
+    def read(
         self, fd: int, name: bytes, inner: bytes, seen: Signature, before: Entry | None, moment: int
-    ) -> capturing.Captured | None:
+    ) -> file_capture.CaptureResult | None:
         """Read the file ``name`` in the open directory, whose path from the root is ``inner``; None if it is gone.
 
         It looked like ``seen`` at ``moment`` or later; ``before`` is its entry in the index.
         """
         if len(inner) > MAX_PATH_BYTES:
-            return capturing.Captured(seen, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
+            return file_capture.CaptureResult(seen, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
         if is_credential(inner) and not (self._credentials or inner in self._also or self._has_saved(inner)):
-            return capturing.Captured(seen, NOT_CAPTURED, None, CREDENTIALS)
+            return file_capture.CaptureResult(seen, NOT_CAPTURED, None, CREDENTIALS)
         previous = self._previous(inner, before)
-        found = capturing.capture(fd, name, seen, moment, self._sink, previous, self._max_file_bytes, self._stillness)
+        found = file_capture.capture(
+            fd, name, seen, moment, self._sink, previous, self._max_file_bytes, self._stillness
+        )
         return self._as_saved(inner, found) if found is not None and found.flag == FAILED else found
 
-    def learn(self, path: bytes, found: capturing.Captured) -> None:
+    def record(self, path: bytes, found: file_capture.CaptureResult) -> None:
         """Count the file ``path`` if it was read, and remember why it is not captured, or must be scanned again."""
         if found.reason is not None:
             self._findings.not_captured[path] = found.reason
         else:
             self.files_read += 1
         if found.flag in (RACY, FAILED):
-            self._findings.again.add(path)
+            self._findings.rescan.add(path)
 
-    def unstable(self, path: bytes) -> capturing.Captured:
+    def unstable(self, path: bytes) -> file_capture.CaptureResult:
         """The result for ``path``, which changed each time when it was read together with others."""
-        return self._as_saved(path, capturing.Captured(_UNSEEN, FAILED, None, capturing.UNSTABLE))
+        return self._as_saved(path, file_capture.CaptureResult(_UNSEEN, FAILED, None, file_capture.UNSTABLE))
 
-    def look_together(
+    def read_database(
         self,
         fd: int,
         prefix: bytes,
         name: bytes,
         kept: Mapping[bytes, Signature],
         entry: Callable[[bytes], Entry | None],
-    ) -> dict[bytes, capturing.Captured | None]:
+    ) -> dict[bytes, file_capture.CaptureResult | None]:
         """Read the database ``name`` in the open directory and its logs, as they were at one moment: the database
         first, and all of them again until none has changed meanwhile.
 
@@ -112,7 +114,7 @@ class Reader:
             present = _present(fd, name)
             same = {one for one, seen in kept.items() if present.get(one) == seen}
             found = {
-                one: self.look(fd, one, prefix + one, _UNSEEN, entry(one), moment) for one in present if one not in same
+                one: self.read(fd, one, prefix + one, _UNSEEN, entry(one), moment) for one in present if one not in same
             }
             if _hold_still(fd, name, present, found, moment):
                 return {**found, **{one: None for one in kept if one not in present}}
@@ -124,14 +126,14 @@ class Reader:
         entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
         return entry is not None and not entry.is_symlink
 
-    def _as_saved(self, path: bytes, failed: capturing.Captured) -> capturing.Captured:
+    def _as_saved(self, path: bytes, failed: file_capture.CaptureResult) -> file_capture.CaptureResult:
         """The result for the file ``path``, which could not be read: as it was saved before, if it was."""
         entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
         rules = path.rpartition(b"/")[2] in (GITIGNORE, CHECKPOINTIGNORE)
         if entry is None:
             return failed._replace(reason=f"{failed.reason}; what it says is not obeyed") if rules else failed
         reason = f"{failed.reason}{KEPT}{', and is obeyed' if rules else ''}"
-        return capturing.Captured(unseen(entry), RACY, entry.hash, reason)
+        return file_capture.CaptureResult(unread_signature(entry), RACY, entry.hash, reason)
 
     def _previous(self, path: bytes, before: Entry | None) -> Hash | None:
         """The hash of the version before, which is stored already, for the sink to encode against."""
@@ -143,7 +145,7 @@ class Reader:
         return None if before is None or self._index.root is None else before.hash
 
 
-def unseen(entry: Entry) -> Signature:
+def unread_signature(entry: Entry) -> Signature:
     """A signature for an ``entry`` that was not read. No file has it, so the next scan reads the file."""
     return Signature(0, 0, entry.size, 0, entry.mode)
 
@@ -161,7 +163,7 @@ def _hold_still(
     fd: int,
     name: bytes,
     present: Mapping[bytes, Signature],
-    found: Mapping[bytes, capturing.Captured | None],
+    found: Mapping[bytes, file_capture.CaptureResult | None],
     moment: int,
 ) -> bool:
     """True if none of them has changed since it was read, after ``moment``. This is asked once all were read: so all
@@ -171,7 +173,7 @@ def _hold_still(
         captured = found.get(one)
         if one in found and (captured is None or captured.flag == FAILED):
             return False
-        if captured is None or captured.hash is None or not capturing.is_racy(captured.signature, moment):
+        if captured is None or captured.hash is None or not file_capture.is_racy(captured.signature, moment):
             continue
         try:  # racy: a change may have left the same times
             again = read_entry(fd, one, os.stat(one, dir_fd=fd, follow_symlinks=False))

@@ -12,7 +12,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.files.index.stat_index import COLUMNS, KNOWN, RACY, Columns, load, numbers, signature_of
+from holdfast.files.index.stat_index import COLUMNS, KNOWN, RACY, DirectoryColumns, load, numbers, signature_of
 from holdfast.files.linux.long_paths import opened_below
 from holdfast.files.scan.file_capture import is_racy
 
@@ -48,7 +48,7 @@ def _are_the_same(index: StatIndex, target: int) -> bool:
     each of the others itself. Where this is mistaken, it reads them.)
     """
     for path, record in index.directories.items():
-        columns = Columns(record)
+        columns = DirectoryColumns(record)
         for at, name in enumerate(columns.names):
             if columns.flags[at] == KNOWN:
                 try:
@@ -64,7 +64,7 @@ def _matched(index: StatIndex, source: int, target: int, begun: int) -> StatInde
     moment = time.time_ns()
     moved: set[bytes] = set()
     for path, record in sorted(index.directories.items()):
-        columns = Columns(record)
+        columns = DirectoryColumns(record)
         try:
             with opened_below(source, path) as old, opened_below(target, path) as new:
                 above = path.rpartition(b"/")[0]
@@ -80,12 +80,12 @@ def _matched(index: StatIndex, source: int, target: int, begun: int) -> StatInde
     return index
 
 
-def _forget(columns: Columns) -> None:
+def _forget(columns: DirectoryColumns) -> None:
     for at, flag in enumerate(columns.flags):
         columns.flags[at] = RACY if flag == KNOWN else flag
 
 
-def _match(columns: Columns, at: int, name: bytes, old: int, new: int, moment: int) -> None:
+def _match(columns: DirectoryColumns, at: int, name: bytes, old: int, new: int, moment: int) -> None:
     try:
         before = signature_of(os.stat(name, dir_fd=old, follow_symlinks=False))
         after = signature_of(os.stat(name, dir_fd=new, follow_symlinks=False))

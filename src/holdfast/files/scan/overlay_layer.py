@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.files.ignore.rules import DirectoryRules
-    from holdfast.files.index.index_seed import Lower
+    from holdfast.files.index.index_seed import LowerTree
     from holdfast.files.index.stat_index import StatIndex
     from holdfast.model.entries import Entry
 
@@ -51,10 +51,10 @@ Sources = dict[bytes, bytes | None]
 through it; None if none does."""
 
 
-class Layer:
+class UpperLayer:
     """What is known of a tree's upper layer. See `LocalTree`."""
 
-    def __init__(self, upper: bytes, attributes: str, lower: Lower, state: bytes) -> None:
+    def __init__(self, upper: bytes, attributes: str, lower: LowerTree, state: bytes) -> None:
         """``upper`` is the layer's directory, ``state`` the file that goes with that of the index."""
         self._upper = upper
         self._attribute = f"{attributes}.overlay."
@@ -115,11 +115,11 @@ class Layer:
             } | {path: source}
         return filled
 
-    def unchanged(self, index: StatIndex) -> Unchanged | None:
+    def unchanged(self, index: StatIndex) -> UnchangedDirectories | None:
         """Knows which directories need not be scanned; None if all must be."""
-        return None if self._before is None else Unchanged(index, self._before, self._now)
+        return None if self._before is None else UnchangedDirectories(index, self._before, self._now)
 
-    def beneath(self, path: bytes) -> Entry | None:
+    def lower_entry(self, path: bytes) -> Entry | None:
         """The entry of the lower layer at ``path``, as it is seen where nothing was changed."""
         source = _source(self._now, path)
         return None if source is None else self._lower.entry(source)
@@ -200,7 +200,7 @@ class Layer:
         return value if len(value) <= _MOST_REDIRECT else b"/"  # which `_below` takes for a directory that is not there
 
 
-class Unchanged:
+class UnchangedDirectories:
     """Knows which directories of an overlay are as the index has them; for the scanner, as a `SecondScanner` is."""
 
     def __init__(self, index: StatIndex, before: Sources, now: Sources) -> None:

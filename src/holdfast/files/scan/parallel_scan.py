@@ -15,7 +15,7 @@ A short command spends most of its time on loading modules and opening the store
 with nothing but the index's file to go by (`start_early`). The first scan of the command adopts it if the index and the
 root are the same (`adopt_early`). What it has marked by then is older than the scan. So it has to be ended before the
 command changes the tree (`end_early`): `holdfast.files.local_tree.LocalTree` does that for its own changes, and
-`holdfast.engine.opening.undo_log.reached` for those of the undo log, which another process may make.
+`holdfast.engine.opening.undo_log.open_service` for those of the undo log, which another process may make.
 """
 
 from __future__ import annotations
@@ -233,14 +233,14 @@ class _BackwardScan:
         parent: int,
         reserved: frozenset[tuple[int, int]],
     ) -> None:
-        from holdfast.files.scan._directory_listing import Listing
+        from holdfast.files.scan._directory_listing import DirectoryListing
 
         self._known = index.directories
         self._numbers = numbers
         self._marks = marks
         self._parent = parent
         self._reserved = reserved
-        self._listing = Listing
+        self._listing = DirectoryListing
 
     def scan(self, root_fd: int) -> None:
         """Walk the tree, the last directories first."""

@@ -17,16 +17,16 @@ from holdfast.files.ignore.sqlite_files import LOGS, database_of, is_database
 from holdfast.files.index.stat_index import (
     COLUMNS,
     KNOWN,
-    Columns,
-    Directory,
+    DirectoryColumns,
+    DirectoryRecord,
     Signature,
     StatIndex,
     numbers,
     signature_of,
 )
 from holdfast.files.scan import file_capture
-from holdfast.files.scan._directory_listing import Listing, encode
-from holdfast.files.scan.file_content import KEPT, unseen
+from holdfast.files.scan._directory_listing import DirectoryListing, encode
+from holdfast.files.scan.file_content import KEPT, unread_signature
 from holdfast.files.scan.parallel_scan import UNCHANGED_WITH_LINKS, adopt_early, start
 from holdfast.files.scan.tree_descent import DIRECTORY, open_directory, rules_in
 from holdfast.model.errors import HoldfastError, StorageError
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from holdfast.files.ignore.reserved_paths import Reserved
+    from holdfast.files.ignore.reserved_paths import ReservedPaths
     from holdfast.files.ignore.rules import DirectoryRules
-    from holdfast.files.scan.baseline import Findings, Trust
-    from holdfast.files.scan.file_content import Reader
-    from holdfast.files.scan.overlay_layer import Unchanged
+    from holdfast.files.scan.baseline import ScanFindings, TrustedContent
+    from holdfast.files.scan.file_content import FileReader
+    from holdfast.files.scan.overlay_layer import UnchangedDirectories
     from holdfast.files.scan.parallel_scan import SecondScanner
     from holdfast.files.scan.tree_descent import Unreadable
-    from holdfast.files.tree import Saved
+    from holdfast.files.tree import SavedManifest
     from holdfast.model.content import Progress
     from holdfast.model.entries import Entry
 
@@ -70,12 +70,12 @@ class Scanner:
     def __init__(
         self,
         index: StatIndex,
-        findings: Findings,
-        trust: Trust,
-        reader: Reader,
+        findings: ScanFindings,
+        trust: TrustedContent,
+        reader: FileReader,
         *,
-        reserved: Reserved,
-        saved: Saved | None = None,
+        reserved: ReservedPaths,
+        saved: SavedManifest | None = None,
         progress: Progress | None = None,
     ) -> None:
         """``trust`` says which remembered hashes hold; all other files are read by the ``reader``, and what cannot be
@@ -89,7 +89,7 @@ class Scanner:
         self._saved = saved
         self._progress = progress
         self._reader = reader
-        self._unchanged: SecondScanner | Unchanged | None = None
+        self._unchanged: SecondScanner | UnchangedDirectories | None = None
         """Knows directories that need not be scanned."""
         self._done_early: dict[bytes, tuple[bytes, DirectoryRules, list[bytes]]] = {}
         """Directories that were scanned before their turn: the fingerprint of the rules above, and what `_directory`
@@ -102,7 +102,7 @@ class Scanner:
         root_fd: int,
         outer: DirectoryRules,
         meanwhile: Callable[[], None] | None = None,
-        unchanged: Unchanged | None = None,
+        unchanged: UnchangedDirectories | None = None,
     ) -> None:
         """Bring the index up to date with the whole tree.
 
@@ -243,7 +243,7 @@ class Scanner:
             self.forget(inner)
             return -1
         except OSError as error:
-            self.lose(inner, error)
+            self.record_unreadable(inner, error)
             return -1
         if self._reserved.is_one(fd):  # by another path than it is known by: it was moved, or mounted here as well
             os.close(fd)
@@ -251,7 +251,7 @@ class Scanner:
             return -1
         return fd
 
-    def lose(self, path: bytes, error: OSError) -> None:
+    def record_unreadable(self, path: bytes, error: OSError) -> None:
         """Enter in the findings that the directory ``path`` could not be opened or listed, and keep in the index what
         was saved below it.
         """
@@ -263,7 +263,7 @@ class Scanner:
         saved = () if self._saved is None else self._saved.entries(path)
         kept = [item for item in saved if item[0].startswith(below)]
         for inner, entry in kept:
-            self._index.put(inner, entry, unseen(entry), racy=True)
+            self._index.put(inner, entry, unread_signature(entry), racy=True)
             parent = inner
             while parent != path and (parent := parent.rpartition(b"/")[0]) not in self.visited:
                 self.visited.add(parent)
@@ -277,14 +277,14 @@ class Scanner:
             raise StorageError(f"the workspace's root is {reason}")
         self.forget(path)
         self._findings.not_captured[path] = reason
-        self._findings.again.add(path)
+        self._findings.rescan.add(path)
 
-    def touch(self, root_fd: int, path: bytes, names: Iterable[bytes]) -> bool:
+    def scan_names(self, root_fd: int, path: bytes, names: Iterable[bytes]) -> bool:
         """Bring the record of the directory ``path`` up to date, in which nothing but ``names`` has changed.
 
         False, and the record stays as it is, if that takes a `walk`: a name is new, gone, or a directory by now.
         """
-        columns = Columns(self._index.directories[path])
+        columns = DirectoryColumns(self._index.directories[path])
         if columns.fingerprint == UNKNOWN_FINGERPRINT:
             return False
         try:
@@ -292,11 +292,11 @@ class Scanner:
         except OSError:
             return False
         try:
-            return self._touch(fd, path, columns, names)
+            return self._scan_names(fd, path, columns, names)
         finally:
             os.close(fd)
 
-    def _touch(self, fd: int, path: bytes, columns: Columns, names: Iterable[bytes]) -> bool:
+    def _scan_names(self, fd: int, path: bytes, columns: DirectoryColumns, names: Iterable[bytes]) -> bool:
         moment = time.time_ns()
         positions = dict(zip(columns.names, range(len(columns.names)), strict=True))
         logs = {name for name in (*columns.names, *columns.ignored_files) if name.endswith(LOGS)}
@@ -313,14 +313,14 @@ class Scanner:
                 return False
             seen.append((at, name, signature_of(info)))
         prefix = path + b"/" if path else b""
-        looks: list[tuple[int, bytes, Entry | None, file_capture.Captured]] = []
+        looks: list[tuple[int, bytes, Entry | None, file_capture.CaptureResult]] = []
         for at, name, signature in seen:
             inner = prefix + name
             known = columns.flags[at] == KNOWN and columns.row(at) == numbers(signature)
             if known and self._trust.holds(inner, columns.hash_at(at)):
                 continue
             before = columns.entry(at)
-            found = self._reader.look(fd, name, inner, signature, before, moment)
+            found = self._reader.read(fd, name, inner, signature, before, moment)
             if found is None or found.database:
                 return False
             looks.append((at, inner, before, found))
@@ -328,7 +328,7 @@ class Scanner:
             if columns.flags[at] != KNOWN:
                 self._findings.settle(inner)
             columns.replace(at, found.signature, found.flag, found.hash or _NO_HASH)
-            self._reader.learn(inner, found)
+            self._reader.record(inner, found)
             after = columns.entry(at)
             if after != before:
                 self._index.note(inner, before, after)
@@ -356,7 +356,7 @@ class Scanner:
             try:
                 listing, rules, unchanged = self._list_known(fd, path, above, record, self._saved_rules)
             except OSError as error:
-                self.lose(path, error)
+                self.record_unreadable(path, error)
                 return above, []
             self._note_rules(path, rules, above)
             if unchanged:
@@ -367,19 +367,19 @@ class Scanner:
         else:
             rules = rules_in(fd, path, above, unreadable=self._saved_rules)
             self._note_rules(path, rules, above)
-        old = None if record is None else Columns(record)
+        old = None if record is None else DirectoryColumns(record)
         try:
             if listing is None:
-                listing = Listing(None)
+                listing = DirectoryListing(None)
                 listing.fill_deciding(fd, path, rules, self._was_directory)
             elif old is not None:
                 listing.decide_new(path, rules, old)
             listing.settle_databases(fd, path, rules)
         except OSError as error:
-            self.lose(path, error)
+            self.record_unreadable(path, error)
             return rules, []
         if self._findings.not_captured.pop(path, None) is not None:
-            self._findings.again.discard(path)
+            self._findings.rescan.discard(path)
         self._compare(fd, path, rules, listing, old, record, moment)
         self._count(len(listing.names))
         return rules, self._onward(path, listing, recursive)
@@ -388,7 +388,7 @@ class Scanner:
         """True if ``path`` was saved as a directory."""
         return self._saved is not None and any(inner != path for inner, _ in self._saved.entries(path))
 
-    def _onward(self, path: bytes, listing: Listing, recursive: bool) -> list[bytes]:
+    def _onward(self, path: bytes, listing: DirectoryListing, recursive: bool) -> list[bytes]:
         """The names of the directories to scan next: all, or (not ``recursive``) those without a record, which are new
         or were not reached by a scan that failed.
         """
@@ -397,12 +397,12 @@ class Scanner:
         return [name for name in names if recursive or (path + b"/" + name if path else name) not in known]
 
     def _list_known(
-        self, fd: int, path: bytes, above: DirectoryRules, record: Directory, unreadable: Unreadable
-    ) -> tuple[Listing, DirectoryRules, bool]:
+        self, fd: int, path: bytes, above: DirectoryRules, record: DirectoryRecord, unreadable: Unreadable
+    ) -> tuple[DirectoryListing, DirectoryRules, bool]:
         """What the directory holds, the rules in force there, and whether it is as its ``record`` has it. Changes
         nothing; raises `OSError`. ``unreadable`` as `rules_in` has it.
         """
-        listing = Listing(record)
+        listing = DirectoryListing(record)
         listing.fill(fd)
         rules = rules_in(
             fd, path, above, git=listing.has(_GITIGNORE), own=listing.has(_CHECKPOINTIGNORE), unreadable=unreadable
@@ -426,9 +426,9 @@ class Scanner:
         fd: int,
         path: bytes,
         rules: DirectoryRules,
-        listing: Listing,
-        old: Columns | None,
-        record: Directory | None,
+        listing: DirectoryListing,
+        old: DirectoryColumns | None,
+        record: DirectoryRecord | None,
         moment: int,
     ) -> None:
         """Make the new record of a directory that is not as it was, reading every file whose content is not known."""
@@ -437,7 +437,7 @@ class Scanner:
         # The index notes the changes only once the record is complete: a scan that fails in between must leave the two
         # in agreement.
         notes: list[tuple[bytes, Entry | None, Entry | None]] = []
-        columns = Columns()
+        columns = DirectoryColumns()
         columns.fingerprint = rules.fingerprint
         columns.directories = listing.directories()
         columns.ignored_files = encode(listing.ignored_files)
@@ -468,11 +468,11 @@ class Scanner:
                 found = together.pop(name)
             else:
                 raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
-                found = self._reader.look(fd, name, inner, raw, before, moment)
+                found = self._reader.read(fd, name, inner, raw, before, moment)
                 if found is not None and found.database:
                     # (A log of it may have been made since the directory was listed.)
                     seen = {} if file_capture.is_racy(found.signature, moment) else {name: found.signature}
-                    together |= self._reader.look_together(
+                    together |= self._reader.read_database(
                         fd, prefix, name, seen, lambda one: self._entry_before(old, positions, one)
                     )
                     if name in together:
@@ -482,7 +482,7 @@ class Scanner:
                     notes.append((inner, before, None))
                 continue
             columns.append(name, found.signature, found.flag, found.hash or _NO_HASH)
-            self._reader.learn(inner, found)
+            self._reader.record(inner, found)
             after = columns.entry(len(columns.names) - 1)
             if after != before:
                 notes.append((inner, before, after))
@@ -491,7 +491,7 @@ class Scanner:
                 at = positions.pop(name, None)
                 before = None if old is None or at is None else old.entry(at)
                 columns.append(name, found.signature, found.flag, found.hash or _NO_HASH)
-                self._reader.learn(prefix + name, found)
+                self._reader.record(prefix + name, found)
                 after = columns.entry(len(columns.names) - 1)
                 if after != before:
                     notes.append((prefix + name, before, after))
@@ -514,15 +514,15 @@ class Scanner:
         prefix: bytes,
         names: list[bytes],
         stats: array[int],
-        old: Columns | None,
+        old: DirectoryColumns | None,
         positions: Mapping[bytes, int],
-    ) -> dict[bytes, file_capture.Captured | None]:
+    ) -> dict[bytes, file_capture.CaptureResult | None]:
         """Read the databases with logs among ``names`` that have changed, each together with its logs; the results."""
         logs = [name for name in names if name.endswith(LOGS)]
         if not logs:
             return {}
         numbered = {name: number for number, name in enumerate(names)}
-        found: dict[bytes, file_capture.Captured | None] = {}
+        found: dict[bytes, file_capture.CaptureResult | None] = {}
         for base in dict.fromkeys(filter(None, map(database_of, logs))):
             if base not in numbered or not is_database(fd, base):
                 continue
@@ -536,13 +536,13 @@ class Scanner:
                 if self._trust.holds(prefix + name, old.hash_at(at)):
                     kept[name] = Signature(*row)
             if len(kept) < len(members):
-                found |= self._reader.look_together(
+                found |= self._reader.read_database(
                     fd, prefix, base, kept, lambda one: self._entry_before(old, positions, one)
                 )
         return found
 
     @staticmethod
-    def _entry_before(old: Columns | None, positions: Mapping[bytes, int], name: bytes) -> Entry | None:
+    def _entry_before(old: DirectoryColumns | None, positions: Mapping[bytes, int], name: bytes) -> Entry | None:
         at = positions.get(name)
         return None if old is None or at is None else old.entry(at)
 

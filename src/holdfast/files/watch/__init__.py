@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal
 
-from holdfast.files.tree import Dirty, DirtySource
+from holdfast.files.tree import DirtyPaths, DirtySource
 from holdfast.files.watch.event_syscalls import why
 from holdfast.model.errors import UnsupportedError, UsageError
 from holdfast.model.fast_typing import TYPE_CHECKING, Protocol
@@ -14,21 +14,13 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from holdfast.files.linux.file_handle import Identity
+    from holdfast.files.watch.event_masks import Notice, Wanted
     from holdfast.files.watch.watched_root import WatchedRoot
 
-__all__ = ["BACKENDS", "Backend", "Dirty", "DirtySource", "Notice", "Wanted", "Watcher", "open_watcher"]
+__all__ = ["BACKENDS", "Backend", "DirtyPaths", "DirtySource", "Watcher", "open_watcher"]
 
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 BACKENDS: tuple[Backend, ...] = ("auto", "fanotify", "inotify", "polling")
-
-Notice: TypeAlias = "Callable[[bytes | None, int, int | None, Identity | None], None]"
-"""Is told a path, what happened there (bits of `holdfast.files.watch.event_masks`), the number of the process that did
-it (None where events do not tell, 0 if it cannot be seen from here), and the object that had the path then, if events
-tell. The path is None where an object that is `Wanted` was changed by a name outside of the tree."""
-
-Wanted: TypeAlias = "Callable[[Identity], bool]"
-"""Says whether to tell of changes of an object by names outside of the tree."""
 
 _log = Log(__name__)
 

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ RULE_FILES = frozenset((b".gitignore", b".checkpointignore"))
 _log = Log(__name__)
 
 
-class Findings:
+class DrainResult:
     """Collects changed paths; any doubt makes it everything."""
 
     __slots__ = ("_paths", "everything", "rules_changed")
@@ -32,7 +32,7 @@ class Findings:
         self.rules_changed = False
         """True once a file that says what is ignored may have changed."""
 
-    def doubt(self, reason: str) -> None:
+    def mark_uncertain(self, reason: str) -> None:
         """Nothing is known for certain any more, because of ``reason``."""
         if not self.everything:
             _log.debug("the whole tree counts as changed: %s", reason)
@@ -42,25 +42,25 @@ class Findings:
     def overflow(self, limit: str = "") -> None:
         """The kernel has dropped events, because of its ``limit``."""
         _log.warning("the kernel's queue of events ran over%s: it has not told of every change", limit)
-        self.doubt("the kernel's queue ran over")
+        self.mark_uncertain("the kernel's queue ran over")
 
     def add(self, path: bytes) -> None:
         """``path``, or anything below it, may have changed."""
         name = path.rpartition(b"/")[2]
         if name in RULE_FILES or path in (b"", b".git"):
             self.rules_changed = True
-            self.doubt("the root or what says which files are ignored has changed")
+            self.mark_uncertain("the root or what says which files are ignored has changed")
         elif not self.everything:
             self._paths.add(path)
             if len(self._paths) > MAX_PATHS:
-                self.doubt(f"more than {MAX_PATHS} paths have changed")
+                self.mark_uncertain(f"more than {MAX_PATHS} paths have changed")
 
-    def dirty(self) -> Dirty:
+    def dirty(self) -> DirtyPaths:
         """The answer to the drain."""
-        return Dirty(self.everything, frozenset() if self.everything else frozenset(self._paths))
+        return DirtyPaths(self.everything, frozenset() if self.everything else frozenset(self._paths))
 
 
-def vanished_or_shared(root_fd: int, paths: Iterable[bytes], findings: Findings) -> list[bytes]:
+def vanished_or_shared(root_fd: int, paths: Iterable[bytes], findings: DrainResult) -> list[bytes]:
     """Ask whether written files have further names, whose content then changed as well; returns those that are gone.
 
     Nothing tells where the other names are, so one such file makes everything dirty.
@@ -74,8 +74,8 @@ def vanished_or_shared(root_fd: int, paths: Iterable[bytes], findings: Findings)
         except (FileNotFoundError, NotADirectoryError):
             gone.append(path)
         except OSError as error:
-            findings.doubt(f"cannot look at a changed path: {error.strerror}")
+            findings.mark_uncertain(f"cannot look at a changed path: {error.strerror}")
         else:
             if about.st_nlink > 1 and not stat.S_ISDIR(about.st_mode):
-                findings.doubt("a file with several names was written")
+                findings.mark_uncertain("a file with several names was written")
     return gone

@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.files.watch import event_syscalls
-from holdfast.files.watch._drain_result import Findings, vanished_or_shared
+from holdfast.files.watch._drain_result import DrainResult, vanished_or_shared
 from holdfast.files.watch._fanotify_events import ONDIR, decode, object_of
 from holdfast.files.watch._fanotify_mounts import Mounts
 from holdfast.files.watch.event_masks import (
@@ -32,9 +32,9 @@ from holdfast.model.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from holdfast.files.tree import Dirty
-    from holdfast.files.watch import Notice, Wanted
+    from holdfast.files.tree import DirtyPaths
     from holdfast.files.watch._fanotify_events import Event, Handle
+    from holdfast.files.watch.event_masks import Notice, Wanted
     from holdfast.files.watch.watched_root import WatchedRoot
 
 # Events on an object itself (DELETE_SELF, MOVE_SELF) would say again, for every file, what those on its name say;
@@ -51,7 +51,7 @@ _INIT = (
 _MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
 
 _MAX_READS = 1024
-"""Whoever writes faster than this is read gets the answer that is always right: everything."""
+"""A tree that changes faster than this is read gets the answer that is always right: everything."""
 _MAX_REMEMBERED = 1 << 16
 
 
@@ -120,18 +120,18 @@ class FanotifyWatcher:
         self._forget()
         return True
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         """See `DirtySource.drain`."""
         try:
             return self._drain()
         finally:
             self._mounts.rest()
 
-    def _drain(self) -> Dirty:
-        findings = Findings()
+    def _drain(self) -> DirtyPaths:
+        findings = DrainResult()
         if self._first:
             self._first = False
-            findings.doubt("nothing is known yet")
+            findings.mark_uncertain("nothing is known yet")
         self._inspect(findings)
         batch = _Batch(findings)
         self._read(batch)
@@ -140,14 +140,14 @@ class FanotifyWatcher:
             self._read(batch)
             unknown = batch.stale - self._gone
             if unknown:
-                findings.doubt("something happened in a directory that is gone, and nothing said that it went")
+                findings.mark_uncertain("something happened in a directory that is gone, and nothing said that it went")
                 self._gone |= unknown
         self._check_shared(batch)
         if batch.has_events:
             # The handles were turned into paths on the belief that the root was where it should be.
             self._inspect(findings)
         if self._blind:
-            findings.doubt("a mount below the root cannot be watched")
+            findings.mark_uncertain("a mount below the root cannot be watched")
         if findings.rules_changed:
             self._forget()
         if len(self._gone) > _MAX_REMEMBERED:
@@ -158,25 +158,25 @@ class FanotifyWatcher:
 
     # -- the root and the mounts below it -----------------------------------------------------------------------
 
-    def _inspect(self, findings: Findings) -> None:
+    def _inspect(self, findings: DrainResult) -> None:
         if not self._root.same():
-            findings.doubt("the root was moved, deleted or made again")
+            findings.mark_uncertain("the root was moved, deleted or made again")
             self._forget()
             if not self._root.reopen():
                 return
             self._mark_again(findings)
         elif self._root.mounts_changed():
-            findings.doubt("something was mounted or unmounted in the tree")
+            findings.mark_uncertain("something was mounted or unmounted in the tree")
             self._forget()
             self._mark_again(findings)
 
-    def _mark_again(self, findings: Findings) -> None:
+    def _mark_again(self, findings: DrainResult) -> None:
         self._mounts.close()
         try:
             self._mark_all()
             self._blind = False
         except (OSError, UnsupportedError) as error:
-            findings.doubt(f"cannot watch: {error}")
+            findings.mark_uncertain(f"cannot watch: {error}")
             self._blind = True
             self.limits = (
                 f"changes below a mount point in the tree are not noticed ({error}): every look is a full walk"
@@ -212,11 +212,11 @@ class FanotifyWatcher:
                     batch.has_events = True
                     self._take(event, batch)
             except ValueError as error:
-                batch.findings.doubt(str(error))
+                batch.findings.mark_uncertain(str(error))
             # (What was found may have been on its way meanwhile: then that is told by now.)
             if len(buffer) < event_syscalls.FULL_READ and not batch.has_looked_up:
                 return
-        batch.findings.doubt("events arrive faster than they are read")
+        batch.findings.mark_uncertain("events arrive faster than they are read")
 
     def _take(self, event: Event, batch: _Batch) -> None:
         mask, directory, name, target, pid = event
@@ -259,7 +259,7 @@ class FanotifyWatcher:
             path = self._locate(target)
         except OSError as error:
             if error.errno != errno.ESTALE:
-                batch.findings.doubt(f"cannot find a changed file: {error.strerror}")
+                batch.findings.mark_uncertain(f"cannot find a changed file: {error.strerror}")
             return
         if path is None:
             self._take_from_outside(mask, target, pid)
@@ -293,7 +293,7 @@ class FanotifyWatcher:
             return
         moved = parent.rstrip(b"/") + b"/" + event.name
         if (self._root.real + b"/").startswith(moved + b"/"):
-            batch.findings.doubt("the root, or a directory above it, was moved")
+            batch.findings.mark_uncertain("the root, or a directory above it, was moved")
             self._forget()
         elif self._below_root(moved) is not None:
             # (Whatever comes into the tree or leaves it has an event in there; what moves elsewhere stays outside.)
@@ -319,7 +319,7 @@ class FanotifyWatcher:
                 if name != b".":
                     batch.stale.add(directory)
             else:
-                batch.findings.doubt(f"cannot find a directory by its handle: {error.strerror}")
+                batch.findings.mark_uncertain(f"cannot find a directory by its handle: {error.strerror}")
             return None
         if path is None or self._is_hidden(path):
             self._outside.add(directory)
@@ -357,7 +357,7 @@ class FanotifyWatcher:
             names = self._mounts.names_left(batch.written[path])
             # One that was only moved has its new name reported by the move itself.
             if names > 1 or (names == 1 and batch.written[path] not in batch.moved):
-                batch.findings.doubt("a file was written by a name that it has lost, and has others")
+                batch.findings.mark_uncertain("a file was written by a name that it has lost, and has others")
                 return
 
 
@@ -366,7 +366,7 @@ class _Batch:
 
     __slots__ = ("findings", "has_events", "has_looked_up", "moved", "stale", "written")
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: DrainResult) -> None:
         self.findings = findings
         self.written: dict[bytes, Handle] = {}
         self.moved: set[Handle] = set()

@@ -13,11 +13,11 @@ import select
 import struct
 from typing import TYPE_CHECKING
 
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.files.watch import event_syscalls
-from holdfast.files.watch._drain_result import Findings, vanished_or_shared
+from holdfast.files.watch._drain_result import DrainResult, vanished_or_shared
 from holdfast.files.watch._inotify_nodes import Nodes
-from holdfast.files.watch._polling import DEFAULT_INTERVAL, TreeLook, clear_timer
+from holdfast.files.watch._polling import DEFAULT_INTERVAL, TreeComparison, clear_timer
 from holdfast.files.watch.event_masks import ATTRIB, CREATE, DELETE, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.files.watch.event_syscalls import why
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -27,8 +27,8 @@ from holdfast.model.paths import MAX_PATH_BYTES, display
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.files.watch import Notice
     from holdfast.files.watch._inotify_nodes import Node
+    from holdfast.files.watch.event_masks import Notice
     from holdfast.files.watch.watched_root import WatchedRoot
 
 
@@ -103,13 +103,13 @@ class InotifyWatcher:
         self._first = True
         self._sweep_due = False
         self._timer = -1
-        self._look = TreeLook(root.path, excluded)
+        self._look = TreeComparison(root.path, excluded)
         self._epoll = select.epoll()
         self._fd = -1
         try:
             self._fd = event_syscalls.inotify_init()
             self._epoll.register(self._fd, select.EPOLLIN)
-            self._sweep(Findings())
+            self._sweep(DrainResult())
         except BaseException:
             self._release()
             raise
@@ -145,12 +145,12 @@ class InotifyWatcher:
         self._sweep_due = True
         return self._timer < 0  # else the next look at the whole tree is soon enough
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         """See `DirtySource.drain`."""
-        findings = Findings()
+        findings = DrainResult()
         if self._first:
             self._first = False
-            findings.doubt("nothing is known yet")
+            findings.mark_uncertain("nothing is known yet")
         try:
             self._inspect(findings)
             batch = _Batch(findings)
@@ -171,16 +171,16 @@ class InotifyWatcher:
         news = bool(found.everything or found.paths)
         if clear_timer(self._timer):
             news = self._look.changed() or news
-        return Dirty(everything=True, paths=frozenset(), news=news)  # not every directory is watched
+        return DirtyPaths(everything=True, paths=frozenset(), news=news)  # not every directory is watched
 
-    def _inspect(self, findings: Findings) -> None:
+    def _inspect(self, findings: DrainResult) -> None:
         if not self._root.same():
-            findings.doubt("the root was moved, deleted or made again")
+            findings.mark_uncertain("the root was moved, deleted or made again")
             if not self._root.reopen():
                 return
             self._sweep_due = True
         elif self._root.mounts_changed():
-            findings.doubt("something was mounted or unmounted in the tree")
+            findings.mark_uncertain("something was mounted or unmounted in the tree")
             self._sweep_due = True
 
     def _go_blind(self, error: OSError) -> None:
@@ -213,12 +213,12 @@ class InotifyWatcher:
                             raise
                         full = error
             except ValueError as error:
-                batch.findings.doubt(str(error))
+                batch.findings.mark_uncertain(str(error))
                 self._sweep_due = True
             if len(buffer) < event_syscalls.FULL_READ:
                 break
         else:
-            batch.findings.doubt("events arrive faster than they are read")
+            batch.findings.mark_uncertain("events arrive faster than they are read")
         if full is not None:
             raise full
 
@@ -229,10 +229,10 @@ class InotifyWatcher:
             self._sweep_due = True
             return
         if mask & UNMOUNT:
-            batch.findings.doubt("a file system in the tree was unmounted")
+            batch.findings.mark_uncertain("a file system in the tree was unmounted")
             self._sweep_due = True
         if wd == self._above:
-            return  # it only wakes whoever waits: whether the root is the root was asked already
+            return  # it only wakes the waiting thread: whether the root is the root was asked already
         node = self._nodes.get(wd)
         if node is None:
             return
@@ -335,7 +335,7 @@ class InotifyWatcher:
             return None
         return at
 
-    def _sweep(self, findings: Findings) -> None:
+    def _sweep(self, findings: DrainResult) -> None:
         """Learn the whole tree anew; directories that were not watched before count as changed."""
         self._sweep_due = False
         before, self._nodes = self._nodes.descriptors(), Nodes()
@@ -351,7 +351,7 @@ class InotifyWatcher:
             node = self._nodes.get(wd)
             path = None if node is None else self._nodes.path(node)
             if path is None:
-                findings.doubt("a directory moved while the tree was learnt anew")
+                findings.mark_uncertain("a directory moved while the tree was learnt anew")
                 self._sweep_due = True
             else:
                 findings.add(path)
@@ -359,7 +359,7 @@ class InotifyWatcher:
             self._epoll.unregister(self._timer)
             os.close(self._timer)
             self._timer = -1
-            findings.doubt("every directory is watched again")
+            findings.mark_uncertain("every directory is watched again")
 
     def _watch_above(self) -> None:
         """Be woken when the root is deleted, moved or made again; what this cannot see, the next drain does."""
@@ -379,7 +379,7 @@ class InotifyWatcher:
             return
         gone = vanished_or_shared(self._root.fd, batch.written, batch.findings)
         if not batch.arrived.issuperset(gone):
-            batch.findings.doubt("a file was written and is gone: it may have had further names")
+            batch.findings.mark_uncertain("a file was written and is gone: it may have had further names")
 
 
 class _Batch:
@@ -387,7 +387,7 @@ class _Batch:
 
     __slots__ = ("arrived", "findings", "written")
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: DrainResult) -> None:
         self.findings = findings
         self.written: set[bytes] = set()
         self.arrived: set[bytes] = set()

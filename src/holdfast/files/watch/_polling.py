@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.files.watch import event_syscalls
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _REST = 9
 """A look at the tree is followed by a rest of so many times its length, so that a huge tree costs a tenth of a core."""
 
 
-class TreeLook:
+class TreeComparison:
     """Tells by the metadata of all that is in a tree whether anything has changed. For one thread.
 
     What the metadata do not tell of (a mapping that stays open, a second write within one tick of the clock) it does
@@ -84,7 +84,7 @@ class PollingWatcher:
         self, root: WatchedRoot, excluded: Callable[[bytes], bool], interval: float = DEFAULT_INTERVAL
     ) -> None:
         self._root = root
-        self._look = TreeLook(root.path, excluded)
+        self._look = TreeComparison(root.path, excluded)
         self._first = True
         self._timer = event_syscalls.timer(interval)
         self.limits = f"changes are not noticed as they happen: the whole tree is looked at every {interval:g} s"
@@ -93,13 +93,13 @@ class PollingWatcher:
         """See `Watcher.fileno`."""
         return self._timer
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         """Everything, always: whatever has happened before the call is in it. It is news if a look at the tree, which
         is due at every interval, found that something has.
         """
         due = clear_timer(self._timer) or self._first
         self._first = False
-        return Dirty(everything=True, paths=frozenset(), news=due and self._look.changed())
+        return DirtyPaths(everything=True, paths=frozenset(), news=due and self._look.changed())
 
     def refresh(self) -> bool:
         """See `Watcher.refresh`; the next look asks ``excluded`` anew."""

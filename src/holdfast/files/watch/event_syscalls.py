@@ -18,7 +18,7 @@ READ_BYTES = 1 << 18
 """How much of a queue of events is read at once."""
 FULL_READ = READ_BYTES - 4096
 """A read that gave less has emptied the queue: events come whole, as many as there is room for, and the longest is
-shorter than 4 KiB. To read on until there is nothing would not end while somebody makes events, one for each read.
+shorter than 4 KiB. To read on until there is nothing would not end while a process makes events, one for each read.
 """
 
 _libc = ctypes.CDLL(None, use_errno=True)

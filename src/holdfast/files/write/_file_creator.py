@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.index.stat_index import Signature
     from holdfast.files.write._parallel_write import SecondWriter
-    from holdfast.files.write.displaced_file import Taken
+    from holdfast.files.write.displaced_file import DisplacedFile
     from holdfast.files.write.ownership import Owner
     from holdfast.files.write.rooted_access import Root
     from holdfast.model.content import Content, Located, Supply
@@ -50,7 +50,7 @@ class ContentError(Exception):
         self.cause = cause
 
 
-class Order(NamedTuple):
+class FileOrder(NamedTuple):
     """A file or link that is to be made."""
 
     change: Change
@@ -59,11 +59,11 @@ class Order(NamedTuple):
     """The directory to make it in: that of the path, or a temporary one (``staged``)."""
     name: bytes
     staged: bool
-    taken: Taken | None
+    taken: DisplacedFile | None
     """What it is to replace."""
 
 
-class Creator:
+class FileCreator:
     """Makes files and links below a `Root`. For one thread; nothing that it made is durable before `content` is."""
 
     def __init__(self, root: Root, owner: Owner | None) -> None:
@@ -94,8 +94,8 @@ class Creator:
         return signature_of(info)
 
     def create_all(
-        self, orders: Sequence[Order], supply: Supply, report: Callable[[int], None]
-    ) -> Generator[tuple[Order, Signature | TreeError]]:
+        self, orders: Sequence[FileOrder], supply: Supply, report: Callable[[int], None]
+    ) -> Generator[tuple[FileOrder, Signature | TreeError]]:
         """Make all of them, in any order. Gives each with its signature, or with the error of the tree that it met.
 
         ``report`` is called with how many are made so far. Raises what the supply raises. Then, or if the iterator is
@@ -120,7 +120,7 @@ class Creator:
                     yield made
                 report(done + second.files_made)
             second.wait()
-            again: list[Order] = []
+            again: list[FileOrder] = []
             for number in sorted(left_to_second):
                 order = orders[number]
                 signature = second.signature_of(number, device)
@@ -144,12 +144,12 @@ class Creator:
         self.devices.add(device)
         return device
 
-    def _start_second(self, orders: Sequence[Order], located: Located) -> SecondWriter | None:
-        own: list[Creator] = []
+    def _start_second(self, orders: Sequence[FileOrder], located: Located) -> SecondWriter | None:
+        own: list[FileCreator] = []
 
         def make_files(portion: range) -> Iterator[tuple[int, Signature, int]]:
             if not own:
-                own.append(Creator(self._root, self._owner))
+                own.append(FileCreator(self._root, self._owner))
                 own[0]._cover_device()  # noqa: SLF001 - so it only closes its files; the first process syncs them
             contents = located([orders[number].change for number in portion])
             for number in portion:
@@ -165,11 +165,11 @@ class Creator:
         return parallel_write.start(_portions(orders), make_files)
 
     def _here(
-        self, orders: Sequence[Order], located: Located, supply: Supply
-    ) -> Iterator[tuple[Order, Signature | TreeError]]:
+        self, orders: Sequence[FileOrder], located: Located, supply: Supply
+    ) -> Iterator[tuple[FileOrder, Signature | TreeError]]:
         """As `_fetched`, from the located contents; what is not among them is fetched."""
         contents = located([order.change for order in orders])
-        rest: list[Order] = []
+        rest: list[FileOrder] = []
         for order in orders:
             content = contents.get(order.after.hash)
             if content is None:
@@ -179,8 +179,8 @@ class Creator:
         yield from self._fetched(rest, supply, _ignore, 0)
 
     def _fetched(
-        self, orders: Sequence[Order], supply: Supply, report: Callable[[int], None], before: int
-    ) -> Iterator[tuple[Order, Signature | TreeError]]:
+        self, orders: Sequence[FileOrder], supply: Supply, report: Callable[[int], None], before: int
+    ) -> Iterator[tuple[FileOrder, Signature | TreeError]]:
         contents = supply.fetch([order.change for order in orders])
         for done, (order, content) in enumerate(zip(orders, contents, strict=True), before):
             report(done)
@@ -190,13 +190,13 @@ class Creator:
                 if close := getattr(content, "close", None):
                     close()
 
-    def _attempt(self, order: Order, content: Content) -> Signature | TreeError:
+    def _attempt(self, order: FileOrder, content: Content) -> Signature | TreeError:
         try:
             return self.create(order.directory, order.name, content, order.after)
         except TREE_ERRORS as error:
             return error
 
-    def _remove(self, order: Order) -> None:
+    def _remove(self, order: FileOrder) -> None:
         """Remove what the second process may have begun to make."""
         try:
             os.unlink(order.name, dir_fd=self._root.directory(order.directory))
@@ -204,7 +204,7 @@ class Creator:
             return  # it is not there; or it stays, and is reported as in the way when the file is made again
 
 
-def _portions(orders: Sequence[Order]) -> list[range]:
+def _portions(orders: Sequence[FileOrder]) -> list[range]:
     found: list[range] = []
     start = weight = 0
     for number, order in enumerate(orders):

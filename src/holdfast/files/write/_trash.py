@@ -7,8 +7,8 @@ import os
 import stat
 
 from holdfast.files.linux import syscalls
-from holdfast.files.linux.file_lease import Writer, writer_of
-from holdfast.files.linux.file_writers import written_now
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
+from holdfast.files.linux.file_writers import files_being_written
 from holdfast.files.write import atomic_replacement
 from holdfast.files.write.displaced_file import read_entry
 from holdfast.files.write.rooted_access import open_regular
@@ -19,13 +19,13 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from holdfast.files.write.atomic_replacement import Marks, TemporaryNames
-    from holdfast.files.write.displaced_file import Taken
+    from holdfast.files.write.atomic_replacement import TemporaryMarks, TemporaryNames
+    from holdfast.files.write.displaced_file import DisplacedFile
     from holdfast.files.write.rooted_access import Root
 
 _NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 _WRITTEN = "was written to while it was taken away"
-_LEFT = "somebody wrote it while a restore was cut short; it is kept under this name"
+_LEFT = "another process wrote it while a restore was cut short; it is kept under this name"
 
 
 class _Waiting(NamedTuple):
@@ -33,7 +33,7 @@ class _Waiting(NamedTuple):
     temporary: bytes
     path: bytes
     """The path that it had."""
-    taken: Taken
+    taken: DisplacedFile
 
 
 class Trash:
@@ -48,20 +48,20 @@ class Trash:
         """The temporary directory in the root that removed files are moved to; empty if the root takes none, None if
         none is made yet."""
 
-    def add(self, parent: bytes, temporary: bytes, path: bytes, taken: Taken) -> None:
+    def add(self, parent: bytes, temporary: bytes, path: bytes, taken: DisplacedFile) -> None:
         """Take charge of the file ``temporary`` in the directory ``parent``, which was ``path``; it may be gone
         already.
         """
         self._waiting.append(_Waiting(parent, temporary, path, taken))
 
-    def take(self, path: bytes, taken: Taken) -> str | None:
+    def take(self, path: bytes, taken: DisplacedFile) -> str | None:
         """Take the file or link at ``path`` away if it still is what is to be ``taken``; else return the reason."""
-        dir_fd, name = self._root.place(path)
+        dir_fd, name = self._root.locate(path)
         aside = self._names.aside(taken)
         directory = self._moved_to()
         if directory:
             try:
-                reason = atomic_replacement.take_away(dir_fd, name, self._root.directory(directory), aside, taken)
+                reason = atomic_replacement.move_aside(dir_fd, name, self._root.directory(directory), aside, taken)
                 if reason is None:
                     self.add(directory, aside, path, taken)
                 return reason
@@ -70,9 +70,9 @@ class Trash:
                     raise
         # It is on another file system than the root, or there is no room for one more name. So it is moved aside in its
         # own directory, and removed at once: the directory may have to be removed, too.
-        reason = atomic_replacement.take_away(dir_fd, name, dir_fd, aside, taken)
+        reason = atomic_replacement.move_aside(dir_fd, name, dir_fd, aside, taken)
         if reason is None and not taken.certain:
-            reason = self._lost(_Waiting(path.rpartition(b"/")[0], aside, path, taken), dir_fd, written_now())
+            reason = self._lost(_Waiting(path.rpartition(b"/")[0], aside, path, taken), dir_fd, files_being_written())
         if reason is None:
             _unlink(dir_fd, aside)
         return reason
@@ -93,7 +93,7 @@ class Trash:
             try:
                 dir_fd = self._root.directory(item.parent)
                 if not item.taken.certain:
-                    written = written_now() if written is None else written
+                    written = files_being_written() if written is None else written
                     if (reason := self._lost(item, dir_fd, written)) is not None:
                         kept.append(NotCaptured(item.path, reason))
                         touched.add(item.path.rpartition(b"/")[0])
@@ -121,16 +121,16 @@ class Trash:
         except FileNotFoundError:
             return None
         item.taken.doubtful = True
-        reason = item.taken.problem(dir_fd, item.temporary)
+        reason = item.taken.reason_to_keep(dir_fd, item.temporary)
         if reason is None and (info.st_nlink > 1 or (info.st_dev, info.st_ino) not in written):
             return None
         try:
-            target_fd, name = self._root.place(item.path)
+            target_fd, name = self._root.locate(item.path)
             shown = display(item.path)
         except NotFoundError:
             target_fd, name = self._root.fd, item.path.rpartition(b"/")[2]
             shown = display(name)
-        kept = atomic_replacement.keep(target_fd, item.temporary, name, src_fd=dir_fd)
+        kept = atomic_replacement.keep_beside(target_fd, item.temporary, name, src_fd=dir_fd)
         return f"{_WRITTEN}: what was written is kept as {(shown.rpartition('/')[0] + '/').lstrip('/')}{display(kept)}"
 
     def _moved_to(self) -> bytes:
@@ -152,7 +152,7 @@ class Trash:
         return self._directory
 
 
-class LeftOvers:
+class Leftovers:
     """Removes what a killed call has left, and keeps what another process put there at the last moment."""
 
     def __init__(self, root: Root, names: TemporaryNames) -> None:
@@ -169,7 +169,7 @@ class LeftOvers:
         """Remove the temporary ``path`` of the killed call, or keep it: beside what it was exchanged with, if that is
         there.
         """
-        dir_fd, name = self._root.place(path)
+        dir_fd, name = self._root.locate(path)
         beside = path.rpartition(b"/")[0]
         if not stat.S_ISDIR(info.st_mode) or self._names.marks(name) is not None:
             self._remove_one(dir_fd, name, dir_fd, beside, info)
@@ -186,10 +186,10 @@ class LeftOvers:
         if marks is None or self._is_ours(dir_fd, name, info, marks):
             self.removed += _unlink(dir_fd, name)
             return
-        kept = atomic_replacement.keep(beside_fd, name, self._exchanged_with(beside, marks), src_fd=dir_fd)
+        kept = atomic_replacement.keep_beside(beside_fd, name, self._exchanged_with(beside, marks), src_fd=dir_fd)
         self.kept.append(NotCaptured(beside + b"/" + kept if beside else kept, _LEFT))
 
-    def _is_ours(self, dir_fd: int, name: bytes, info: os.stat_result, marks: Marks) -> bool:
+    def _is_ours(self, dir_fd: int, name: bytes, info: os.stat_result, marks: TemporaryMarks) -> bool:
         """True if it is what the call made, or what the call was to take away and no process can write to any more."""
         try:
             found = read_entry(dir_fd, name, info)
@@ -208,16 +208,16 @@ class LeftOvers:
             writer = writer_of(fd)
         finally:
             os.close(fd)
-        if writer in (Writer.UNSAID, Writer.UNTOLD):
-            self._written = written_now() if self._written is None else self._written
+        if writer in (WriterStatus.FORBIDDEN, WriterStatus.UNSUPPORTED):
+            self._written = files_being_written() if self._written is None else self._written
             return (info.st_dev, info.st_ino) in self._written
-        return writer is Writer.SOME
+        return writer is WriterStatus.SOME
 
-    def _exchanged_with(self, directory: bytes, marks: Marks) -> bytes:
+    def _exchanged_with(self, directory: bytes, marks: TemporaryMarks) -> bytes:
         """The name in ``directory`` under which the call has put what it made."""
         for name in self._root.list(directory) if marks.made else ():
             try:
-                dir_fd, _ = self._root.place(directory + b"/" + name if directory else name)
+                dir_fd, _ = self._root.locate(directory + b"/" + name if directory else name)
                 found = read_entry(dir_fd, name, os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
             except (HoldfastError, OSError):
                 continue

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import stat
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    from holdfast.files.tree import Notes
+    from holdfast.files.tree import ApplyNotes
     from holdfast.files.write.atomic_replacement import Durability
     from holdfast.files.write.rooted_access import Root
 
@@ -27,7 +27,7 @@ class OpenedDirectories:
     A directory that belongs to another user, or lies on a read-only file system, stays as it is.
     """
 
-    def __init__(self, root: Root, notes: Notes) -> None:
+    def __init__(self, root: Root, notes: ApplyNotes) -> None:
         """Nothing is opened yet; `close` also closes what an earlier call has left open."""
         self._root = root
         self._notes = notes
@@ -58,7 +58,7 @@ class OpenedDirectories:
         if os.access(path or b".", os.W_OK, dir_fd=self._root.fd, effective_ids=True):
             return None
         try:
-            dir_fd, name = self._root.place(path) if path else (self._root.fd, b".")
+            dir_fd, name = self._root.locate(path) if path else (self._root.fd, b".")
             if os.access(name, os.W_OK, dir_fd=dir_fd, effective_ids=True):
                 return None
             info = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
@@ -72,12 +72,12 @@ class OpenedDirectories:
 
     def _open(self, path: bytes) -> None:
         try:
-            dir_fd, name = self._root.place(path) if path else (self._root.fd, b".")
+            dir_fd, name = self._root.locate(path) if path else (self._root.fd, b".")
             fd = os.open(name, _OBJECT, dir_fd=dir_fd)
         except (HoldfastError, OSError):
             return  # it is still to be made, or gone meanwhile
         try:
-            os.chmod(through(fd), stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IRWXU)
+            os.chmod(proc_path(fd), stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IRWXU)
         except OSError:
             pass  # the change in it fails then, and says why
         finally:
@@ -89,7 +89,7 @@ class OpenedDirectories:
         """
         for path in sorted(self._modes, reverse=True):
             try:
-                dir_fd, name = self._root.place(path) if path else (self._root.fd, b".")
+                dir_fd, name = self._root.locate(path) if path else (self._root.fd, b".")
                 fd = os.open(name, _DIRECTORY, dir_fd=dir_fd)
             except (FileNotFoundError, NotFoundError):
                 # It was removed with the rest, perhaps by a call that was killed before it could say so.
@@ -107,9 +107,3 @@ class OpenedDirectories:
                 continue
             finally:
                 os.close(fd)
-
-
-def removed_mode(opened: Mapping[bytes, int], path: bytes, mode: int) -> int:
-    """The mode to remember of the directory ``path``, which is removed: that from before it was opened."""
-    before = opened.get(path)
-    return mode if before is None or stat.S_IMODE(mode) != before | stat.S_IRWXU else before

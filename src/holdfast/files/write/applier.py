@@ -8,14 +8,14 @@ import stat
 
 from holdfast.files.index.stat_index import signature_of
 from holdfast.files.linux import syscalls
-from holdfast.files.tree import Applied, Cleaned
+from holdfast.files.tree import ApplyResult, CleanResult
 from holdfast.files.write._file_creator import TREE_ERRORS, ContentError
-from holdfast.files.write._trash import LeftOvers, Trash, remove_hollow
+from holdfast.files.write._trash import Leftovers, Trash, remove_hollow
 from holdfast.files.write._writable_directories import OpenedDirectories
 from holdfast.files.write.atomic_replacement import GONE, MOUNT_POINT, Durability, TemporaryNames, is_mount_point
-from holdfast.files.write.batch import IN_THE_WAY, Batch, lacks_room, reason_for
-from holdfast.files.write.displaced_file import CHANGED, Taken, identity, read_entry
-from holdfast.files.write.rooted_access import Place, Root, open_regular
+from holdfast.files.write.batch import IN_THE_WAY, WriteBatch, is_out_of_space, reason_for
+from holdfast.files.write.displaced_file import CHANGED, DisplacedFile, identity_of, read_entry
+from holdfast.files.write.rooted_access import EntryLocation, Root, open_regular
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
 from holdfast.model.fast_typing import TYPE_CHECKING, Protocol
@@ -25,8 +25,8 @@ from holdfast.model.paths import display, parents
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.files.index.stat_index import Known, Signature
-    from holdfast.files.tree import Notes
+    from holdfast.files.index.stat_index import KnownFile, Signature
+    from holdfast.files.tree import ApplyNotes
     from holdfast.files.write.ownership import Owner
     from holdfast.model.content import Content, Progress, Supply
     from holdfast.model.entries import Change
@@ -40,10 +40,10 @@ _BATCH_FILES = 16_384
 _BATCH_BYTES = 256 << 20
 
 
-class Observed(Protocol):
+class ObservedFiles(Protocol):
     """What the last scan of the tree saw, kept up to date with what is changed."""
 
-    def get(self, path: bytes) -> Known | None:
+    def get(self, path: bytes) -> KnownFile | None:
         """What is known of ``path``; None if nothing is: its content is then read where it matters."""
         ...
 
@@ -59,7 +59,7 @@ class Observed(Protocol):
 class Applier:
     """Changes the tree below a `Root`. For one thread at a time; see `holdfast.files.tree.Tree` for the contract."""
 
-    def __init__(self, root: Root, observed: Observed, *, owner: Owner | None = None, flags: bool = True) -> None:
+    def __init__(self, root: Root, observed: ObservedFiles, *, owner: Owner | None = None, flags: bool = True) -> None:
         """What is created is given to ``owner``, if there is one. ``flags=False`` does without renameat2(2)."""
         self._root = root
         self._observed = observed
@@ -73,8 +73,8 @@ class Applier:
         *,
         nonce: str,
         progress: Progress | None = None,
-        notes: Notes | None = None,
-    ) -> Applied:
+        notes: ApplyNotes | None = None,
+    ) -> ApplyResult:
         """See `Tree.apply`. The phases that ``progress`` hears of are ``delete`` and ``write``.
 
         ``nonce`` is 1 to 64 letters and digits. Raises `IntegrityError` for content that is not its entry's, what the
@@ -84,7 +84,7 @@ class Applier:
         """
         names = TemporaryNames(nonce)
         trash = Trash(self._root, names)
-        batch = Batch(self._root, names, trash, self._owner, notes, flags=self._flags)
+        batch = WriteBatch(self._root, names, trash, self._owner, notes, flags=self._flags)
         opened = None if notes is None else OpenedDirectories(self._root, notes)
         work = _Work(self._root, self._observed, trash, batch, progress, opened)
         try:
@@ -103,12 +103,12 @@ class Applier:
             raise
         finally:
             self._root.forget()
-        return Applied(work.written, work.deleted, work.skipped)
+        return ApplyResult(work.written, work.deleted, work.skipped)
 
-    def clean(self, nonce: str) -> Cleaned:
+    def clean(self, nonce: str) -> CleanResult:
         """See `Tree.clean`. Follows no link."""
         names = TemporaryNames(nonce)
-        left = LeftOvers(self._root, names)
+        left = Leftovers(self._root, names)
         todo = [b""]
         while todo:
             path = todo.pop()
@@ -117,7 +117,7 @@ class Applier:
                 for name in self._root.list(path):
                     inner = path + b"/" + name if path else name
                     dir_fd = self._root.directory(path)
-                    info = _lstat(Place(dir_fd, name))
+                    info = _lstat(EntryLocation(dir_fd, name))
                     if info is None:
                         continue
                     if not names.owns(name):
@@ -131,7 +131,7 @@ class Applier:
             except TREE_ERRORS as error:
                 reason_for(error, path)  # gone, swapped or unreadable: nothing of ours can be reached there
         self._root.forget()
-        return Cleaned(left.removed, left.kept)
+        return CleanResult(left.removed, left.kept)
 
 
 class _Work:
@@ -140,9 +140,9 @@ class _Work:
     def __init__(
         self,
         root: Root,
-        observed: Observed,
+        observed: ObservedFiles,
         trash: Trash,
-        batch: Batch,
+        batch: WriteBatch,
         progress: Progress | None,
         opened: OpenedDirectories | None,
     ) -> None:
@@ -175,7 +175,7 @@ class _Work:
             try:
                 self._note_deleted(change, self._delete(change))
             except TREE_ERRORS as error:
-                if lacks_room(error):
+                if is_out_of_space(error):
                     postponed.append(change)
                 else:
                     self._note_deleted(change, reason_for(error, change.path, "deleted"))
@@ -199,7 +199,7 @@ class _Work:
     def _delete(self, change: Change) -> str | None:
         parent = self._root.check(change.path).rpartition(b"/")[0]
         try:
-            place = self._root.place(change.path)
+            place = self._root.locate(change.path)
         except (NotFoundError, EscapeError):
             place = None  # what would lie behind a link is not in the tree
         info = None if place is None else _lstat(place)
@@ -262,7 +262,7 @@ class _Work:
         directory, staged = self._batch.locate(parent)
         if staged:
             return GONE if before is not None or content is None else self._batch.stage(change, directory, content)
-        place = Place(self._root.directory(directory), name)
+        place = EntryLocation(self._root.directory(directory), name)
         info = _lstat(place)
         if info is not None and stat.S_ISDIR(info.st_mode):
             if before is not None:
@@ -294,7 +294,7 @@ class _Work:
             return OTHER_NAMES
         return self._change_permissions(path, place, info, after)
 
-    def _change_permissions(self, path: bytes, place: Place, seen: os.stat_result, after: Entry) -> str | None:
+    def _change_permissions(self, path: bytes, place: EntryLocation, seen: os.stat_result, after: Entry) -> str | None:
         try:
             fd = open_regular(*place)
         except PermissionError:
@@ -314,7 +314,7 @@ class _Work:
         self.written.append(path)
         return None
 
-    def _change_unreadable(self, path: bytes, place: Place, seen: os.stat_result, after: Entry) -> str | None:
+    def _change_unreadable(self, path: bytes, place: EntryLocation, seen: os.stat_result, after: Entry) -> str | None:
         """The owner may change the permissions of a file that not even the owner can open."""
         fd = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.dir_fd)
         try:
@@ -330,13 +330,13 @@ class _Work:
         self.written.append(path)
         return None
 
-    def _taken(self, path: bytes, info: os.stat_result, before: Entry) -> Taken:
+    def _taken(self, path: bytes, info: os.stat_result, before: Entry) -> DisplacedFile:
         """The file or link at ``path``, which `_entry_at` has found to be ``before``, to be taken away."""
         known = self._observed.get(path)
         seen = known is not None and known.signature == signature_of(info)
-        return Taken(identity(info), before, doubtful=not seen)
+        return DisplacedFile(identity_of(info), before, doubtful=not seen)
 
-    def _entry_at(self, path: bytes, place: Place, info: os.stat_result, *wanted: Entry | None) -> Entry | None:
+    def _entry_at(self, path: bytes, place: EntryLocation, info: os.stat_result, *wanted: Entry | None) -> Entry | None:
         """The entry of what is there; None if it is surely none of ``wanted``. Its content is read only in doubt."""
         known = self._observed.get(path)
         if known is not None and known.signature == signature_of(info):
@@ -438,7 +438,7 @@ def _depth_of(path: bytes) -> int:
     return -path.count(b"/")
 
 
-def _lstat(place: Place) -> os.stat_result | None:
+def _lstat(place: EntryLocation) -> os.stat_result | None:
     try:
         return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
     except FileNotFoundError:

@@ -17,7 +17,7 @@ import stat
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.exclusive_rename import LACKS_FLAGS_OR_LINKS, move_if_absent
 from holdfast.files.linux.reflink import SharedFile
-from holdfast.files.write.displaced_file import CHANGED, identity
+from holdfast.files.write.displaced_file import CHANGED, identity_of
 from holdfast.model.content import CHUNK_BYTES
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -28,7 +28,7 @@ from holdfast.model.paths import MAX_NAME_BYTES, TEMPORARY_PREFIX, display
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.files.write.displaced_file import Identity, Taken
+    from holdfast.files.write.displaced_file import DisplacedFile, FileIdentity
     from holdfast.files.write.ownership import Owner
     from holdfast.model.content import Content
     from holdfast.model.entries import Entry
@@ -45,7 +45,7 @@ _ZEROS = bytes(_BLOCK_BYTES)
 _MAX_SINGLE_SYNCS = 8
 
 
-class Marks(NamedTuple):
+class TemporaryMarks(NamedTuple):
     """What the name of a temporary says that may be in it; see `TemporaryNames`."""
 
     made: bytes
@@ -73,11 +73,11 @@ class TemporaryNames:
         self._used += 1
         return b"%s%d" % (self._prefix, self._used)
 
-    def exchanged(self, temporary: bytes, made: Entry, taken: Taken) -> bytes:
+    def exchanged(self, temporary: bytes, made: Entry, taken: DisplacedFile) -> bytes:
         """The name of ``temporary``, which holds ``made``, while it changes places with ``taken``."""
         return b"%s-%s-%s" % (temporary, digest(made), digest(taken.entry))
 
-    def aside(self, taken: Taken) -> bytes:
+    def aside(self, taken: DisplacedFile) -> bytes:
         """A name for something that is about to be removed."""
         return b"%s--%s" % (self.new(), digest(taken.entry))
 
@@ -85,11 +85,11 @@ class TemporaryNames:
         """True if ``name`` is a temporary of this nonce."""
         return name.startswith(self._prefix)
 
-    def marks(self, name: bytes) -> Marks | None:
+    def marks(self, name: bytes) -> TemporaryMarks | None:
         """The digests in ``name``, a temporary of this nonce; None if it can hold no file of the tree."""
         _, found, digests = name.removeprefix(self._prefix).partition(b"-")
         made, _, taken = digests.partition(b"-")
-        return Marks(made, taken) if found else None
+        return TemporaryMarks(made, taken) if found else None
 
 
 def digest(entry: Entry) -> bytes:
@@ -202,7 +202,7 @@ def write_link(dir_fd: int, name: bytes, content: Content, entry: Entry, owner: 
         raise
 
 
-def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, *, flags: bool = True) -> str | None:
+def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: DisplacedFile, *, flags: bool = True) -> str | None:
     """Put ``temporary`` in the place of ``name`` if that still is what is to be ``taken``. Atomic: ``name`` is always
     one of the two.
 
@@ -211,7 +211,7 @@ def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, *, flags:
     Without the flags of renameat2(2) (or with ``flags=False``) the check comes just before the rename instead of after,
     and what is written after it is lost.
     """
-    ours = identity(os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False))
+    ours = identity_of(os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False))
     if flags:
         try:
             syscalls.renameat2(dir_fd, temporary, dir_fd, name, syscalls.RENAME_EXCHANGE)
@@ -223,13 +223,13 @@ def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, *, flags:
                 raise
         else:
             try:
-                reason = taken.problem(dir_fd, temporary)
+                reason = taken.reason_to_keep(dir_fd, temporary)
             except OSError:
                 _give_back(dir_fd, temporary, name, ours, CHANGED)
                 raise
             return None if reason is None else _give_back(dir_fd, temporary, name, ours, reason)
     try:
-        reason = taken.problem(dir_fd, name)
+        reason = taken.reason_to_keep(dir_fd, name)
     except FileNotFoundError:
         reason = GONE
     if reason is not None:
@@ -239,7 +239,7 @@ def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, *, flags:
     return None
 
 
-def _give_back(dir_fd: int, temporary: bytes, name: bytes, ours: Identity, reason: str) -> str:
+def _give_back(dir_fd: int, temporary: bytes, name: bytes, ours: FileIdentity, reason: str) -> str:
     """Take an exchange back: ``temporary`` holds what another process wrote to ``name``, and ``name`` what this process
     put there. Returns the ``reason``, with more to it if both have to stay.
     """
@@ -249,12 +249,12 @@ def _give_back(dir_fd: int, temporary: bytes, name: bytes, ours: Identity, reaso
         if move_if_absent(dir_fd, temporary, dir_fd, name):
             return reason
     else:
-        if identity(os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False)) == ours:
+        if identity_of(os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False)) == ours:
             os.unlink(temporary, dir_fd=dir_fd)
             return reason
         # Another process has replaced ours in between: its version stays, and the one before is not ours to remove.
         syscalls.renameat2(dir_fd, temporary, dir_fd, name, syscalls.RENAME_EXCHANGE)
-    return f"{reason}; an earlier version of it is kept as {display(keep(dir_fd, temporary, name))!r}"
+    return f"{reason}; an earlier version of it is kept as {display(keep_beside(dir_fd, temporary, name))!r}"
 
 
 def is_mount_point(dir_fd: int, name: bytes) -> bool:
@@ -266,7 +266,7 @@ def is_mount_point(dir_fd: int, name: bytes) -> bool:
         os.close(fd)
 
 
-def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, entry: Entry) -> str | os.stat_result:
+def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: DisplacedFile, entry: Entry) -> str | os.stat_result:
     """Write what ``temporary`` holds, which is ``entry``, into the file ``name`` if that still is what is to be
     ``taken``: for a mount point, which no rename replaces.
 
@@ -274,7 +274,7 @@ def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, entry: 
     it. Not atomic: killed, or after an `OSError`, the file may begin with the new content and go on with the old. What
     another process writes between the check and the end is lost.
     """
-    reason = taken.problem(dir_fd, name, stays=True)
+    reason = taken.reason_to_keep(dir_fd, name, stays=True)
     if reason is not None:
         return reason
     source = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
@@ -284,7 +284,7 @@ def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, entry: 
         except OSError as error:
             return f"it is a mount point, and cannot be written to in place: {error.strerror}"
         try:
-            if identity(os.fstat(fd)) != taken.expected:
+            if identity_of(os.fstat(fd)) != taken.expected:
                 return CHANGED
             if not _has_room(fd, entry.size):
                 return f"it is a mount point, and there is no room for all of its {entry.size} bytes where it lies"
@@ -326,7 +326,7 @@ def _has_room(fd: int, size: int) -> bool:
     return True
 
 
-def take_away(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: Taken) -> str | None:
+def move_aside(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: DisplacedFile) -> str | None:
     """Move the file or link ``name`` to ``aside`` in another directory if it still is what is to be ``taken``; the
     caller unlinks it.
 
@@ -337,16 +337,18 @@ def take_away(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: Take
     except FileNotFoundError:
         return None
     try:
-        reason = taken.problem(aside_fd, aside)
+        reason = taken.reason_to_keep(aside_fd, aside)
     except OSError:
         move_if_absent(aside_fd, aside, dir_fd, name)
         raise
     if reason is None or move_if_absent(aside_fd, aside, dir_fd, name):
         return reason
-    return f"{reason}; an earlier version of it is kept as {display(keep(dir_fd, aside, name, src_fd=aside_fd))!r}"
+    return (
+        f"{reason}; an earlier version of it is kept as {display(keep_beside(dir_fd, aside, name, src_fd=aside_fd))!r}"
+    )
 
 
-def keep(dir_fd: int, temporary: bytes, name: bytes, *, src_fd: int | None = None) -> bytes:
+def keep_beside(dir_fd: int, temporary: bytes, name: bytes, *, src_fd: int | None = None) -> bytes:
     """Rename what is not ours to remove to a name beside ``name`` that no cleaning removes; returns that name.
 
     ``temporary`` is in the same directory, or in ``src_fd``.

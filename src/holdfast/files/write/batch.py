@@ -16,7 +16,7 @@ from contextlib import closing
 from holdfast.files.index.stat_index import Signature, signature_of
 from holdfast.files.linux import exclusive_rename, syscalls
 from holdfast.files.write import atomic_replacement
-from holdfast.files.write._file_creator import Creator, Order
+from holdfast.files.write._file_creator import FileCreator, FileOrder
 from holdfast.files.write._trash import Trash, remove_tree
 from holdfast.files.write.atomic_replacement import GONE, Durability, TemporaryNames
 from holdfast.files.write.rooted_access import NOT_A_DIRECTORY, Root
@@ -28,9 +28,9 @@ from holdfast.model.paths import MAX_PATH_BYTES, display
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.files.tree import Notes
+    from holdfast.files.tree import ApplyNotes
     from holdfast.files.write._file_creator import TreeError
-    from holdfast.files.write.displaced_file import Taken
+    from holdfast.files.write.displaced_file import DisplacedFile
     from holdfast.files.write.ownership import Owner
     from holdfast.model.content import Content, Supply
     from holdfast.model.entries import Change, Entry
@@ -49,7 +49,7 @@ _FATAL = frozenset(
 """Errors that will meet the next path as well, or that mean that what was written may be lost."""
 
 
-class Placed(NamedTuple):
+class PlacedPath(NamedTuple):
     """What has become of one path of a batch."""
 
     change: Change
@@ -62,11 +62,11 @@ class Placed(NamedTuple):
 class _Pending(NamedTuple):
     change: Change
     temporary: bytes
-    taken: Taken | None
+    taken: DisplacedFile | None
     written: Signature
 
 
-def lacks_room(error: HoldfastError | OSError) -> bool:
+def is_out_of_space(error: HoldfastError | OSError) -> bool:
     """True if it is room on the disk, or in a quota, that is missing."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -85,7 +85,7 @@ def reason_for(error: HoldfastError | OSError, path: bytes, wanted: str = "writt
     return error.message
 
 
-class Batch:
+class WriteBatch:
     """New files and links of one call that are not in place yet. For one thread; reusable after `commit`."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Batch:
         names: TemporaryNames,
         trash: Trash,
         owner: Owner | None,
-        notes: Notes | None = None,
+        notes: ApplyNotes | None = None,
         *,
         flags: bool,
     ) -> None:
@@ -119,9 +119,9 @@ class Batch:
     def _begin(self) -> None:
         self.files = 0
         self.bytes = 0
-        self._creator = Creator(self._root, self._owner)
+        self._creator = FileCreator(self._root, self._owner)
         self._supply: Supply | None = None
-        self._orders: list[Order] = []
+        self._orders: list[FileOrder] = []
         """What is to be made from the supply."""
         self._pending: list[_Pending] = []
         self._staged: list[tuple[Change, Signature]] = []
@@ -192,9 +192,9 @@ class Batch:
             return NAMED_TWICE
         self._named.add(change.path)
         name = change.path.rpartition(b"/")[2]
-        return self._make(Order(change, _after(change), directory, name, True, None), content)
+        return self._make(FileOrder(change, _after(change), directory, name, True, None), content)
 
-    def prepare(self, change: Change, content: Content | Supply, taken: Taken | None) -> str | None:
+    def prepare(self, change: Change, content: Content | Supply, taken: DisplacedFile | None) -> str | None:
         """Write a temporary beside the path, to take the place of ``taken`` (or of nothing); the reason if it cannot
         be.
         """
@@ -204,9 +204,9 @@ class Batch:
         temporary = self._names.new()
         while exclusive_rename.exists(dir_fd, temporary):
             temporary = self._names.new()
-        return self._make(Order(change, _after(change), directory, temporary, False, taken), content)
+        return self._make(FileOrder(change, _after(change), directory, temporary, False, taken), content)
 
-    def _make(self, order: Order, content: Content | Supply) -> str | None:
+    def _make(self, order: FileOrder, content: Content | Supply) -> str | None:
         """Make it now, or with others by `commit` if ``content`` is still to be fetched."""
         self.files += 1
         self.bytes += order.after.size
@@ -216,7 +216,7 @@ class Batch:
         self._orders.append(order)
         return None
 
-    def _made(self, order: Order, made: Signature | TreeError) -> str | None:
+    def _made(self, order: FileOrder, made: Signature | TreeError) -> str | None:
         """Remember what was made, to put it in its place; the reason if it was not made."""
         if isinstance(made, FileExistsError) and order.staged:
             return NAMED_TWICE
@@ -235,7 +235,7 @@ class Batch:
                 raise RefusedError(_ONLY_GROWS)
             self._asked.add(directory)
 
-    def commit(self, report: Callable[[int], None]) -> Iterator[Placed]:
+    def commit(self, report: Callable[[int], None]) -> Iterator[PlacedPath]:
         """Make the ordered files, make all files durable, then put each in its place. The caller uses the iterator up.
 
         ``report`` is called with how many of the ordered files are made. The renames are durable after `sync`. Raises
@@ -246,7 +246,7 @@ class Batch:
                 for order, made in making:
                     reason = self._made(order, made)
                     if reason is not None:
-                        yield Placed(order.change, reason, None)
+                        yield PlacedPath(order.change, reason, None)
             self._orders = []
         content = self._creator.content
         # (One that syncs all of the device syncs the temporary directories as well.)
@@ -284,11 +284,11 @@ class Batch:
         self._root.forget()
         for item in self._pending:
             try:
-                dir_fd, name = self._root.place(item.change.path)
+                dir_fd, name = self._root.locate(item.change.path)
                 if _unchanged(dir_fd, item.temporary, item.written):
                     os.unlink(item.temporary, dir_fd=dir_fd)
                 else:
-                    atomic_replacement.keep(dir_fd, item.temporary, name)
+                    atomic_replacement.keep_beside(dir_fd, item.temporary, name)
             except (HoldfastError, OSError):
                 continue
         for stage in self._stages.values():
@@ -298,11 +298,11 @@ class Batch:
                 continue
         self._begin()
 
-    def _place(self, item: _Pending) -> Placed:
+    def _place(self, item: _Pending) -> PlacedPath:
         change, taken = item.change, item.taken
         seen = None
         try:
-            dir_fd, name = self._root.place(change.path)
+            dir_fd, name = self._root.locate(change.path)
             if taken is not None:
                 item = self._mark(item, dir_fd, taken)
                 try:
@@ -327,9 +327,9 @@ class Batch:
         except (HoldfastError, OSError) as error:
             reason = reason_for(error, change.path)
             self._drop(item)
-        return Placed(change, reason, seen)
+        return PlacedPath(change, reason, seen)
 
-    def _write_over(self, item: _Pending, dir_fd: int, name: bytes, taken: Taken) -> Placed:
+    def _write_over(self, item: _Pending, dir_fd: int, name: bytes, taken: DisplacedFile) -> PlacedPath:
         """Write the content of the temporary into the file ``name``, a mount point. Raises `OSError`."""
         change, after = item.change, _after(item.change)
         seen: str | os.stat_result = atomic_replacement.MOUNT_POINT
@@ -338,9 +338,9 @@ class Batch:
             seen = atomic_replacement.write_over(dir_fd, item.temporary, name, taken, after)
         self._drop(item)
         self.touched.add(change.path.rpartition(b"/")[0])
-        return Placed(change, seen, None) if isinstance(seen, str) else Placed(change, None, signature_of(seen))
+        return PlacedPath(change, seen, None) if isinstance(seen, str) else PlacedPath(change, None, signature_of(seen))
 
-    def _mark(self, item: _Pending, dir_fd: int, taken: Taken) -> _Pending:
+    def _mark(self, item: _Pending, dir_fd: int, taken: DisplacedFile) -> _Pending:
         """Give the temporary, which is durable, the name under which something of the tree may get into it."""
         marked = self._names.exchanged(item.temporary, _after(item.change), taken)
         os.rename(item.temporary, marked, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
@@ -350,13 +350,13 @@ class Batch:
     def _drop(self, item: _Pending) -> None:
         """Remove a temporary that could not be put in place, if it still is what was written."""
         try:
-            dir_fd, _ = self._root.place(item.change.path)
+            dir_fd, _ = self._root.locate(item.change.path)
             if _unchanged(dir_fd, item.temporary, item.written):
                 os.unlink(item.temporary, dir_fd=dir_fd)
         except (HoldfastError, OSError):
             return
 
-    def _place_stages(self) -> Iterator[Placed]:
+    def _place_stages(self) -> Iterator[PlacedPath]:
         failed: dict[bytes, str] = {}
         moved: set[bytes] = set()
         for path, stage in list(self._stages.items()):
@@ -365,19 +365,19 @@ class Batch:
         for change, seen in self._staged:
             reason = _covering(failed, change.path)
             if reason is not None:
-                yield Placed(change, reason, None)
+                yield PlacedPath(change, reason, None)
             elif change.path in moved:
                 yield self._moved(change, seen)
             else:
-                yield Placed(change, None, seen)
+                yield PlacedPath(change, None, seen)
         self._staged = []
 
-    def _moved(self, change: Change, written: Signature) -> Placed:
+    def _moved(self, change: Change, written: Signature) -> PlacedPath:
         try:
-            seen = _unchanged(*self._root.place(change.path), written)
+            seen = _unchanged(*self._root.locate(change.path), written)
         except (HoldfastError, OSError) as error:
-            return Placed(change, reason_for(error, change.path), None)
-        return Placed(change, None, seen)
+            return PlacedPath(change, reason_for(error, change.path), None)
+        return PlacedPath(change, None, seen)
 
     def _place_stage(self, path: bytes, stage: bytes, failed: dict[bytes, str], moved: set[bytes]) -> None:
         """Rename a temporary directory to ``path``. If another process has made that meanwhile, move in what has no
@@ -390,7 +390,7 @@ class Batch:
         while todo:
             source, target = todo.pop()
             try:
-                old, new = self._root.place(source), self._root.place(target)
+                old, new = self._root.locate(source), self._root.locate(target)
                 is_directory = stat.S_ISDIR(self._root.lstat(source).st_mode)
                 if exclusive_rename.move_if_absent(old.dir_fd, old.name, new.dir_fd, new.name, flags=self._flags):
                     self._root.forget(source)

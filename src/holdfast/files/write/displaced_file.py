@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.files.write.rooted_access import open_regular
 from holdfast.model.content import CHUNK_BYTES
 from holdfast.model.entries import file_entry, symlink_entry
@@ -27,7 +27,7 @@ IN_USE = "a program has it open for writing"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """What tells that a name still holds the same, unchanged file, link or directory. A rename leaves it as it is."""
 
     inode: int
@@ -36,30 +36,30 @@ class Identity(NamedTuple):
     mtime_ns: int
 
 
-def identity(info: os.stat_result) -> Identity:
+def identity_of(info: os.stat_result) -> FileIdentity:
     """The identity of what ``info`` describes."""
-    return Identity(info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns)
+    return FileIdentity(info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns)
 
 
-class Taken:
+class DisplacedFile:
     """A file or link that is to be replaced or removed."""
 
     __slots__ = ("certain", "doubtful", "entry", "expected")
 
-    def __init__(self, expected: Identity, entry: Entry, *, doubtful: bool) -> None:
-        """``doubtful``: it may have changed without another `Identity` since it was found to be ``entry``."""
+    def __init__(self, expected: FileIdentity, entry: Entry, *, doubtful: bool) -> None:
+        """``doubtful``: it may have changed without another `FileIdentity` since it was found to be ``entry``."""
         self.expected = expected
         self.entry = entry
         self.doubtful = doubtful
         self.certain = False
         """True once the kernel has said that no process can write to it."""
 
-    def problem(self, dir_fd: int, name: bytes, *, stays: bool = False) -> str | None:
+    def reason_to_keep(self, dir_fd: int, name: bytes, *, stays: bool = False) -> str | None:
         """Why the file that is called ``name`` now must not be lost; None if a checkpoint holds all of it. ``stays``:
         it is not removed but written over, and so are its other names. Raises `OSError`.
         """
         info = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        if identity(info) != self.expected:
+        if identity_of(info) != self.expected:
             return CHANGED
         if not stat.S_ISREG(info.st_mode):
             self.certain = True  # a link never gets another target
@@ -72,9 +72,9 @@ class Taken:
             return None
         try:
             writer = writer_of(fd)
-            if writer is Writer.SOME:
+            if writer is WriterStatus.SOME:
                 return IN_USE
-            self.certain = writer is Writer.NONE
+            self.certain = writer is WriterStatus.NONE
             return CHANGED if self.doubtful and _hash_of(fd) != self.entry.hash else None
         finally:
             os.close(fd)
@@ -90,7 +90,7 @@ def read_entry(dir_fd: int, name: bytes, info: os.stat_result) -> Entry | None:
         return None
     try:
         content, after = _hash_of(fd), os.fstat(fd)
-        if identity(after) != identity(info) or after.st_ctime_ns != info.st_ctime_ns:
+        if identity_of(after) != identity_of(info) or after.st_ctime_ns != info.st_ctime_ns:
             return None
         return file_entry(content, info.st_size, info.st_mode)
     finally:

@@ -39,7 +39,7 @@ class Owner(NamedTuple):
                 return
             ours = stat.S_ISLNK(info.st_mode) and info.st_nlink == 1 and info.st_uid == os.geteuid()
             if not ours or os.readlink(b"", dir_fd=fd) != target:
-                raise PermissionError(errno.EPERM, "somebody else has put another file in its place")
+                raise PermissionError(errno.EPERM, "another process has put another file in its place")
             syscalls.chown_opened(fd, self.uid, self.gid)
         finally:
             os.close(fd)
@@ -53,7 +53,7 @@ class Owner(NamedTuple):
         if (info.st_uid, info.st_gid) == self:
             return
         if info.st_uid != os.geteuid() or os.listdir(fd):
-            raise PermissionError(errno.EPERM, "somebody else has put another directory in its place")
+            raise PermissionError(errno.EPERM, "another process has put another directory in its place")
         os.fchown(fd, self.uid, self.gid)
 
 
@@ -72,7 +72,7 @@ def owner_for(
     return Owner(info.st_uid if uid is None else uid, info.st_gid if gid is None else gid)
 
 
-def inherited(above: os.stat_result) -> int:
+def inherited_mode(above: os.stat_result) -> int:
     """The permissions for a directory that is made in the directory ``above``, where no others are known. No user may
     do more in it than in that; below a sticky one, where all users may make files, only its owner may.
     """
@@ -83,13 +83,13 @@ def make_directories(path: bytes, *, uid: int | None = None, gid: int | None = N
     """Make the directory ``path`` and what is missing above it; one that is there stays as it is.
 
     Each belongs to ``uid`` and ``gid``, by default to the owner of the directory above it: never by accident to root.
-    Its permissions are those that are `inherited`, less what the umask takes. Raises `OSError`.
+    Its permissions are those that are `inherited_mode`, less what the umask takes. Raises `OSError`.
     """
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
     make_directories(above)
-    os.mkdir(path, inherited(os.stat(above)))
+    os.mkdir(path, inherited_mode(os.stat(above)))
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         above_fd = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 
-from holdfast.files.write.ownership import inherited
+from holdfast.files.write.ownership import inherited_mode
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
     from types import TracebackType
 
-    from holdfast.files.ignore.reserved_paths import Reserved
+    from holdfast.files.ignore.reserved_paths import ReservedPaths
     from holdfast.files.write.directory_modes import DirectoryModes
     from holdfast.files.write.ownership import Owner
 
@@ -39,7 +39,7 @@ _SHARE = 8
 _TRIES = 16
 
 
-class Place(NamedTuple):
+class EntryLocation(NamedTuple):
     """Where a path is: the descriptor of its directory, borrowed from the `Root`, and the name in it."""
 
     dir_fd: int
@@ -61,7 +61,7 @@ class Root:
         path: bytes | str | int,
         *,
         beneath: bool | None = None,
-        reserved: Reserved | None = None,
+        reserved: ReservedPaths | None = None,
         modes: DirectoryModes | None = None,
     ) -> None:
         """Open the directory ``path`` (links in the path of the root itself are followed), or take over a descriptor.
@@ -139,7 +139,7 @@ class Root:
             self._reserved.check(path)
         return path
 
-    def _check_way(self, path: bytes, fd: int, reserved: Reserved) -> None:
+    def _check_way(self, path: bytes, fd: int, reserved: ReservedPaths) -> None:
         """Raise `RefusedError` if the directory ``path``, open as ``fd``, is reserved or lies in one that is."""
         above: list[bytes] = []
         at = path
@@ -182,7 +182,7 @@ class Root:
         """Make the directory ``path``, whose parent exists; no error if it exists already.
 
         It gets the permissions that are remembered of the directory ``stands_for`` (default: ``path``), or those that
-        are `inherited`. If that is one of `opened`, its owner may write to it.
+        are `inherited_mode`. If that is one of `opened`, its owner may write to it.
         """
         parent, _, name = path.rpartition(b"/")
         place = path if stands_for is None else stands_for
@@ -194,7 +194,7 @@ class Root:
             mode |= stat.S_IRWXU  # something is to be written into it
         parent_fd = self.directory(parent)
         try:
-            wanted = inherited(os.fstat(parent_fd)) if mode is None else mode
+            wanted = inherited_mode(os.fstat(parent_fd)) if mode is None else mode
             os.mkdir(name, wanted, dir_fd=parent_fd)
             fd = os.open(name, _DIRECTORY, dir_fd=parent_fd)
             try:
@@ -214,15 +214,15 @@ class Root:
         except OSError as error:
             raise _translated(error, path) from error
 
-    def place(self, path: bytes) -> Place:
+    def locate(self, path: bytes) -> EntryLocation:
         """The directory of ``path`` and its name there; the path itself need not exist."""
         self.check(path)
         parent, _, name = path.rpartition(b"/")
-        return Place(self.directory(parent), name)
+        return EntryLocation(self.directory(parent), name)
 
     def lstat(self, path: bytes) -> os.stat_result:
         """The metadata of the file, link or directory at ``path``."""
-        dir_fd, name = self.place(path)
+        dir_fd, name = self.locate(path)
         try:
             return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         except OSError as error:
@@ -230,7 +230,7 @@ class Root:
 
     def readlink(self, path: bytes) -> bytes:
         """The target of the link at ``path``; `RefusedError` if it is no link."""
-        dir_fd, name = self.place(path)
+        dir_fd, name = self.locate(path)
         try:
             return os.readlink(name, dir_fd=dir_fd)
         except OSError as error:
@@ -243,7 +243,7 @@ class Root:
 
         Raises `RefusedError` for anything else than a regular file. Never blocks on a fifo, and never opens a device.
         """
-        dir_fd, name = self.place(path)
+        dir_fd, name = self.locate(path)
         try:
             fd = open_regular(dir_fd, name)
         except OSError as error:
@@ -278,7 +278,7 @@ class Root:
 
     def unlink(self, path: bytes) -> None:
         """Remove the file or link at ``path``."""
-        dir_fd, name = self.place(path)
+        dir_fd, name = self.locate(path)
         try:
             os.unlink(name, dir_fd=dir_fd)
         except OSError as error:
@@ -286,7 +286,7 @@ class Root:
 
     def rmdir(self, path: bytes) -> bool:
         """Remove the directory at ``path`` if it is empty; False if it is not. Forgets its descriptor."""
-        dir_fd, name = self.place(path)
+        dir_fd, name = self.locate(path)
         try:
             os.rmdir(name, dir_fd=dir_fd)
         except OSError as error:
@@ -302,7 +302,6 @@ class Root:
         """
         if self.modes is None:
             return
-        from holdfast.files.write._writable_directories import removed_mode
 
         for path in paths:
             try:
@@ -317,7 +316,7 @@ class Root:
         """Rename ``old`` to ``new`` within the tree; `RefusedError` if ``new`` exists: nothing is ever replaced."""
         from holdfast.files.linux.exclusive_rename import move_if_absent
 
-        source, target = self.place(old), self.place(new)
+        source, target = self.locate(old), self.locate(new)
         try:
             if not move_if_absent(source.dir_fd, source.name, target.dir_fd, target.name):
                 raise RefusedError(f"{display(new)} exists already")
@@ -436,3 +435,9 @@ def _has_openat2(fd: int) -> bool:
     except OSError:
         return False  # ENOSYS before Linux 5.6, EPERM or others from a seccomp filter that does not know it
     return True
+
+
+def removed_mode(opened: Mapping[bytes, int], path: bytes, mode: int) -> int:
+    """The mode to remember of the directory ``path``, which is removed: that from before it was opened."""
+    before = opened.get(path)
+    return mode if before is None or stat.S_IMODE(mode) != before | stat.S_IRWXU else before

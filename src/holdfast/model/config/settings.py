@@ -75,7 +75,7 @@ class Watch(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """How checkpoints that nobody asked for by name thin out as they age."""
+    """How checkpoints that were not asked for by name thin out as they age."""
 
     keep_all: float = HOUR
     per_ten_minutes: float = DAY

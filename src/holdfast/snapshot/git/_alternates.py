@@ -22,7 +22,7 @@ _ESCAPED = re.compile(rb"\\([0-3][0-7]{2}|[abfnrtv\"\\])")
 _LETTERS = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
-class Read(Protocol):
+class ReadFile(Protocol):
     """How files of a repository are read."""
 
     def __call__(self, path: bytes, limit: int) -> bytes | None:
@@ -32,7 +32,7 @@ class Read(Protocol):
         ...
 
 
-def behind(store: bytes, *, read: Read) -> list[bytes]:
+def stores_behind(store: bytes, *, read: ReadFile) -> list[bytes]:
     """The directory ``store``, and all that it borrows from, by their real paths: what lies deepest first. Git itself
     follows no more than five in a row, as it would be in a fork of a fork of a fork. Raises `RefusedError`
     (``git_objects``) if they are too many to be followed, and what ``read`` does.
@@ -53,7 +53,7 @@ def alternate(path: bytes, also: bytes = b"") -> bytes:
     return b'"' + shown + b'"'
 
 
-def _follow(objects: bytes, read: Read, found: dict[bytes, None], begun: set[bytes]) -> None:
+def _follow(objects: bytes, read: ReadFile, found: dict[bytes, None], begun: set[bytes]) -> None:
     if objects in begun:
         return
     begun.add(objects)

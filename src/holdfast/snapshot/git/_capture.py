@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.directories.replication import remove_whole
-from holdfast.files.linux.reflink import duplicate
+from holdfast.files.linux.reflink import copy_content
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.snapshot.git._skip_worktree import look_at_all, stands
+from holdfast.snapshot.git._skip_worktree import clear_flags, is_unchanged
 from holdfast.snapshot.git._staged_files import staged
 from holdfast.snapshot.private_directories import make_private
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.snapshot.git._command import Git
-    from holdfast.snapshot.git._read_access import Reach
-    from holdfast.snapshot.git._shadow_repository import Shadow
-    from holdfast.snapshot.git._user_repository import Source
+    from holdfast.snapshot.git._read_access import ReadAccess
+    from holdfast.snapshot.git._shadow_repository import ShadowRepository
+    from holdfast.snapshot.git._user_repository import UserRepository
 
 _LOG = Log(__name__)
 _GITLINK = b"160000"
@@ -40,7 +40,7 @@ _CAPTURED = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
 """A directory is a submodule's; anything else cannot be in a tree of Git."""
 
 
-class Unrun(NamedTuple):
+class SkippedFilters(NamedTuple):
     """The filters that are defined, and not run."""
 
     names: frozenset[str] = frozenset()
@@ -55,7 +55,7 @@ class CaptureRules(NamedTuple):
     """Also files that are neither tracked nor ignored."""
     partial: bool = False
     """The repository is a partial clone: objects of it may be missing."""
-    unrun: Unrun = Unrun()
+    unrun: SkippedFilters = SkippedFilters()
 
 
 def filters_of(git: Git, paths: Iterable[bytes], *words: str) -> Iterator[tuple[bytes, str]]:
@@ -87,10 +87,10 @@ class Capture:
 
     def __init__(
         self,
-        shadow: Shadow,
-        source: Source,
+        shadow: ShadowRepository,
+        source: UserRepository,
         index: bytes,
-        reach: Reach,
+        reach: ReadAccess,
         rules: CaptureRules,
         *,
         borrows: bytes | None = None,
@@ -160,9 +160,9 @@ class Capture:
         """The file that says what ours stands on where the user's says that nothing need be looked at."""
         return self._index + b".unlooked"
 
-    def _stands(self) -> bool:
+    def _skip_worktree_file(self) -> bool:
         found = _content(self._unlooked(), limit=-1)
-        return found is not None and stands(self._work_tree, found)
+        return found is not None and is_unchanged(self._work_tree, found)
 
     def _seed(self) -> bool:
         """Begin with the user's index, unless ours has begun with what that still is, and with files there, and not
@@ -177,7 +177,7 @@ class Capture:
             identity = b"%d %d %d %d\n" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
             if not found.st_size:
                 identity = b"none\n"
-            if os.path.lexists(self._index) and _content(self._begun()) == identity and self._stands():
+            if os.path.lexists(self._index) and _content(self._begun()) == identity and self._skip_worktree_file():
                 return True
             self.forget()
             make_private(os.path.dirname(self._index))
@@ -195,7 +195,7 @@ class Capture:
         """Copy the user's index, and its time with it: what changed in the same tick as it was written is looked at."""
         copy = os.open(self._index, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            duplicate(fd, copy)
+            copy_content(fd, copy)
         finally:
             os.close(copy)
         os.utime(self._index, ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -213,7 +213,7 @@ class Capture:
         try:
             copy = os.open(target + b".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                duplicate(fd, copy)
+                copy_content(fd, copy)
             finally:
                 os.close(copy)
         finally:
@@ -238,7 +238,7 @@ class Capture:
         if self._rules.unrun.required:
             self._refuse_required(git.fields("ls-files", "-z"))
         if fresh:
-            found = look_at_all(git, self._work_tree)
+            found = clear_flags(git, self._work_tree)
             with open(self._unlooked(), "wb") as file:
                 file.write(found)
         git("update-index", "-q", "--really-refresh", allowed=(0, 1))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError, UnsupportedError, room_hint
 from holdfast.model.paths import display
-from holdfast.snapshot._external_program import ProgramLimits, execute, said
+from holdfast.snapshot._external_program import ProgramLimits, error_line, execute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -154,19 +154,19 @@ class Git:
         ended = execute([self._program, *words], given, self._directory, limits, stdin=stdin)
         if ended.code not in allowed:
             verb = words[0].decode() if isinstance(words[0], bytes) else words[0]
-            if full := self._full(ended.errors):
+            if full := self._no_room(ended.errors):
                 raise StorageError(
                     f"git {verb} failed: {display(self._writes_to)}: {full.strerror}",
                     hint=room_hint(full),
                     code="git_failed",
                 ) from full
-            why = said(ended.errors, ("fatal:", "error:"))
+            why = error_line(ended.errors, ("fatal:", "error:"))
             if quoting := _QUOTING.search(why):
                 why = f"{why[: quoting.start()]}a file that it reads is not what it should be"
             raise StorageError(f"git {verb} failed ({ended.code}): {why}", code="git_failed")
         return ended.out
 
-    def _full(self, errors: str) -> OSError | None:
+    def _no_room(self, errors: str) -> OSError | None:
         """That there was no room, if it was that; Git does not always say so."""
         for number in (errno.ENOSPC, errno.EDQUOT):
             if os.strerror(number) in errors:

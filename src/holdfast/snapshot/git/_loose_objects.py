@@ -38,7 +38,7 @@ _OF_LITTLE, _OF_MUCH = (12, 5), (15, 8)
 """The window and the memory of zlib: with what little content can make use of, it takes a third of the time."""
 
 
-class Packed(NamedTuple):
+class PreparedPack(NamedTuple):
     """A pack that is not written yet."""
 
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ class Packed(NamedTuple):
     checksum: bytes
 
 
-def packed(objects: Iterable[tuple[str, bytes]]) -> Iterator[Packed]:
+def packed(objects: Iterable[tuple[str, bytes]]) -> Iterator[PreparedPack]:
     """Packs of objects, each given by its name, in hexadecimal digits, and what its file holds; those that are left are
     in none. All names are of one length.
     """
@@ -103,10 +103,10 @@ def _entry(name: str, data: bytes) -> bytes | None:
     return b"".join((written, squeezing.compress(memoryview(text)[len(head) + 1 :]), squeezing.flush()))
 
 
-def _closed(names: list[str], pieces: list[bytes]) -> Packed:
+def _closed(names: list[str], pieces: list[bytes]) -> PreparedPack:
     content = b"".join([struct.pack(">4sII", b"PACK", 2, len(pieces)), *pieces])
     checksum = _DIGESTS[len(names[0])](content).digest()
-    return Packed(tuple(names), content + checksum, checksum.hex().encode())
+    return PreparedPack(tuple(names), content + checksum, checksum.hex().encode())
 
 
 def is_made_here(name: bytes) -> bool:
@@ -123,7 +123,7 @@ def names_in(index: bytes, digits: int) -> set[str]:
         if head[:8] != b"\xfftOc\0\0\0\2" or len(head) < 8 + 256 * 4:
             raise StorageError(f"{os.fsdecode(index)} is no index of a pack", code="git_failed")
         size, count = digits // 2, int.from_bytes(head[-4:], "big")
-        # (Each object has a checksum and a place beside its name; whoever wrote the file may have claimed any number.)
+        # (Each object has a checksum and a place beside its name; the file may claim any number.)
         if os.fstat(file.fileno()).st_size < len(head) + count * (size + 8) + 2 * size:
             raise StorageError(f"{os.fsdecode(index)} names more objects than it has room for", code="git_failed")
         names = file.read(count * size)

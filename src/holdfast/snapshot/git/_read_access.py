@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display, under
-from holdfast.snapshot.git._alternates import behind
+from holdfast.snapshot.git._alternates import stores_behind
 from holdfast.snapshot.git._user_repository import links_below
 from holdfast.snapshot.git.fork_objects import lent_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.snapshot.git._user_repository import Source
-    from holdfast.snapshot.provider_context import Place
+    from holdfast.snapshot.git._user_repository import UserRepository
+    from holdfast.snapshot.provider_context import ProviderContext
 
 _NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG, errno.ENODEV))
 _PIECE = 1 << 20
@@ -33,17 +33,17 @@ _READ_OF_A_REPOSITORY = (
 )
 
 
-class Reach:
+class ReadAccess:
     """What the forks of one workspace may show: all but what is Holdfast's own, or hidden from runs."""
 
-    def __init__(self, place: Place, hidden: Sequence[bytes], fork: bytes = b"") -> None:
+    def __init__(self, context: ProviderContext, hidden: Sequence[bytes], fork: bytes = b"") -> None:
         """``hidden``: the directories that are hidden from runs. ``fork``: the work tree that is read, if it is a fork
         of this session's, which may see what was lent to it.
         """
-        self._open = [place.root, *lent_to(place.root), *lent_to(fork)]
-        self._closed = (place.state, *place.own, *hidden)
+        self._open = [context.root, *lent_to(context.root), *lent_to(fork)]
+        self._closed = (context.state, *context.own, *hidden)
 
-    def refuse_hidden(self, source: Source) -> list[bytes]:
+    def refuse_hidden(self, source: UserRepository) -> list[bytes]:
         """Refuse to read a repository that is, or parts of which lead to, where its runs may not look: a fork would
         show it, and Git itself follows what is borrowed from. Return what `stores` does. Raises `RefusedError`
         (``git_hidden``).
@@ -64,11 +64,11 @@ class Reach:
                 raise _hidden(path, real)
         return self.stores(source)
 
-    def stores(self, source: Source) -> list[bytes]:
+    def stores(self, source: UserRepository) -> list[bytes]:
         """The directories of objects that are read: the repository's own, last, with what that borrows from. Raises
         `RefusedError` (``git_hidden``, ``git_objects``).
         """
-        found = behind(objects := os.path.join(source.common, b"objects"), read=self.content)
+        found = stores_behind(objects := os.path.join(source.common, b"objects"), read=self.content)
         for store in found:
             if not self._may_read(store):
                 where = objects if store == found[-1] else os.path.join(objects, b"info/alternates")
@@ -109,8 +109,8 @@ class Reach:
             return bytes(found)
 
     def _may_read(self, real: bytes) -> bool:
-        """Whoever works in the repository decides what it leads to, and may work where that cannot be seen: what is
-        Holdfast's own is read only by forks that it has given it to, and what is hidden from runs by nobody.
+        """A process that works in the repository decides what it leads to, and may work where that cannot be seen: what
+        is Holdfast's own is read only by forks that it has given it to, and what is hidden from runs by none.
         """
         if any(under(real, os.path.realpath(path)) for path in self._open):
             return True

@@ -22,7 +22,7 @@ from holdfast.snapshot.private_directories import make_private
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from holdfast.snapshot.git._user_repository import LocalSettings
+    from holdfast.snapshot.git._user_repository import RepositorySettings
 
 
 def shadow_name(object_format: str) -> str:
@@ -30,7 +30,7 @@ def shadow_name(object_format: str) -> str:
     return f"shadow-{object_format}.git"
 
 
-class Shadow:
+class ShadowRepository:
     """The shadow at a path; `prepare` makes it, and makes it follow the user's repository."""
 
     def __init__(self, path: bytes) -> None:
@@ -66,7 +66,9 @@ class Shadow:
         """Whether there is one."""
         return os.path.isdir(self.path)
 
-    def prepare(self, settings: LocalSettings, stores: Sequence[bytes], *, kept: bytes, trust_filters: bool) -> None:
+    def prepare(
+        self, settings: RepositorySettings, stores: Sequence[bytes], *, kept: bytes, trust_filters: bool
+    ) -> None:
         """Have a shadow that borrows from the directories ``stores``, all that the user's repository has objects in,
         and from what is ``kept`` for forks if there is any, and captures files as that repository does. The shared
         lock is held: it is there whole or not at all. Raises `StorageError`, `OSError`.
@@ -156,7 +158,7 @@ class _OwnObjects:
         return name in self._packed
 
 
-def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
+def _config_text(settings: RepositorySettings, *, trust_filters: bool) -> bytes:
     """The shadow's configuration, for the same settings always the same."""
     values = {
         "extensions.worktreeconfig": "true",
@@ -167,14 +169,14 @@ def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
 
 
 def own_config_text(
-    settings: LocalSettings, more: Mapping[str, str] = MappingProxyType({}), *, trust_filters: bool
+    settings: RepositorySettings, more: Mapping[str, str] = MappingProxyType({}), *, trust_filters: bool
 ) -> bytes:
     """The configuration of a repository that captures and writes out files as the shadow does, with ``more`` in it."""
     values = {"core.bare": "false", **more} | _content_values(settings, trust_filters=trust_filters)
     return _text(settings.included, values)
 
 
-def _content_values(settings: LocalSettings, *, trust_filters: bool) -> dict[str, str]:
+def _content_values(settings: RepositorySettings, *, trust_filters: bool) -> dict[str, str]:
     values: dict[str, str] = {
         "core.repositoryformatversion": "1",
         "gc.auto": "0",
@@ -214,7 +216,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def same_sparsity(own: bytes, settings: LocalSettings) -> None:
+def same_sparsity(own: bytes, settings: RepositorySettings) -> None:
     """Have the work tree whose Git directory is ``own`` hold the files that the user's sparse checkout does. Raises
     `OSError`.
     """

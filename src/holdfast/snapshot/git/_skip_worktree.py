@@ -23,10 +23,10 @@ _AS_THE_INDEX_SAYS = ("-c", "sparse.expectFilesOutsideOfPatterns=true")
 """Git itself takes ``skip-worktree`` for off where a file is there, in a sparse checkout, and would not list it."""
 
 
-def look_at_all(git: Git, work_tree: bytes) -> bytes:
+def clear_flags(git: Git, work_tree: bytes) -> bytes:
     """Have ``git``'s index, which is ours, say of nothing in ``work_tree`` that it need not be looked at. Returns what
-    that stands on, for `stands`: its length goes with the places where the tree ends, and not with the files behind.
-    Raises `StorageError`.
+    that stands on, for `is_unchanged`: its length goes with the places where the tree ends, and not with the files
+    behind. Raises `StorageError`.
     """
     assumed: list[bytes] = []
     skipped: list[bytes] = []
@@ -46,8 +46,8 @@ def look_at_all(git: Git, work_tree: bytes) -> bytes:
     return b"".join(kind + path + b"\0" for path, kind in sorted(found.items()))
 
 
-def stands(work_tree: bytes, found: bytes) -> bool:
-    """Whether all that `look_at_all` found is there, and all that it did not is not."""
+def is_unchanged(work_tree: bytes, found: bytes) -> bool:
+    """Whether all that `clear_flags` found is there, and all that it did not is not."""
     return all(_kind(os.path.join(work_tree, each[1:])) == each[:1] for each in found.split(b"\0")[:-1])
 
 

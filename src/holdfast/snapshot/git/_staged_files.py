@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.directories.replication import remove_whole
-from holdfast.files.linux.reflink import duplicate
+from holdfast.files.linux.reflink import copy_content
 from holdfast.files.write.rooted_access import Root
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.paths import display
@@ -85,7 +85,7 @@ def _copy_file(root: Root, path: bytes, target: bytes) -> None:
         with suppress(*_TAKEN):
             copy = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             try:
-                duplicate(fd, copy)
+                copy_content(fd, copy)
             finally:
                 os.close(copy)
     finally:

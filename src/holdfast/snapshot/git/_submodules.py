@@ -1,8 +1,8 @@
 """Submodules in a fork: each a repository of its own, as the fork itself is, at the commit that the fork has of it.
 
-Where a submodule's repository lies is said by files that anybody may have written. What is in the workspace, or belongs
-to the repository around it as Git itself lays it out, is taken; all else is left, and its files are plain files.
-Sources: gitsubmodules(7), gitmodules(5), gitrepository-layout(5).
+Where a submodule's repository lies is said by files that any process may have written. What is in the workspace, or
+belongs to the repository around it as Git itself lays it out, is taken; all else is left, and its files are plain
+files. Sources: gitsubmodules(7), gitmodules(5), gitrepository-layout(5).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from holdfast.model.paths import display, under
 from holdfast.snapshot.git._capture import filter_refused, filters_of
 from holdfast.snapshot.git._command import Git
 from holdfast.snapshot.git._shadow_repository import config_section, filters_run_by
-from holdfast.snapshot.git._user_repository import Source, head_of
+from holdfast.snapshot.git._user_repository import UserRepository, head_of
 from holdfast.snapshot.git._work_tree_repository import git_directory, make_inner_repository, renew_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from holdfast.snapshot.git._user_repository import LocalSettings
+    from holdfast.snapshot.git._user_repository import RepositorySettings
 
 _LOG = Log(__name__)
 MOST = 500
@@ -38,24 +38,24 @@ _MOST_NAMES = 1 << 20
 _MODULES = b"modules"
 
 
-class Lender(Protocol):
+class ObjectLender(Protocol):
     """What keeps the objects and knows the refs of the user's repositories."""
 
-    def __call__(self, source: Source, most_bytes: int) -> tuple[Mapping[str, str], int]:
+    def __call__(self, source: UserRepository, most_bytes: int) -> tuple[Mapping[str, str], int]:
         """Keep all objects of a repository for forks, and return its refs and how many bytes had to be copied for
         that, at most ``most_bytes`` (0: any number). Raises `HoldfastError`, `OSError`.
         """
         ...
 
 
-class _Left(Exception):
+class _SkippedError(Exception):
     """Why a submodule is left: a clause."""
 
 
-class _Around(NamedTuple):
+class _Superproject(NamedTuple):
     """A repository that submodules may be in."""
 
-    theirs: Source
+    theirs: UserRepository
     ours: bytes
     """Its work tree in the fork."""
     own: bytes
@@ -69,8 +69,8 @@ class Submodules:
 
     def __init__(
         self,
-        look: Callable[[Source], LocalSettings],
-        lend: Lender,
+        look: Callable[[UserRepository], RepositorySettings],
+        lend: ObjectLender,
         *,
         kept: bytes,
         object_format: str,
@@ -95,13 +95,13 @@ class Submodules:
         self._left: list[str] = []
         """What is to be said of those that are not."""
 
-    def make(self, work_tree: bytes, source: Source, *, now: bool) -> None:
+    def make(self, work_tree: bytes, source: UserRepository, *, now: bool) -> None:
         """Have each submodule of ``source``, and those in them, that is a repository there be one in ``work_tree``,
         where ``source`` is checked out, as it is ``now`` or was once, and nobody works yet. What cannot be is left as
         an empty directory, and that is logged, for people. Raises `StorageError` where Git fails in ``work_tree``.
         """
         self._now = now
-        left = [_Around(source, work_tree, git_directory(work_tree), b"")]
+        left = [_Superproject(source, work_tree, git_directory(work_tree), b"")]
         while left:
             left += self._all_in(left.pop())
         for text in self._left[:_SHOWN]:
@@ -109,14 +109,14 @@ class Submodules:
         if len(self._left) > _SHOWN:
             _LOG.warning("%d more submodules are no repositories in the fork", len(self._left) - _SHOWN)
 
-    def _all_in(self, around: _Around) -> list[_Around]:
+    def _all_in(self, around: _Superproject) -> list[_Superproject]:
         """Make those of one repository."""
         git = Git(around.ours, git_dir=around.own)
-        made: dict[bytes, _Around] = {}
+        made: dict[bytes, _Superproject] = {}
         for path, commit in _links(git):
             try:
                 found = self._one(around, path, commit)
-            except (_Left, HoldfastError, OSError) as error:
+            except (_SkippedError, HoldfastError, OSError) as error:
                 shown = display(os.path.join(around.inside, path))
                 self._left.append(f"the submodule {shown} is no repository in the fork: {error}")
             else:
@@ -130,7 +130,7 @@ class Submodules:
                         file.write(config_section(f"submodule.{names[path]}.active", "true"))
         return list(made.values())
 
-    def _one(self, around: _Around, path: bytes, commit: str) -> _Around | None:
+    def _one(self, around: _Superproject, path: bytes, commit: str) -> _Superproject | None:
         """Make one; None: it is no repository of the user's either."""
         ours = os.path.join(around.ours, path)
         found = _source(around.theirs, path)
@@ -138,17 +138,17 @@ class Submodules:
             return None
         self._tried += 1
         if self._tried > MOST:
-            raise _Left(f"no more than {MOST:,} are")
+            raise _SkippedError(f"no more than {MOST:,} are")
         own = self._place_of(found, around, ours)
         settings = self._look(found)
         if settings.object_format != self._object_format:
-            raise _Left(f"its objects have names by {settings.object_format}")
+            raise _SkippedError(f"its objects have names by {settings.object_format}")
         if not os.path.isdir(ours) or os.path.islink(ours) or os.listdir(ours):
-            raise _Left("something else is in its place")
+            raise _SkippedError("something else is in its place")
         if self._now and around.inside:  # no commit of the fork's says where that one is
             commit = head_of(found) or commit
         if Git(ours, git_dir=found.own)("cat-file", "-t", commit, allowed=(0, 128)).strip() != b"commit":
-            raise _Left(f"it does not have its commit {commit[:12]} any more")
+            raise _SkippedError(f"it does not have its commit {commit[:12]} any more")
         try:
             remaining = self._most_bytes and max(self._most_bytes - self._copied, 1)
             refs, copied = self._lend(found, remaining)
@@ -170,9 +170,9 @@ class Submodules:
             os.mkdir(ours)
             raise
         self._made.add(own)
-        return _Around(found, ours, own, os.path.join(around.inside, path))
+        return _Superproject(found, ours, own, os.path.join(around.inside, path))
 
-    def _refuse_required(self, ours: bytes, own: bytes, settings: LocalSettings) -> None:
+    def _refuse_required(self, ours: bytes, own: bytes, settings: RepositorySettings) -> None:
         """Refuse files that take a required filter which is not run: Git writes those out as they are."""
         git = Git(ours, git_dir=own, index=os.path.join(own, b"index.looked-at"))
         required = frozenset(() if self._trust_filters else settings.required)
@@ -183,9 +183,9 @@ class Submodules:
                     raise filter_refused(name, path)
             os.unlink(os.path.join(own, b"index.looked-at"))
 
-    def _place_of(self, source: Source, around: _Around, ours: bytes) -> bytes:
-        """Where in the fork what belongs to Git is to lie: where it does in the repository around it. Raises `_Left`
-        if that is not where Git has it.
+    def _place_of(self, source: UserRepository, around: _Superproject, ours: bytes) -> bytes:
+        """Where in the fork what belongs to Git is to lie: where it does in the repository around it. Raises
+        `_SkippedError` if that is not where Git has it.
         """
         assert source.work_tree is not None, "it was found by that"
         if source.own == git_directory(source.work_tree):
@@ -196,9 +196,9 @@ class Submodules:
                 name = os.path.relpath(source.own, modules)
                 own = os.path.join(around.own, _MODULES, name)
                 if name.endswith((b"\n", b"\r")) or not self._is_free(own, os.path.join(around.own, _MODULES)):
-                    raise _Left("its name does not go together with that of another one")
+                    raise _SkippedError("its name does not go together with that of another one")
                 return own
-        raise _Left(f"its repository lies elsewhere, in {display(source.own)}")
+        raise _SkippedError(f"its repository lies elsewhere, in {display(source.own)}")
 
     def _is_free(self, own: bytes, modules: bytes) -> bool:
         """Whether neither the directory nor one that it lies in below ``modules`` is another one's."""
@@ -213,7 +213,7 @@ def renew_indexes(fork: bytes) -> None:
     `StorageError`.
     """
     top = os.path.realpath(fork)
-    left = [Source(top, git_directory(top), git_directory(top))]
+    left = [UserRepository(top, git_directory(top), git_directory(top))]
     while left:
         around = left.pop()
         assert around.work_tree is not None, "those of submodules are found by it"
@@ -221,28 +221,28 @@ def renew_indexes(fork: bytes) -> None:
         for path, _ in _links(Git(around.work_tree, git_dir=around.own)):
             try:
                 found = _source(around, path)
-            except _Left:
+            except _SkippedError:
                 continue
             if found is not None and under(found.own, top):
                 left.append(found)
 
 
-def _source(around: Source, path: bytes) -> Source | None:
-    """The repository that a submodule is, by the user's files; None if it was not initialised. Raises `_Left`."""
+def _source(around: UserRepository, path: bytes) -> UserRepository | None:
+    """A submodule's repository, by the user's files; None if it was not initialised. Raises `_SkippedError`."""
     assert around.work_tree is not None, "a bare repository has no submodules that are"
     place = os.path.join(around.work_tree, path)
     if not os.path.lexists(git_directory(place)):
         return None
     real = os.path.join(os.path.realpath(around.work_tree), path)
     if os.path.realpath(place) != real:
-        raise _Left("a link leads there")
+        raise _SkippedError("a link leads there")
     found = find_repository(real)
     if found is None or found.worktree != real:
-        raise _Left("its .git leads to no repository")
+        raise _SkippedError("its .git leads to no repository")
     own = os.path.realpath(found.own)
     if own != os.path.realpath(found.common):
-        raise _Left("it is a linked work tree")
-    return Source(real, own, own)
+        raise _SkippedError("it is a linked work tree")
+    return UserRepository(real, own, own)
 
 
 def _links(git: Git) -> Iterator[tuple[bytes, str]]:
@@ -252,7 +252,7 @@ def _links(git: Git) -> Iterator[tuple[bytes, str]]:
 
 
 def _names(git: Git) -> dict[bytes, str]:
-    """What the submodules at paths are called: what a commit says, whoever made it. Used in configuration alone."""
+    """What the submodules at paths are called: what a commit says, of any origin. Used in configuration alone."""
     blob = "HEAD:.gitmodules"
     size = git("cat-file", "-s", blob, allowed=(0, 128)).strip()
     if not size.isdigit() or int(size) > _MOST_NAMES:

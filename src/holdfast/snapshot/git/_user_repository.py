@@ -24,7 +24,7 @@ from holdfast.snapshot.git._command import QUICK_SECONDS, Git
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from holdfast.snapshot.git._alternates import Read
+    from holdfast.snapshot.git._alternates import ReadFile
 
 _UNDER_WAY = (
     (b"rebase-merge", "a rebase", "git rebase --continue or --abort"),
@@ -61,7 +61,7 @@ _FILE_KEYS = ("excludesfile", "attributesfile")
 _FILTER_KEYS = ("clean", "smudge", "process", "required")
 
 
-class Source(NamedTuple):
+class UserRepository(NamedTuple):
     """A work tree of Git, and where Git keeps what belongs to it."""
 
     work_tree: bytes | None
@@ -74,7 +74,7 @@ class Source(NamedTuple):
     """Where in the work tree the workspace is."""
 
 
-class LocalSettings(NamedTuple):
+class RepositorySettings(NamedTuple):
     """What a repository says, beside its tree, that concerns content. All of it is untrusted."""
 
     core: Mapping[str, str]
@@ -106,19 +106,19 @@ class LocalSettings(NamedTuple):
         return sorted({key.partition(".")[2].rpartition(".")[0] for key in self.filters})
 
 
-def find_source(root: bytes) -> Source | None:
+def find_user_repository(root: bytes) -> UserRepository | None:
     """The repository that the directory ``root`` lies in, or is (a bare one); None if there is none."""
     if all(os.path.lexists(os.path.join(root, name)) for name in (b"HEAD", b"objects", b"refs", b"config")):
-        return Source(None, root, root)
+        return UserRepository(None, root, root)
     found = find_repository(root)
     if found is None:
         return None
     inside = os.path.relpath(root, found.worktree)
     own, common = os.path.realpath(found.own), os.path.realpath(found.common)
-    return Source(found.worktree, own, common, b"" if inside == b"." else inside)
+    return UserRepository(found.worktree, own, common, b"" if inside == b"." else inside)
 
 
-def refuse_unfinished(source: Source) -> None:
+def refuse_unfinished(source: UserRepository) -> None:
     """Raise `RefusedError` with the code ``git_operation`` if an operation of Git is under way in the work tree."""
     for name, what, how in _UNDER_WAY:
         if os.path.lexists(os.path.join(source.own, name)):
@@ -130,7 +130,7 @@ def refuse_unfinished(source: Source) -> None:
             )
 
 
-def refuse_pipes(source: Source, stores: Iterable[bytes], directory: bytes) -> None:
+def refuse_pipes(source: UserRepository, stores: Iterable[bytes], directory: bytes) -> None:
     """Raise `RefusedError` (``git_pipe``) if there is a pipe that Git would read, and wait for a writer: in the
     repository, in its ``stores`` of objects, or included by its configuration, which Git parses in ``directory``.
     """
@@ -181,7 +181,7 @@ def links_below(directory: bytes) -> Iterator[bytes]:
     return (path for path in _below(directory) if os.path.islink(path))
 
 
-def head_of(source: Source) -> str:
+def head_of(source: UserRepository) -> str:
     """The name of the commit that HEAD is; empty if there is none yet. Reads no object. Raises `StorageError`."""
     git = Git(source.own, git_dir=source.own, seconds=QUICK_SECONDS)
     found = git("rev-parse", "--verify", "--quiet", "HEAD", allowed=(0, 1)).decode("ascii", "replace").strip()
@@ -240,7 +240,7 @@ def _link_to_pin(common: bytes, session: str, base: str) -> bytes:
     return b""
 
 
-def read_settings(source: Source, directory: bytes, read: Read) -> LocalSettings:
+def read_settings(source: UserRepository, directory: bytes, read: ReadFile) -> RepositorySettings:
     """What the repository's own files say; ``read`` reads them, and Git parses its configuration, in ``directory``.
     What that includes is not read. Raises `StorageError` if it is no configuration, and what ``read`` does.
     """
@@ -252,7 +252,7 @@ def read_settings(source: Source, directory: bytes, read: Read) -> LocalSettings
         path = os.path.expanduser(listed.get(f"core.{key}", ""))
         if os.path.isabs(path) and os.path.isfile(path):
             core[key] = path
-    return LocalSettings(
+    return RepositorySettings(
         core=core,
         filters={
             key: value
@@ -271,7 +271,7 @@ def read_settings(source: Source, directory: bytes, read: Read) -> LocalSettings
     )
 
 
-def included_for(source: Source, directory: bytes) -> list[str]:
+def included_for(source: UserRepository, directory: bytes) -> list[str]:
     """The files that the user's own configuration includes because it is this repository (``includeIf``), and nowhere
     else, in the order in which each is to be included. Raises `StorageError`.
     """
@@ -304,7 +304,7 @@ def _path_of(origin: bytes) -> str:
     return os.fsdecode(origin.removeprefix(b"file:"))
 
 
-def _listed(path: bytes, directory: bytes, read: Read) -> dict[str, str]:
+def _listed(path: bytes, directory: bytes, read: ReadFile) -> dict[str, str]:
     """Every key of a configuration file with its last value; a key alone is true."""
     text = read(path, _MAX_CONFIG + 1) or b""
     if len(text) > _MAX_CONFIG:

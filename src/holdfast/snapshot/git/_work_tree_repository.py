@@ -17,8 +17,8 @@ from holdfast.snapshot.git._shadow_repository import own_config_text, same_spars
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.snapshot.git._shadow_repository import Shadow
-    from holdfast.snapshot.git._user_repository import LocalSettings
+    from holdfast.snapshot.git._shadow_repository import ShadowRepository
+    from holdfast.snapshot.git._user_repository import RepositorySettings
 
 
 def git_directory(work_tree: bytes) -> bytes:
@@ -28,8 +28,8 @@ def git_directory(work_tree: bytes) -> bytes:
 
 def make_repository(
     work_tree: bytes,
-    shadow: Shadow,
-    settings: LocalSettings,
+    shadow: ShadowRepository,
+    settings: RepositorySettings,
     *,
     commit: str,
     base: str,
@@ -44,7 +44,7 @@ def make_repository(
     own = git_directory(work_tree)
     os.mkdir(work_tree, 0o700)
     _furnish(own, settings, kept, own_config_text(settings, trust_filters=trust_filters))
-    if not settings.partial:  # (of which nobody could tell what is missing, so that all of the shadow's is kept)
+    if not settings.partial:  # (of which it cannot be told what is missing, so that all of the shadow's is kept)
         pack = os.path.join(own, b"objects/pack/pack")
         wanted = f"{commit}\n" + (f"^{base}\n" if base else "")
         shadow.git()("pack-objects", "--quiet", "--revs", "--non-empty", pack, stdin=wanted.encode())
@@ -54,7 +54,7 @@ def make_repository(
 def make_inner_repository(
     work_tree: bytes,
     own: bytes,
-    settings: LocalSettings,
+    settings: RepositorySettings,
     *,
     commit: str,
     kept: bytes,
@@ -76,7 +76,7 @@ def make_inner_repository(
     _begin_at(Git(work_tree, git_dir=own), own, commit, refs)
 
 
-def _furnish(own: bytes, settings: LocalSettings, kept: bytes, configuration: bytes) -> None:
+def _furnish(own: bytes, settings: RepositorySettings, kept: bytes, configuration: bytes) -> None:
     """Make ``own`` the directory of a repository of nothing, which takes in and writes out files as the one with these
     ``settings`` does.
     """

@@ -6,12 +6,12 @@ nothing is taken while a fork is there; so what Git in a fork has once found, it
 
 A file shares its blocks with the user's, where the file system can do that, and else is a copy; what is loose and much
 gets into packs (`loose`). One that is in such a store already, of a fork that is forked, is the same file by a second
-name, if it can have one. **Never is it one of the user's**: a file of two names is one file. Whoever may write where it
-has the one, as what runs in the workspace or in a fork may, would change what is read by the other, and Git compares
-nothing in a pack with its name; Git in a fork renews the time of packs that it comes upon; and to give a name, and to
-take it away, changes the time by which undo tells whether anybody has edited what a step has left.
-No file is ever changed, by Git neither; what has a name here is not made again.
-Sources: gitrepository-layout(5), gitformat-pack(5), gitformat-commit-graph(5).
+name, if it can have one. **Never is it one of the user's**: a file of two names is one file. A process that may write
+where it has the one, as what runs in the workspace or in a fork may, would change what is read by the other, and Git
+compares nothing in a pack with its name; Git in a fork renews the time of packs that it comes upon; and to give a name,
+and to take it away, changes the time by which undo tells whether another process has edited what a step has left. No
+file is ever changed, by Git neither; what has a name here is not made again. Sources: gitrepository-layout(5),
+gitformat-pack(5), gitformat-commit-graph(5).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.directories.replication import remove_whole
 from holdfast.files.linux import syscalls
-from holdfast.files.linux.reflink import duplicate, share_blocks
+from holdfast.files.linux.reflink import copy_content, share_blocks
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import size
@@ -67,7 +67,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-class _Thing(NamedTuple):
+class _ObjectFiles(NamedTuple):
     """What is taken whole or not at all: a pack with its index, a loose object, a piece of a graph of commits."""
 
     store: bytes
@@ -75,14 +75,14 @@ class _Thing(NamedTuple):
     """Of its files, relative to the store, in the order in which they are made."""
 
 
-def kept_name(shadow: str) -> bytes:
+def directory_name(shadow: str) -> bytes:
     """What the store is called, in the provider's directory, that belongs to the shadow of that name."""
     return b"kept-" + shadow.removeprefix("shadow-").removesuffix(".git").encode()
 
 
 def lent_to(directory: bytes) -> tuple[bytes, ...]:
     """What is a fork's own, where ``directory`` is a fork or lies in one: its work tree, and the stores that it borrows
-    from. Tells by the path alone: whoever asks knows that it lies where nobody else makes directories.
+    from. Tells by the path alone: the caller knows that it lies where only Holdfast makes directories.
     """
     at = directory
     while at not in (b"/", b""):
@@ -94,8 +94,8 @@ def lent_to(directory: bytes) -> tuple[bytes, ...]:
     return ()
 
 
-class Kept:
-    """The store at a path. Whoever changes it holds what the sessions of the workspace share."""
+class ForkObjects:
+    """The store at a path. Its user holds what the sessions of the workspace share."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -110,21 +110,21 @@ class Kept:
         changing; `OSError`. What was made until then stays.
         """
         make_private(self.path)
-        return _Taking(self.path, stores, own, most_bytes).run()
+        return _Transfer(self.path, stores, own, most_bytes).run()
 
     def take_graphs(self, stores: Sequence[bytes], git: Git) -> None:
         """Have the graphs of commits that are in ``stores``, and name none but what ``git``, which borrows from here
         alone, can find: they make much of what Git does in long histories quick. Raises `OSError`, `StorageError`.
         """
-        _Taking(self.path, stores, (), 0).graphs(git)
+        _Transfer(self.path, stores, (), 0).graphs(git)
 
     def remove(self) -> None:
         """Remove it, whole or not. Cut short, `take` completes it again. Raises `OSError`."""
         remove_whole(self.path)
 
 
-class _Taking:
-    """See `Kept.take`."""
+class _Transfer:
+    """See `ForkObjects.take`."""
 
     def __init__(self, path: bytes, stores: Sequence[bytes], own: Sequence[bytes], most_bytes: int) -> None:
         self._path = path
@@ -136,7 +136,7 @@ class _Taking:
         self._most_bytes = most_bytes
         self._shares = True
         """Until a file system has said that it cannot."""
-        self._ahead: list[_Thing] = []
+        self._ahead: list[_ObjectFiles] = []
         """What is missing, and would have to be copied where nothing else can be done."""
         self._may_copy = False
         self._coming: list[tuple[bytes, bytes]] = []
@@ -151,9 +151,9 @@ class _Taking:
         make_private(coming)
 
     def run(self) -> int:
-        """See `Kept.take`."""
-        # Whoever packs objects anew, and removes what they were in, has made the new file before: what is looked for
-        # again until there is nothing that is not here has missed no object that is still there.
+        """See `ForkObjects.take`."""
+        # A process that packs objects anew, and removes what they were in, has made the new file before: what is looked
+        # for again until there is nothing that is not here has missed no object that is still there.
         for _ in range(_MOST_LOOKS):
             self._ahead = self._all_missing()
             if not self._ahead:
@@ -173,10 +173,10 @@ class _Taking:
                 os.fsync(fd)
         return self._copied
 
-    def _all_missing(self) -> list[_Thing]:
+    def _all_missing(self) -> list[_ObjectFiles]:
         return [thing for store in self._stores for thing in self._missing(store)]
 
-    def _missing(self, store: bytes) -> Iterator[_Thing]:
+    def _missing(self, store: bytes) -> Iterator[_ObjectFiles]:
         """What is in a directory of objects, and not here: packs first, as what is loose gets into them."""
         names, here = _listed(os.path.join(store, _PACK)), _listed(os.path.join(self._path, _PACK))
         for index in names:
@@ -186,12 +186,12 @@ class _Taking:
                     raise _called_like_ours(os.path.join(store, _PACK, index))
                 files = [stem + end for end in _OF_A_PACK if stem + end in names]
                 if not here.issuperset(files):
-                    yield _Thing(store, tuple(os.path.join(_PACK, name) for name in files))
+                    yield _ObjectFiles(store, tuple(os.path.join(_PACK, name) for name in files))
         for first in _listed(store):
             if _FOLDER.match(first):
                 for rest in _listed(os.path.join(store, first)) - _listed(os.path.join(self._path, first)):
                     if _LOOSE.match(rest) and (first + rest).decode() not in self._in_packs(len(rest) + 2):
-                        yield _Thing(store, (os.path.join(first, rest),))
+                        yield _ObjectFiles(store, (os.path.join(first, rest),))
 
     def _in_packs(self, digits: int) -> set[str]:
         if self._packed is None:
@@ -201,7 +201,7 @@ class _Taking:
                     self._packed |= names_in(os.path.join(self._path, _PACK, name), digits)
         return self._packed
 
-    def _pack_many(self, things: list[_Thing]) -> list[_Thing]:
+    def _pack_many(self, things: list[_ObjectFiles]) -> list[_ObjectFiles]:
         """Take what is loose and small as packs, if it is much; return what is left."""
         loose = [thing for thing in things if not thing.names[0].startswith(_PACK)]
         if len(loose) <= MANY:
@@ -224,7 +224,7 @@ class _Taking:
         self._settle()
         return [thing for thing in things if thing.names[0].replace(b"/", b"").decode() not in held]
 
-    def _take(self, thing: _Thing) -> None:
+    def _take(self, thing: _ObjectFiles) -> None:
         """Have it here, unless it is gone from where it was."""
         for name in thing.names:
             if not os.path.lexists(target := os.path.join(self._path, name)):
@@ -236,7 +236,7 @@ class _Taking:
                     return
 
     def graphs(self, git: Git) -> None:
-        """See `Kept.take_graphs`."""
+        """See `ForkObjects.take_graphs`."""
         for store in self._stores:
             layers = [
                 os.path.join(_GRAPHS, name) for name in _listed(os.path.join(store, _GRAPHS)) if _GRAPH.match(name)
@@ -293,7 +293,7 @@ class _Taking:
                         raise
                     self._links = self._may_copy = False
             self._refuse_much()
-            self._filled(folder, name, target, duplicate)
+            self._filled(folder, name, target, copy_content)
             self._copied += found.st_size
 
     def _may_link(self, source: bytes, device: int) -> bool:
@@ -376,7 +376,7 @@ class _Taking:
             )
 
 
-def _read(things: Iterable[_Thing]) -> Iterator[tuple[str, bytes]]:
+def _read(things: Iterable[_ObjectFiles]) -> Iterator[tuple[str, bytes]]:
     """The names of loose objects, and what their files hold: of those that are small, and there."""
     for (store, folder), those in itertools.groupby(things, lambda each: (each.store, each.names[0][:2])):
         with suppress(OSError), _reached(os.path.join(store, folder)) as directory:
@@ -408,8 +408,8 @@ def _listed(directory: bytes) -> set[bytes]:
 
 @contextmanager
 def _reached(directory: bytes) -> Generator[int]:
-    """A directory whose path leads through no link: whoever works in a repository can have one lead to what is hidden,
-    at any moment. Raises `RefusedError` where one is, `OSError`.
+    """A directory whose path leads through no link: a process that works in a repository can have one lead to what is
+    hidden, at any moment. Raises `RefusedError` where one is, `OSError`.
     """
     try:
         fd = syscalls.openat2(_HERE, directory, os.O_RDONLY | os.O_DIRECTORY, syscalls.RESOLVE_NO_SYMLINKS)
@@ -432,7 +432,7 @@ def _refused(path: bytes) -> RefusedError:
 
 
 def _called_like_ours(path: bytes) -> RefusedError:
-    """Of what is called so here, we know what is in it: nothing that anybody else has written may be."""
+    """Of what is called so here, we know what is in it: nothing that others have written may be."""
     return RefusedError(
         f"{display(path)} is called as only what Holdfast keeps for forks is: it cannot be kept",
         hint="`git repack -a -d` in the repository gives it another name; or use another provider of snapshots",

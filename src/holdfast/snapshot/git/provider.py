@@ -19,14 +19,21 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
 from holdfast.snapshot.copied_repositories import end_keeping_apart, keep_apart
-from holdfast.snapshot.git._capture import Capture, CaptureRules, Unrun, filter_refused, filters_of, forget_index
+from holdfast.snapshot.git._capture import (
+    Capture,
+    CaptureRules,
+    SkippedFilters,
+    filter_refused,
+    filters_of,
+    forget_index,
+)
 from holdfast.snapshot.git._command import QUICK_SECONDS, Git, find_git
-from holdfast.snapshot.git._read_access import Reach
-from holdfast.snapshot.git._shadow_repository import Shadow, same_sparsity, shadow_name
+from holdfast.snapshot.git._read_access import ReadAccess
+from holdfast.snapshot.git._shadow_repository import ShadowRepository, same_sparsity, shadow_name
 from holdfast.snapshot.git._submodules import Submodules, renew_indexes
 from holdfast.snapshot.git._user_repository import (
-    Source,
-    find_source,
+    UserRepository,
+    find_user_repository,
     head_of,
     included_for,
     pin,
@@ -37,7 +44,7 @@ from holdfast.snapshot.git._user_repository import (
     unpin,
 )
 from holdfast.snapshot.git._work_tree_repository import git_directory, make_repository
-from holdfast.snapshot.git.fork_objects import OBJECTS, WORK_TREES, Kept, kept_name, lent_to
+from holdfast.snapshot.git.fork_objects import OBJECTS, WORK_TREES, ForkObjects, directory_name, lent_to
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.private_directories import make_private
 from holdfast.snapshot.recorded_provider import RecordedProvider
@@ -45,9 +52,9 @@ from holdfast.snapshot.recorded_provider import RecordedProvider
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.snapshot.git._user_repository import LocalSettings
-    from holdfast.snapshot.ledger import Entry, Ledger
-    from holdfast.snapshot.provider_context import Place
+    from holdfast.snapshot.git._user_repository import RepositorySettings
+    from holdfast.snapshot.ledger import Ledger, LedgerEntry
+    from holdfast.snapshot.provider_context import ProviderContext
 
 _LOG = Log(__name__)
 _SCORE = 50
@@ -62,7 +69,7 @@ class GitOptions(NamedTuple):
     include_untracked: bool = False
     """Also capture files that are neither tracked nor ignored."""
     trust_local_filters: bool = False
-    """Run the filters that the repository's own configuration defines: commands of whoever wrote it."""
+    """Run the filters that the repository's own configuration defines: commands of its author's."""
     hidden: tuple[bytes, ...] = ()
     """Directories that are hidden from runs: from there nothing is borrowed."""
 
@@ -76,11 +83,11 @@ class _Git:
     name = "git"
     modes: tuple[Mode, ...] = ("worktree", "in-place")
 
-    def __init__(self, place: Place, ledger: Ledger, options: GitOptions) -> None:
-        self._place = place
+    def __init__(self, context: ProviderContext, ledger: Ledger, options: GitOptions) -> None:
+        self._context = context
         self._ledger = ledger
         self._options = options
-        self._reach = Reach(place, options.hidden)
+        self._reach = ReadAccess(context, options.hidden)
 
     # -- what can be had ----------------------------------------------------------------------------------------------
 
@@ -94,11 +101,11 @@ class _Git:
     def _detect(self) -> Capabilities:
         if find_git() is None:
             return Capabilities(self.name, 0, notes=("there is no program git",))
-        nearest = self._place.nearest()
+        nearest = self._context.nearest()
         version = _VERSION.match(Git(nearest, seconds=QUICK_SECONDS)("version"))
         if version is None or (int(version[1]), int(version[2])) < _OLDEST:
             return Capabilities(self.name, 0, notes=(f"it takes Git {_OLDEST[0]}.{_OLDEST[1]} or later",))
-        source = find_source(self._place.root)
+        source = find_user_repository(self._context.root)
         if source is None:
             return Capabilities(self.name, 0, notes=("the workspace is in no repository of Git",))
         settings = read_settings(source, nearest, self._reach.content)
@@ -126,7 +133,7 @@ class _Git:
 
     # -- what is going to be made -------------------------------------------------------------------------------------
 
-    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+    def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.plan`."""
         path = "" if entry.kind == "snapshot" else display(self._work_tree(entry))
         if origin is not None and origin.facts:
@@ -144,16 +151,16 @@ class _Git:
             refuse_unfinished(self._captured(origin))
         return msgspec.structs.replace(entry, path=path, facts=facts)
 
-    def _source(self) -> Source:
-        source = find_source(self._place.root)
+    def _source(self) -> UserRepository:
+        source = find_user_repository(self._context.root)
         if source is None:
             raise UnsupportedError(
-                f"{display(self._place.root)} is in no repository of Git",
+                f"{display(self._context.root)} is in no repository of Git",
                 hint="`holdfast doctor` says which providers of snapshots can be used",
             )
         return source
 
-    def _captured(self, workspace: Entry | None) -> Source:
+    def _captured(self, workspace: LedgerEntry | None) -> UserRepository:
         """The work tree that a workspace is; None, and in place: the user's."""
         if workspace is None or workspace.place is None:
             return self._source()
@@ -161,26 +168,26 @@ class _Git:
         if not os.path.isdir(own):  # made by an earlier version: a work tree of the shadow's
             common = self._shadow(workspace).path
             own = os.path.join(common, b"worktrees", workspace.token.encode())
-        return Source(workspace.place, own, common, parse_display(workspace.facts["inside"]))
+        return UserRepository(workspace.place, own, common, parse_display(workspace.facts["inside"]))
 
-    def _work_tree(self, entry: Entry) -> bytes:
+    def _work_tree(self, entry: LedgerEntry) -> bytes:
         return os.path.join(self._work_trees(), entry.token.encode())
 
     def _work_trees(self) -> bytes:
-        return os.path.join(self._place.state, WORK_TREES)
+        return os.path.join(self._context.state, WORK_TREES)
 
-    def _kept(self, entry: Entry) -> Kept:
-        return Kept(os.path.join(os.path.realpath(self._place.state), kept_name(entry.facts["shadow"])))
+    def _kept(self, entry: LedgerEntry) -> ForkObjects:
+        return ForkObjects(os.path.join(os.path.realpath(self._context.state), directory_name(entry.facts["shadow"])))
 
     def _index(self, token: str) -> bytes:
-        return os.path.join(self._place.state, b"indexes", token.encode())
+        return os.path.join(self._context.state, b"indexes", token.encode())
 
-    def _shadow(self, entry: Entry) -> Shadow:
-        return Shadow(os.path.join(self._place.state, entry.facts["shadow"].encode()))
+    def _shadow(self, entry: LedgerEntry) -> ShadowRepository:
+        return ShadowRepository(os.path.join(self._context.state, entry.facts["shadow"].encode()))
 
     # -- making -------------------------------------------------------------------------------------------------------
 
-    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+    def workspace(self, entry: LedgerEntry, base: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.workspace`."""
         shadow, settings = self._ready(entry, pinned=base is None)
         if base is not None:
@@ -188,31 +195,31 @@ class _Git:
         elif (source := self._source()).work_tree is None:
             commit = entry.facts["base"]
             if not commit:
-                raise RefusedError(f"{display(self._place.root)} has no commit yet", hint="commit something first")
+                raise RefusedError(f"{display(self._context.root)} has no commit yet", hint="commit something first")
         else:
             # (Before anything of it is read by way of the shadow: what is no file of the repository's is refused here.)
-            self._keep(self._kept(entry), self._stores(shadow, source, settings), self._place.most_bytes)
+            self._keep(self._kept(entry), self._stores(shadow, source, settings), self._context.most_bytes)
             try:
                 commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             except RefusedError as error:
                 if error.code != OBJECTS:
                     raise
-                # (Somebody may have committed something since. All that is not in a file comes of what is kept.)
-                self._keep(self._kept(entry), self._stores(shadow, source, settings), self._place.most_bytes)
+                # (Another process may have committed something since. All that is not in a file comes of what is kept.)
+                self._keep(self._kept(entry), self._stores(shadow, source, settings), self._context.most_bytes)
                 commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             forget_index(self._index(entry.token))
         self._check_out(shadow, settings, entry, commit)
         try:
             self._let_go(entry)
-        except StorageError as error:  # a lock that somebody has left; nothing is wrong with what is made
+        except StorageError as error:  # a lock that a process has left; nothing is wrong with what is made
             _LOG.warning(
                 "what kept the commit of the fork while it was made stays until the fork is removed: %s", error
             )
         name = entry.label or entry.token
-        shadow.git()("update-ref", f"refs/holdfast/branches/{self._place.session}/{name}", commit)
+        shadow.git()("update-ref", f"refs/holdfast/branches/{self._context.session}/{name}", commit)
         return _with_commit(entry, commit)
 
-    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+    def view(self, entry: LedgerEntry, snapshot: LedgerEntry) -> LedgerEntry:
         """See `Technique.view`."""
         shadow, settings = self._ready(entry, pinned=False)
         commit = snapshot.facts["commit"]
@@ -220,7 +227,7 @@ class _Git:
         make_read_only(self._work_tree(entry))
         return _with_commit(entry, commit)
 
-    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+    def capture(self, entry: LedgerEntry, workspace: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.capture`."""
         shadow, settings = self._ready(entry, pinned=workspace.place is None)
         base = entry.facts["base"]
@@ -232,7 +239,7 @@ class _Git:
         shadow.git()("update-ref", self._snapshot_ref(entry), commit)
         return _with_commit(entry, commit)
 
-    def _ready(self, entry: Entry, *, pinned: bool) -> tuple[Shadow, LocalSettings]:
+    def _ready(self, entry: LedgerEntry, *, pinned: bool) -> tuple[ShadowRepository, RepositorySettings]:
         """The shadow as the user's repository now is. ``pinned``: what the entry stands on is nowhere but there, and is
         to be kept there. (A snapshot that something begins as has its pin; and what a fork stands on is kept for it,
         also where undo takes the commit back, of which a pin would be a ref that leads nowhere.)
@@ -249,26 +256,32 @@ class _Git:
         if base:
             shadow.git(seconds=QUICK_SECONDS)("cat-file", "-e", f"{base}^{{tree}}")
             if pinned:
-                pin(parse_display(entry.facts["repository"]), self._place.session, base)
+                pin(parse_display(entry.facts["repository"]), self._context.session, base)
         return shadow, settings
 
-    def _look(self, source: Source) -> tuple[list[bytes], LocalSettings]:
+    def _look(self, source: UserRepository) -> tuple[list[bytes], RepositorySettings]:
         """The directories of objects of a repository, and what it says that concerns content, before Git reads anything
         there: refused if it is not to be, or would wait.
         """
-        stores, nearest = self._reach.refuse_hidden(source), self._place.nearest()
+        stores, nearest = self._reach.refuse_hidden(source), self._context.nearest()
         refuse_pipes(source, stores, nearest)
         return stores, read_settings(source, nearest, self._reach.content)
 
-    def _with_included(self, source: Source, settings: LocalSettings) -> LocalSettings:
-        return settings._replace(included=tuple(included_for(source, self._place.nearest())))
+    def _with_included(self, source: UserRepository, settings: RepositorySettings) -> RepositorySettings:
+        return settings._replace(included=tuple(included_for(source, self._context.nearest())))
 
     def _commit(
-        self, entry: Entry, shadow: Shadow, settings: LocalSettings, workspace: Entry | None, *, parent: str
+        self,
+        entry: LedgerEntry,
+        shadow: ShadowRepository,
+        settings: RepositorySettings,
+        workspace: LedgerEntry | None,
+        *,
+        parent: str,
     ) -> str:
         source, reach = self._captured(workspace), self._reach
         if workspace is not None and workspace.place is not None:
-            reach = Reach(self._place, self._options.hidden, workspace.place)
+            reach = ReadAccess(self._context, self._options.hidden, workspace.place)
             reach.refuse_hidden(source)
         captured = Capture(
             shadow,
@@ -280,16 +293,18 @@ class _Git:
             borrows=None if workspace is None or workspace.place is None else os.path.join(source.common, b"objects"),
         )
         label = f" {entry.label}" if entry.label else ""
-        message = f"holdfast: {entry.kind} {self._place.session}/{entry.token}{label}\n"
+        message = f"holdfast: {entry.kind} {self._context.session}/{entry.token}{label}\n"
         return captured.run(base=entry.facts["base"], parent=parent, message=message, at=entry.created_at)
 
-    def _unrun(self, shadow: Shadow, settings: LocalSettings) -> Unrun:
+    def _unrun(self, shadow: ShadowRepository, settings: RepositorySettings) -> SkippedFilters:
         if self._options.trust_local_filters or not settings.drivers:
-            return Unrun()
+            return SkippedFilters()
         names = frozenset(settings.drivers) - shadow.filters()
-        return Unrun(names, names & frozenset(settings.required))
+        return SkippedFilters(names, names & frozenset(settings.required))
 
-    def _refuse_required(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str) -> None:
+    def _refuse_required(
+        self, shadow: ShadowRepository, settings: RepositorySettings, entry: LedgerEntry, commit: str
+    ) -> None:
         """Refuse a commit with files that take a required filter which is not run: Git writes those out as they are."""
         required = self._unrun(shadow, settings).required
         if not required:
@@ -303,11 +318,13 @@ class _Git:
                 raise filter_refused(name, path)
         forget_index(self._index(entry.token))
 
-    def _check_out(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str) -> None:
+    def _check_out(
+        self, shadow: ShadowRepository, settings: RepositorySettings, entry: LedgerEntry, commit: str
+    ) -> None:
         path = self._work_tree(entry)
         self._make_room()
         self._refuse_required(shadow, settings, entry, commit)
-        if entry.kind == "view":  # of which nobody writes to the repository
+        if entry.kind == "view":  # no process writes to a view's repository
             own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
             words = ("--detach", "--no-checkout", "--lock", "--reason", "shown by Holdfast")
             with self._ledger.lock_shared():  # Git looks at the others, and fails if one of them goes as it does
@@ -325,7 +342,7 @@ class _Git:
                 commit=commit,
                 base=base,
                 kept=kept.path,
-                refs=self._keep_all(kept, stores, source, self._place.most_bytes)[0],
+                refs=self._keep_all(kept, stores, source, self._context.most_bytes)[0],
                 trust_filters=trusted,
             )
             self._refuse_without(Git(path, git_dir=own, seconds=QUICK_SECONDS), base)
@@ -342,12 +359,12 @@ class _Git:
             make_private(self._work_trees())
             keep_apart(self._work_trees())
 
-    def _make_submodules(self, entry: Entry, settings: LocalSettings) -> None:
+    def _make_submodules(self, entry: LedgerEntry, settings: RepositorySettings) -> None:
         kept, around = self._kept(entry), self._source()
         if around.work_tree is None:
             return
 
-        def lend(source: Source, most_bytes: int) -> tuple[Mapping[str, str], int]:
+        def lend(source: UserRepository, most_bytes: int) -> tuple[Mapping[str, str], int]:
             return self._keep_all(kept, self._reach.refuse_hidden(source), source, most_bytes)
 
         Submodules(
@@ -355,11 +372,11 @@ class _Git:
             lend,
             kept=kept.path,
             object_format=settings.object_format,
-            most_bytes=self._place.most_bytes,
+            most_bytes=self._context.most_bytes,
             trust_filters=self._options.trust_local_filters,
         ).make(self._work_tree(entry), around, now=not entry.of)
 
-    def _stores(self, shadow: Shadow, source: Source, settings: LocalSettings) -> list[bytes]:
+    def _stores(self, shadow: ShadowRepository, source: UserRepository, settings: RepositorySettings) -> list[bytes]:
         """The directories of objects that a fork may need: the user's, with what that borrows from, last."""
         return [
             *((os.path.realpath(shadow.objects),) if settings.partial else ()),
@@ -367,7 +384,7 @@ class _Git:
         ]
 
     def _keep_all(
-        self, kept: Kept, stores: Sequence[bytes], source: Source, most_bytes: int
+        self, kept: ForkObjects, stores: Sequence[bytes], source: UserRepository, most_bytes: int
     ) -> tuple[Mapping[str, str], int]:
         """Have all that a fork may borrow in the store that stays, and return the refs of the user's that it holds all
         of: those that named the same before and after, and so had the user's gc take nothing of theirs meanwhile; and
@@ -378,9 +395,9 @@ class _Git:
         after = refs_of(source.common)
         return {name: value for name, value in before.items() if after.get(name) == value}, copied
 
-    def _keep(self, kept: Kept, stores: Sequence[bytes], most_bytes: int) -> int:
+    def _keep(self, kept: ForkObjects, stores: Sequence[bytes], most_bytes: int) -> int:
         with self._ledger.lock_shared():
-            return kept.take(stores, own=lent_to(self._place.root)[1:], most_bytes=most_bytes)
+            return kept.take(stores, own=lent_to(self._context.root)[1:], most_bytes=most_bytes)
 
     def _refuse_without(self, git: Git, base: str) -> None:
         """Refuse a fork in which what it stands on cannot be found: nothing that looks at its history would work."""
@@ -394,29 +411,29 @@ class _Git:
                 code=OBJECTS,
             ) from error
 
-    def settle(self, entry: Entry) -> None:
+    def settle(self, entry: LedgerEntry) -> None:
         """See `Provider.settle`."""
         if entry.facts:
             renew_indexes(self._work_tree(entry))
 
-    def where_to_work(self, entry: Entry) -> bytes:
+    def where_to_work(self, entry: LedgerEntry) -> bytes:
         """See `Technique.where_to_work`."""
         inside = parse_display(entry.facts["inside"])
         return os.path.join(self._work_tree(entry), inside) if inside else self._work_tree(entry)
 
-    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+    def enter(self, entry: LedgerEntry) -> tuple[bytes, ...]:
         """See `Technique.enter`."""
         del entry
         return ()
 
-    def resume(self, entry: Entry) -> None:
+    def resume(self, entry: LedgerEntry) -> None:
         """See `Technique.resume`: a directory stays. (Earlier versions have not kept it apart.)"""
         del entry
         self._make_room()
 
     # -- removing -----------------------------------------------------------------------------------------------------
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LedgerEntry) -> None:
         """See `Technique.remove`."""
         forget_index(self._index(entry.token))
         if not entry.facts:
@@ -431,10 +448,10 @@ class _Git:
                 shadow.git()("update-ref", "-d", self._snapshot_ref(entry))
             elif entry.kind == "workspace":
                 name = entry.label or entry.token
-                shadow.git()("update-ref", "-d", f"refs/holdfast/branches/{self._place.session}/{name}")
+                shadow.git()("update-ref", "-d", f"refs/holdfast/branches/{self._context.session}/{name}")
         self._let_go(entry)
 
-    def _let_go(self, entry: Entry) -> None:
+    def _let_go(self, entry: LedgerEntry) -> None:
         """Take the pin of what the entry stands on away, unless a snapshot or a view needs it."""
         needed = {
             (other.facts["repository"], other.facts["base"])
@@ -442,30 +459,30 @@ class _Git:
             if other.facts and other.token != entry.token and other.kind != "workspace"
         }
         stands_on = (entry.facts["repository"], entry.facts["base"])
-        if stands_on not in needed and not self._ledger.damaged():  # nobody knows what one of those stands on
-            unpin(parse_display(stands_on[0]), self._place.session, stands_on[1])
+        if stands_on not in needed and not self._ledger.damaged():  # it is unknown what one of those stands on
+            unpin(parse_display(stands_on[0]), self._context.session, stands_on[1])
 
-    def tidy(self) -> None:
-        """See `Technique.tidy`."""
+    def remove_shared(self) -> None:
+        """See `Technique.remove_shared`."""
         end_keeping_apart(self._work_trees())
         for object_format in ("sha1", "sha256"):
-            path = os.path.join(self._place.state, shadow_name(object_format).encode())
+            path = os.path.join(self._context.state, shadow_name(object_format).encode())
             for left in (path + b".new", path + b".gone"):
                 remove_whole(left)
             if os.path.lexists(path):
                 os.rename(path, path + b".gone")  # (killed while it goes, there must be none, and not a part of one)
                 remove_whole(path + b".gone")
-            remove_whole(os.path.join(self._place.state, kept_name(shadow_name(object_format))))
+            remove_whole(os.path.join(self._context.state, directory_name(shadow_name(object_format))))
 
-    def _snapshot_ref(self, entry: Entry) -> str:
-        return f"refs/holdfast/sessions/{self._place.session}/snapshots/{entry.token}"
+    def _snapshot_ref(self, entry: LedgerEntry) -> str:
+        return f"refs/holdfast/sessions/{self._context.session}/snapshots/{entry.token}"
 
 
 def _make_inside(work_tree: bytes, inside: bytes) -> None:
     """Make the directory ``inside`` of a work tree (empty: itself) that has come of a commit, where it is not there.
 
-    Whoever works in the repository decides what a commit has there: a link would have its files be those of whatever it
-    leads to (I7). Raises `RefusedError` for one, and for a file, `OSError`.
+    A process that works in the repository decides what a commit has there: a link would have its files be those of
+    whatever it leads to (I7). Raises `RefusedError` for one, and for a file, `OSError`.
     """
     at = os.open(work_tree, _WAY)
     try:
@@ -488,12 +505,12 @@ def _make_inside(work_tree: bytes, inside: bytes) -> None:
         os.close(at)
 
 
-def _with_commit(entry: Entry, commit: str) -> Entry:
+def _with_commit(entry: LedgerEntry, commit: str) -> LedgerEntry:
     return msgspec.structs.replace(entry, facts={**entry.facts, "commit": commit})
 
 
-def git_provider(place: Place, options: GitOptions = _DEFAULT) -> RecordedProvider:
+def git_provider(context: ProviderContext, options: GitOptions = _DEFAULT) -> RecordedProvider:
     """The provider ``git``. Raises `UsageError` for a session that cannot be called so."""
-    ledger = place.ledger()
-    technique = _Git(place, ledger, options)
-    return RecordedProvider(technique, ledger, place.root, settle=technique.settle)
+    ledger = context.ledger()
+    technique = _Git(context, ledger, options)
+    return RecordedProvider(technique, ledger, context.root, settle=technique.settle)

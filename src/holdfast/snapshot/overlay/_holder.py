@@ -1,5 +1,5 @@
 """The process that holds an overlay: starting it, finding it, ending it. See
-`holdfast.snapshot.overlay._namespace_process`.
+`holdfast.snapshot.overlay.namespace_process`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.model.errors import RefusedError, StorageError, rebuilt
-from holdfast.snapshot.kill_on_exit import run
-from holdfast.snapshot.overlay._namespace_process import arguments, holder_of
+from holdfast.snapshot.kill_on_exit import run_program
+from holdfast.snapshot.overlay.namespace_process import arguments, holder_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -56,7 +56,7 @@ def is_held(held: bytes) -> bool:
 
 
 @contextmanager
-def ended(held: bytes) -> Generator[None]:
+def without_holder(held: bytes) -> Generator[None]:
     """For the length of the block no process holds it: one that does is killed. Nothing there is no error. Raises
     `OSError`; `RefusedError` where that cannot be done.
     """
@@ -100,7 +100,7 @@ def _end(fd: int, process: int) -> None:
 
 def _run(seconds: float, verb: str, *words: bytes) -> None:
     try:
-        done = run(arguments(verb, *words), seconds=seconds, cwd=b"/", bare=True)
+        done = run_program(arguments(verb, *words), seconds=seconds, cwd=b"/", bare=True)
     except subprocess.TimeoutExpired as error:
         raise StorageError(f"an overlay could not be mounted in {seconds:.0f} s") from error
     if done.returncode == 0:

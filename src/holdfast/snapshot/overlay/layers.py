@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.files.directories.replication import replicate
 from holdfast.files.linux.metadata import apply_metadata, read_metadata
 from holdfast.files.linux.mount_table import mounts
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import MERGED, display
@@ -31,7 +31,7 @@ def refuse_unmounted(path: bytes) -> None:
     is not what was made. Raises `OSError`.
     """
     place = os.path.dirname(path)
-    if not os.path.isdir(Layers(place, b"", "user").upper) or os.path.ismount(path):
+    if not os.path.isdir(OverlayLayers(place, b"", "user").upper) or os.path.ismount(path):
         return
     raise RefusedError(
         f"the overlay {display(path)} is not mounted; what was changed in it is kept",
@@ -40,7 +40,7 @@ def refuse_unmounted(path: bytes) -> None:
     )
 
 
-class Layers(NamedTuple):
+class OverlayLayers(NamedTuple):
     """Where the parts of one overlay are."""
 
     place: bytes
@@ -70,7 +70,7 @@ class Layers(NamedTuple):
 
     @property
     def held(self) -> bytes:
-        """The file that whoever holds it is known by."""
+        """The file that its holder is known by."""
         return os.path.join(self.place, b"held")
 
     @property
@@ -90,10 +90,10 @@ class Layers(NamedTuple):
             os.close(upper)
             os.close(lower)
 
-    def copy(self, other: Layers) -> None:
+    def copy(self, other: OverlayLayers) -> None:
         """Make them as ``other`` has them now; the lower one is the same. Durable. Raises `OSError`."""
         theirs, ours = (os.path.dirname(one.upper) for one in (other, self))
-        replicate(theirs, ours, without=find_own([os.path.join(other.work, b"work")]))
+        replicate(theirs, ours, without=find_protected([os.path.join(other.work, b"work")]))
         with suppress(OSError):  # there is none, or no index
             os.removexattr(os.path.join(self.work, b"index"), _UPPER_XATTR[self.attributes])
 

@@ -25,14 +25,14 @@ from holdfast.model.paths import display
 from holdfast.snapshot.copied_repositories import end_keeping_apart, keep_apart
 from holdfast.snapshot.full_copy import refuse_huge
 from holdfast.snapshot.overlay import _holder as holder
-from holdfast.snapshot.overlay.layers import Layers
+from holdfast.snapshot.overlay.layers import OverlayLayers
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.private_directories import make_private
 from holdfast.snapshot.recorded_provider import RecordedProvider
 
 if TYPE_CHECKING:
-    from holdfast.snapshot.ledger import Entry, Ledger
-    from holdfast.snapshot.provider_context import Place
+    from holdfast.snapshot.ledger import Ledger, LedgerEntry
+    from holdfast.snapshot.provider_context import ProviderContext
 
 _MOMENT_SCORE, _COPYING_SCORE = 70, 25
 """Where the workspace is captured in a moment; where it is copied, whether blocks are shared or not."""
@@ -45,8 +45,8 @@ class _Overlay:
 
     name = "overlay"
 
-    def __init__(self, place: Place, ledger: Ledger) -> None:
-        self._place = place
+    def __init__(self, context: ProviderContext, ledger: Ledger) -> None:
+        self._context = context
         self._ledger = ledger
         # (A path of its own is for everybody to see, which takes root.)
         self._may_mount = may_mount()
@@ -62,9 +62,9 @@ class _Overlay:
             reason = self._lacking()
             if reason:
                 return Capabilities(self.name, 0, notes=(reason,))
-            holder.probe(self._place.nearest())
+            holder.probe(self._context.nearest())
             moment = self._is_subvolume()
-            shares = moment or can_share(self._place.root, self._place.nearest())
+            shares = moment or can_share(self._context.root, self._context.nearest())
         except HoldfastError as error:
             return Capabilities(self.name, 0, notes=(f"no overlay can be mounted: {error.message}",))
         except OSError as error:
@@ -86,7 +86,7 @@ class _Overlay:
         """Why the home cannot hold layers; empty if it can."""
         flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
         try:
-            fd = os.open(self._place.nearest(), flags, 0o600)
+            fd = os.open(self._context.nearest(), flags, 0o600)
         except OSError as error:
             return f"the home is on a file system that cannot hold layers: {error.strerror}"
         try:
@@ -100,40 +100,42 @@ class _Overlay:
         return ""
 
     def _is_subvolume(self) -> bool:
-        root = self._place.root
+        root = self._context.root
         return (
-            same_btrfs(root, self._place.nearest()) and is_subvolume(root) and os.geteuid() in (0, os.stat(root).st_uid)
+            same_btrfs(root, self._context.nearest())
+            and is_subvolume(root)
+            and os.geteuid() in (0, os.stat(root).st_uid)
         )
 
     # -- what is going to be made -------------------------------------------------------------------------------------
 
-    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+    def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.plan`."""
         below = None if origin is None or origin.place is None else origin.facts["lower"]
         lower = below or entry.token
-        path = os.path.join(self._place.state, b"layers", entry.token.encode())
+        path = os.path.join(self._context.state, b"layers", entry.token.encode())
         if below is None and entry.kind == "snapshot":
             path = self._lower(lower)
         return msgspec.structs.replace(entry, path=display(path), facts={"lower": lower})
 
     def _lower(self, name: str) -> bytes:
-        return os.path.join(self._place.state, b"lower", name.encode())
+        return os.path.join(self._context.state, b"lower", name.encode())
 
-    def _layers(self, entry: Entry) -> Layers:
+    def _layers(self, entry: LedgerEntry) -> OverlayLayers:
         place = entry.place
         assert place is not None, "only in place there is none"
         attributes = cast("Attributes", entry.facts.get("attributes", "trusted"))
-        return Layers(place, self._lower(entry.facts["lower"]), attributes)
+        return OverlayLayers(place, self._lower(entry.facts["lower"]), attributes)
 
     # -- making -------------------------------------------------------------------------------------------------------
 
-    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+    def workspace(self, entry: LedgerEntry, base: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.workspace`."""
         entry = self._made(entry, base)
         self.resume(entry)
         return entry
 
-    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+    def view(self, entry: LedgerEntry, snapshot: LedgerEntry) -> LedgerEntry:
         """See `Technique.view`."""
         entry = self._made(entry, snapshot)
         layers = self._layers(entry)
@@ -145,7 +147,7 @@ class _Overlay:
         make_read_only(layers.written_out)
         return entry
 
-    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+    def capture(self, entry: LedgerEntry, workspace: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.capture`."""
         del parent
         if workspace.place is None:
@@ -153,7 +155,7 @@ class _Overlay:
             return entry
         return self._made(entry, workspace)
 
-    def _made(self, entry: Entry, origin: Entry | None) -> Entry:
+    def _made(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """Make the layers of the entry, as ``origin`` has them, or (None) over the workspace as it is now."""
         if origin is None:
             self._capture(entry)
@@ -171,24 +173,24 @@ class _Overlay:
         os.close(os.open(layers.held, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         return entry
 
-    def _capture(self, entry: Entry) -> None:
+    def _capture(self, entry: LedgerEntry) -> None:
         """Capture the workspace itself, as the entry's lower layer."""
-        root, target = self._place.root, self._lower(entry.facts["lower"])
+        root, target = self._context.root, self._lower(entry.facts["lower"])
         self._make_directory(os.path.dirname(target))
         if self._is_subvolume():
-            snapshot_subvolume(root, target, read_only=True, without=self._place.without(root))
+            snapshot_subvolume(root, target, read_only=True, without=self._context.without(root))
         else:
-            if not can_share(root, self._place.nearest()):
-                refuse_huge(self._place, root)
-            replicate(root, target, without=self._place.own_in(root))
+            if not can_share(root, self._context.nearest()):
+                refuse_huge(self._context, root)
+            replicate(root, target, without=self._context.own_in(root))
 
     def _make_directory(self, path: bytes) -> None:
         with self._ledger.lock_shared():
             make_private(path)
 
-    def resume(self, entry: Entry) -> None:
+    def resume(self, entry: LedgerEntry) -> None:
         """See `Technique.resume`."""
-        layers, root = self._layers(entry), self._place.root
+        layers, root = self._layers(entry), self._context.root
         if entry.mode == "overlay":
             if not holder.is_held(layers.held):
                 holder.start(layers.held, root, layers.words)
@@ -201,41 +203,41 @@ class _Overlay:
             lower, upper, work, _ = layers.words
             mount_overlay(lower, upper, work, layers.merged, layers.attributes, index=True, flags=flags)
 
-    def where_to_work(self, entry: Entry) -> bytes:
+    def where_to_work(self, entry: LedgerEntry) -> bytes:
         """See `Technique.where_to_work`."""
         if entry.mode == "overlay":
-            return self._place.root
+            return self._context.root
         layers = self._layers(entry)
         return layers.written_out if os.path.lexists(layers.written_out) else layers.merged
 
-    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+    def enter(self, entry: LedgerEntry) -> tuple[bytes, ...]:
         """See `Technique.enter`."""
         return holder.enter(self._layers(entry).held) if entry.mode == "overlay" else ()
 
     # -- removing -----------------------------------------------------------------------------------------------------
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LedgerEntry) -> None:
         """See `Technique.remove`."""
         if entry.place is None:
             return
         name = entry.facts["lower"]
         if entry.place != self._lower(name):
             layers = self._layers(entry)
-            with holder.ended(layers.held):
+            with holder.without_holder(layers.held):
                 detach_overlays(layers.merged)
                 remove_whole(layers.place)
         if not any(other.facts.get("lower") == name for other in self._ledger.entries() if other.token != entry.token):
             remove_subvolume(self._lower(name))
 
-    def tidy(self) -> None:
-        """See `Technique.tidy`."""
-        end_keeping_apart(os.path.join(self._place.state, b"layers"))
+    def remove_shared(self) -> None:
+        """See `Technique.remove_shared`."""
+        end_keeping_apart(os.path.join(self._context.state, b"layers"))
         for name in (b"layers", b"lower"):
             with suppress(OSError):  # it is not there, or there are other things in it
-                os.rmdir(os.path.join(self._place.state, name))
+                os.rmdir(os.path.join(self._context.state, name))
 
 
-def overlay_provider(place: Place) -> RecordedProvider:
+def overlay_provider(context: ProviderContext) -> RecordedProvider:
     """The provider ``overlay``. Raises `UsageError` for a session that cannot be called so."""
-    ledger = place.ledger()
-    return RecordedProvider(_Overlay(place, ledger), ledger, place.root, place.ways)
+    ledger = context.ledger()
+    return RecordedProvider(_Overlay(context, ledger), ledger, context.root, context.git_links)

@@ -14,12 +14,12 @@ import msgspec
 
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError, room_hint
 from holdfast.model.paths import display
-from holdfast.snapshot._external_program import ProgramLimits, execute, said
+from holdfast.snapshot._external_program import ProgramLimits, error_line, execute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.snapshot._external_program import Ended
+    from holdfast.snapshot._external_program import ProgramResult
 
 _T = TypeVar("_T")
 
@@ -108,14 +108,14 @@ class QemuImg:
             raise self._failure("check", ended)
         return _decoded(ended.out, Checked)
 
-    def _run(self, words: Sequence[str | bytes], seconds: float) -> Ended:
+    def _run(self, words: Sequence[str | bytes], seconds: float) -> ProgramResult:
         environ = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
         own = {resource.RLIMIT_AS: _MEMORY_BYTES, resource.RLIMIT_FSIZE: self._max_bytes, resource.RLIMIT_CORE: 0}
         limits = ProgramLimits(_MAX_OUTPUT, seconds, "image_slow", resources=own)
         return execute([self._program, *words], environ | {"LC_ALL": "C"}, self._directory, limits)
 
-    def _failure(self, verb: str | bytes, ended: Ended) -> RefusedError | StorageError:
-        why = said(ended.errors, _BEGINNINGS)
+    def _failure(self, verb: str | bytes, ended: ProgramResult) -> RefusedError | StorageError:
+        why = error_line(ended.errors, _BEGINNINGS)
         if '" lock' in ended.errors:
             return RefusedError(
                 f"the image is in use: {why}", hint="end the machine that has it open, and try again", code="in_use"

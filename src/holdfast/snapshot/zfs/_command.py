@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError, UnsupportedError
 from holdfast.model.fast_namedtuple import NamedTuple
-from holdfast.snapshot._external_program import ProgramLimits, execute, said
+from holdfast.snapshot._external_program import ProgramLimits, error_line, execute
 
 if TYPE_CHECKING:
-    from holdfast.snapshot._external_program import Ended
+    from holdfast.snapshot._external_program import ProgramResult
 
 _SECONDS = 300.0
 _MAX_OUTPUT = 64 << 20
@@ -87,11 +87,11 @@ class Zfs:
         if ended.code and _MISSING not in ended.errors and "could not find any snapshots" not in ended.errors:
             raise self._failure(words, ended)
 
-    def _run(self, words: tuple[str, ...]) -> Ended:
+    def _run(self, words: tuple[str, ...]) -> ProgramResult:
         environ = {name: os.environ[name] for name in ("PATH",) if name in os.environ}
         limits = ProgramLimits(_MAX_OUTPUT, _SECONDS, "zfs_slow", "a pool may be suspended: zpool status")
         return execute([self._program, *words], environ | {"LC_ALL": "C"}, self._directory, limits)
 
-    def _failure(self, words: tuple[str, ...], ended: Ended) -> StorageError:
-        why = said(ended.errors, ("cannot ", "internal error"))
+    def _failure(self, words: tuple[str, ...], ended: ProgramResult) -> StorageError:
+        why = error_line(ended.errors, ("cannot ", "internal error"))
         return StorageError(f"zfs {words[0]} failed ({ended.code}): {why}", code="zfs_failed")

@@ -26,8 +26,8 @@ from holdfast.snapshot.recorded_provider import RecordedProvider
 from holdfast.snapshot.zfs._command import Zfs, find_zfs
 
 if TYPE_CHECKING:
-    from holdfast.snapshot.ledger import Entry, Ledger
-    from holdfast.snapshot.provider_context import Place
+    from holdfast.snapshot.ledger import Ledger, LedgerEntry
+    from holdfast.snapshot.provider_context import ProviderContext
 
 _LOG = Log(__name__)
 _SCORE = 90
@@ -45,8 +45,8 @@ class _Zfs:
     name = "zfs"
     modes: tuple[Mode, ...] = ("worktree", "in-place")
 
-    def __init__(self, place: Place, ledger: Ledger) -> None:
-        self._place = place
+    def __init__(self, context: ProviderContext, ledger: Ledger) -> None:
+        self._context = context
         self._ledger = ledger
 
     # -- what can be had ----------------------------------------------------------------------------------------------
@@ -77,18 +77,18 @@ class _Zfs:
         return ""
 
     def _zfs(self) -> Zfs:
-        return Zfs(self._place.nearest())
+        return Zfs(self._context.nearest())
 
     def _dataset(self) -> str | None:
         """The dataset that is mounted on the workspace; None if there is none."""
-        if not _is_mounted(self._place.root):
+        if not _is_mounted(self._context.root):
             return None
-        found = self._zfs().at(self._place.root)
-        return found.name if found is not None and os.fsencode(found.mountpoint) == self._place.root else None
+        found = self._zfs().at(self._context.root)
+        return found.name if found is not None and os.fsencode(found.mountpoint) == self._context.root else None
 
     # -- what is going to be made -------------------------------------------------------------------------------------
 
-    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+    def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.plan`."""
         dataset = origin.facts["dataset"] if origin is not None and origin.facts else self._required()
         if entry.kind == "snapshot":
@@ -108,17 +108,17 @@ class _Zfs:
         dataset = self._dataset()
         if refusal or dataset is None:
             raise UnsupportedError(
-                f"{display(self._place.root)}: {refusal}",
+                f"{display(self._context.root)}: {refusal}",
                 hint="`holdfast doctor` says which providers of snapshots can be used",
             )
         return dataset
 
     def _clones(self) -> bytes:
-        return os.path.join(self._place.state, b"clones")
+        return os.path.join(self._context.state, b"clones")
 
     # -- making -------------------------------------------------------------------------------------------------------
 
-    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+    def workspace(self, entry: LedgerEntry, base: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.workspace`."""
         zfs = self._zfs()
         if base is None:
@@ -128,7 +128,7 @@ class _Zfs:
             zfs("destroy", "-d", entry.facts["snapshot"])  # it goes with the clone
         return entry
 
-    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+    def view(self, entry: LedgerEntry, snapshot: LedgerEntry) -> LedgerEntry:
         """See `Technique.view`."""
         del snapshot
         zfs = self._zfs()
@@ -136,27 +136,27 @@ class _Zfs:
         zfs("set", "readonly=on", entry.facts["clone"])
         return entry
 
-    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+    def capture(self, entry: LedgerEntry, workspace: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.capture`."""
         del workspace, parent
         self._zfs()("snapshot", "-o", f"{_TOKEN}={entry.token}", entry.facts["snapshot"])
         return entry
 
-    def where_to_work(self, entry: Entry) -> bytes:
+    def where_to_work(self, entry: LedgerEntry) -> bytes:
         """See `Technique.where_to_work`."""
         return _of(entry)
 
-    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+    def enter(self, entry: LedgerEntry) -> tuple[bytes, ...]:
         """What to put before a command that works in a clone: nothing, as every process sees it."""
         del entry
         return ()
 
-    def resume(self, entry: Entry) -> None:
+    def resume(self, entry: LedgerEntry) -> None:
         """Mount a clone again, where that was not done when the machine began."""
         if not _is_mounted(_of(entry)):
             self._zfs()("mount", entry.facts["clone"])
 
-    def _clone(self, zfs: Zfs, entry: Entry) -> None:
+    def _clone(self, zfs: Zfs, entry: LedgerEntry) -> None:
         path = _of(entry)
         with self._ledger.lock_shared():
             make_private(os.path.dirname(path))
@@ -166,13 +166,13 @@ class _Zfs:
         zfs("clone", *options, entry.facts["snapshot"], entry.facts["clone"])
         if not _is_mounted(path):
             raise StorageError(f"{entry.facts['clone']} is not mounted", hint="is there a canmount above it?")
-        for own in (os.path.dirname(COPIES_IN_TREE), os.path.relpath(self._place.state, self._place.root)):
+        for own in (os.path.dirname(COPIES_IN_TREE), os.path.relpath(self._context.state, self._context.root)):
             if not own.startswith(b".."):
                 remove_whole(os.path.join(path, own))  # what is Holdfast's own is not carried
 
     # -- removing -----------------------------------------------------------------------------------------------------
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LedgerEntry) -> None:
         """See `Technique.remove`."""
         if not entry.facts:
             return  # in place
@@ -185,7 +185,7 @@ class _Zfs:
                 zfs.destroy_deferred(entry.facts["snapshot"])
         self._sweep(zfs, entry.facts["dataset"])
 
-    def _remove_clone(self, zfs: Zfs, entry: Entry) -> None:
+    def _remove_clone(self, zfs: Zfs, entry: LedgerEntry) -> None:
         path, clone = _of(entry), entry.facts["clone"]
         while _is_mounted(path) and not _libc.umount2(path, _MNT_DETACH):
             pass
@@ -208,14 +208,14 @@ class _Zfs:
                 return
             left = stay
 
-    def tidy(self) -> None:
-        """See `Technique.tidy`."""
+    def remove_shared(self) -> None:
+        """See `Technique.remove_shared`."""
         end_keeping_apart(self._clones())
         with suppress(OSError):
             os.rmdir(self._clones())
 
 
-def _of(entry: Entry) -> bytes:
+def _of(entry: LedgerEntry) -> bytes:
     place = entry.place
     assert place is not None, "only in place there is none"
     return place
@@ -233,7 +233,7 @@ def _can_be_mounted_on(path: bytes) -> bool:
     return text.isprintable()
 
 
-def zfs_provider(place: Place) -> RecordedProvider:
+def zfs_provider(context: ProviderContext) -> RecordedProvider:
     """The provider ``zfs``. Raises `UsageError` for a session that cannot be called so."""
-    ledger = place.ledger()
-    return RecordedProvider(_Zfs(place, ledger), ledger, place.root, place.ways)
+    ledger = context.ledger()
+    return RecordedProvider(_Zfs(context, ledger), ledger, context.root, context.git_links)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-class Pieces:
+class PieceReader:
     """Gives out a stream of pieces by length. Holds one piece and what is being put together, no more."""
 
     __slots__ = ("_at", "_piece", "_rest")

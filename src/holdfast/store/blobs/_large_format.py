@@ -8,7 +8,7 @@ from holdfast.model.content import CHUNK_BYTES
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import Hash, Hasher
-from holdfast.store.blobs._byte_chunks import Pieces
+from holdfast.store.blobs._byte_chunks import PieceReader
 from holdfast.store.codecs.compression import RAW, ZSTD, decompress
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def decode(pieces: Iterable[bytes], expected: Hash, size: int | None = None) -> 
     The hash is verified when the last chunk is asked for what follows it: use the iterator up before you believe it.
     Raises `FormatError` or `IntegrityError`; memory is bounded by one chunk and one piece (I12).
     """
-    buffer = Pieces(pieces)
+    buffer = PieceReader(pieces)
     header = buffer.take(len(HEADER))
     if header[: len(MAGIC)] != MAGIC:
         raise FormatError("magic: this is no large blob")

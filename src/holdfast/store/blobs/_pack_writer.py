@@ -10,7 +10,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import new_pack_id
 from holdfast.store.blobs.pack_format import MAX_RECORDS, PackEncoder
 from holdfast.store.catalog_records import NewBlob, NewPack, pack_key
-from holdfast.store.objects.object_store import is_far
+from holdfast.store.objects.object_store import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ _SENDERS = 2
 """Packs that go out at once."""
 
 
-class Item(NamedTuple):
+class PackItem(NamedTuple):
     """One blob to be written."""
 
     hash: Hash
@@ -66,7 +66,7 @@ class PackWriter:
         self._packs: list[NewPack] = []
         self._blobs: list[NewBlob] = []
 
-    def add(self, items: Iterable[Item]) -> None:
+    def add(self, items: Iterable[PackItem]) -> None:
         """Append blobs; a pack that is full by then is closed, and durable in the end. Raises `StorageError`, perhaps
         for a pack that was closed earlier; after it only `abort` is left.
         """
@@ -83,7 +83,7 @@ class PackWriter:
                 if encoder.size >= self._pack_bytes or encoder.count == MAX_RECORDS:
                     upload.write(b"".join(parts))
                     parts.clear()
-                    self._close(is_far(self._objects))
+                    self._close(is_remote(self._objects))
             if self._open is not None and parts:
                 self._open[2].write(b"".join(parts))
         except BaseException:
@@ -110,7 +110,7 @@ class PackWriter:
             self._open[2].abort()
             self._open = None
         if self._senders is not None:
-            # (Those that have begun are waited for: whoever aborts may close what they send to.)
+            # (Those that have begun are waited for: the aborting thread may close what they send to.)
             self._senders.shutdown(cancel_futures=True)
             self._senders = None
             while self._under_way:

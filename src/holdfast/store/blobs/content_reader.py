@@ -12,7 +12,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import Hash, format_hash, hash_bytes
 from holdfast.store.blobs import _large_format as large_format
 from holdfast.store.codecs.compression import DELTA, LARGE, decompress
-from holdfast.store.objects.object_store import get_ranges, is_far
+from holdfast.store.objects.object_store import get_ranges, is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.content import Content
     from holdfast.model.entries import Entry
-    from holdfast.store.catalog_records import Location
+    from holdfast.store.catalog_records import BlobLocation
     from holdfast.store.objects.object_store import ObjectStore
 
 _BATCH_ITEMS = 256
@@ -46,11 +46,11 @@ class BlobReader:
     raises `IntegrityError` for content that is damaged or missing and `StorageError` if the store cannot be reached.
     """
 
-    def __init__(self, objects: ObjectStore, locate: Callable[[Sequence[Hash]], dict[Hash, Location]]) -> None:
+    def __init__(self, objects: ObjectStore, locate: Callable[[Sequence[Hash]], dict[Hash, BlobLocation]]) -> None:
         self._objects = objects
-        self._is_far = is_far(objects)
+        self._is_far = is_remote(objects)
         self._locate = locate
-        self._required: dict[Hash, Location] = {}
+        self._required: dict[Hash, BlobLocation] = {}
         """Where what was required last is, if it was not too much; by now it may be elsewhere."""
 
     def read(self, hash: Hash) -> bytes:  # noqa: A002 - the field's own name
@@ -128,7 +128,7 @@ class BlobReader:
         """The hashes of those of ``entries`` whose content is surely not there, as `require`, each with the reason."""
         return self._lost(entries, {})
 
-    def _lost(self, entries: Iterable[Entry], found: dict[Hash, Location]) -> Iterator[tuple[Hash, str]]:
+    def _lost(self, entries: Iterable[Entry], found: dict[Hash, BlobLocation]) -> Iterator[tuple[Hash, str]]:
         """As `lost`; what is there is noted in ``found``, as far as that stays small."""
         sizes: dict[str, int | None] = {}
         for batch in _batches(entries):
@@ -143,7 +143,7 @@ class BlobReader:
                 if reason is not None:
                     yield name, reason
 
-    def _absence(self, name: Hash, located: dict[Hash, Location], sizes: dict[str, int | None]) -> str | None:
+    def _absence(self, name: Hash, located: dict[Hash, BlobLocation], sizes: dict[str, int | None]) -> str | None:
         """Why the content of ``name`` cannot be there; ``sizes`` are those of objects, asked for once each."""
         location = located.get(name)
         if location is None:
@@ -191,7 +191,7 @@ class BlobReader:
         from holdfast.store._worker_threads import workers
 
         threads = workers(1, "holdfast-read")
-        ahead: deque[tuple[list[Entry], dict[Hash, Location], Future[dict[Hash, bytes]]]] = deque()
+        ahead: deque[tuple[list[Entry], dict[Hash, BlobLocation], Future[dict[Hash, bytes]]]] = deque()
         try:
             upcoming = chain((first, second), batches)
             exhausted = False
@@ -209,7 +209,9 @@ class BlobReader:
         finally:
             threads.shutdown(cancel_futures=True)
 
-    def _located(self, batch: Sequence[Entry], known: Mapping[Hash, Location] | None = None) -> dict[Hash, Location]:
+    def _located(
+        self, batch: Sequence[Entry], known: Mapping[Hash, BlobLocation] | None = None
+    ) -> dict[Hash, BlobLocation]:
         located = self._find([entry.hash for entry in batch], known)
         for entry in batch:
             if located[entry.hash].size != entry.size:
@@ -218,7 +220,7 @@ class BlobReader:
         return located
 
     def _contents(
-        self, batch: Sequence[Entry], located: dict[Hash, Location], loading: Future[dict[Hash, bytes]] | None
+        self, batch: Sequence[Entry], located: dict[Hash, BlobLocation], loading: Future[dict[Hash, bytes]] | None
     ) -> Iterator[Content]:
         names = [entry.hash for entry in batch]
         try:
@@ -230,7 +232,9 @@ class BlobReader:
             content = found.get(name)
             yield self._stream(name, located[name]) if content is None else content
 
-    def _find(self, hashes: Sequence[Hash], known: Mapping[Hash, Location] | None = None) -> dict[Hash, Location]:
+    def _find(
+        self, hashes: Sequence[Hash], known: Mapping[Hash, BlobLocation] | None = None
+    ) -> dict[Hash, BlobLocation]:
         """Where ``hashes`` are, and the bases of those that are deltas; raises `IntegrityError` for one that is
         nowhere. ``known`` is what was located just before.
         """
@@ -248,7 +252,7 @@ class BlobReader:
                 raise IntegrityError(f"blob {format_hash(name)} cannot be at {location.offset}: the catalog is damaged")
         return located
 
-    def _load(self, hashes: Sequence[Hash], located: dict[Hash, Location]) -> dict[Hash, bytes]:
+    def _load(self, hashes: Sequence[Hash], located: dict[Hash, BlobLocation]) -> dict[Hash, bytes]:
         """The contents of those of ``hashes`` that are not large. Runs in any thread. Raises `NotFoundError` for a
         lost object.
         """
@@ -257,7 +261,7 @@ class BlobReader:
             if location.base is not None:
                 needed[location.base] = located[location.base]
         found: dict[Hash, bytes] = {}
-        deltas: list[tuple[Hash, Location, memoryview]] = []
+        deltas: list[tuple[Hash, BlobLocation, memoryview]] = []
         order = sorted(needed.items(), key=lambda item: (item[1].key, item[1].offset))
         for items, data in self._ranges(order):
             start = items[0][1].offset
@@ -273,15 +277,15 @@ class BlobReader:
             found[name] = _decode(name, location, stored, base)
         return found
 
-    def _load_again(self, hashes: Sequence[Hash], located: dict[Hash, Location]) -> dict[Hash, bytes]:
+    def _load_again(self, hashes: Sequence[Hash], located: dict[Hash, BlobLocation]) -> dict[Hash, bytes]:
         try:
             return self._load(hashes, located)
         except NotFoundError as error:
             raise IntegrityError(f"stored content is missing: {error.message}") from error
 
     def _ranges(
-        self, order: Sequence[tuple[Hash, Location]]
-    ) -> Iterator[tuple[Sequence[tuple[Hash, Location]], memoryview]]:
+        self, order: Sequence[tuple[Hash, BlobLocation]]
+    ) -> Iterator[tuple[Sequence[tuple[Hash, BlobLocation]], memoryview]]:
         """What is read of one object, and which items are in it, for items sorted by object and offset; neighbours are
         read at once, and where each request takes long, several are under way.
         """
@@ -295,7 +299,7 @@ class BlobReader:
                     yield items, memoryview(part)
             return
 
-        def read(range_: tuple[str, int, int, Sequence[tuple[Hash, Location]]]) -> memoryview:
+        def read(range_: tuple[str, int, int, Sequence[tuple[Hash, BlobLocation]]]) -> memoryview:
             key, start, end, _ = range_
             return memoryview(self._objects.get(key, start, end - start))
 
@@ -310,7 +314,7 @@ class BlobReader:
         finally:
             threads.shutdown(cancel_futures=True)
 
-    def _stream(self, name: Hash, location: Location) -> Iterator[bytes]:
+    def _stream(self, name: Hash, location: BlobLocation) -> Iterator[bytes]:
         """The content of a large blob."""
         pieces = self._objects.stream(location.key)
         try:
@@ -352,8 +356,8 @@ def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def _neighbours(
-    order: Sequence[tuple[Hash, Location]], gap: int
-) -> Iterator[tuple[str, int, int, Sequence[tuple[Hash, Location]]]]:
+    order: Sequence[tuple[Hash, BlobLocation]], gap: int
+) -> Iterator[tuple[str, int, int, Sequence[tuple[Hash, BlobLocation]]]]:
     """Object, begin and end of what is read at once, and the items in it."""
     at = 0
     while at < len(order):
@@ -371,7 +375,7 @@ def _neighbours(
         at = after
 
 
-def _decode(name: Hash, location: Location, stored: memoryview, base: bytes | None) -> bytes:
+def _decode(name: Hash, location: BlobLocation, stored: memoryview, base: bytes | None) -> bytes:
     try:
         content = decompress(location.codec, stored, location.size, base)
     except FormatError as error:

@@ -12,7 +12,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import Hash, Hasher, hash_bytes
 from holdfast.store.blobs import _large_format as large_format
 from holdfast.store.blobs._byte_chunks import chunks
-from holdfast.store.blobs._pack_writer import PACK_BYTES, Item, PackWriter, fresh_packs
+from holdfast.store.blobs._pack_writer import PACK_BYTES, PackItem, PackWriter, fresh_packs
 from holdfast.store.blobs.pack_format import MAX_RECORDS
 from holdfast.store.catalog_records import NewBlob, NewPack, large_blob_key
 from holdfast.store.codecs.compression import (
@@ -48,7 +48,7 @@ _IN_FLIGHT_BYTES = 32 << 20
 _ENDED = "this writer of blobs has ended"
 
 
-class Written(NamedTuple):
+class WrittenBlobs(NamedTuple):
     """What a writer made durable and what it found."""
 
     packs: list[NewPack]
@@ -63,11 +63,11 @@ class _Job(NamedTuple):
     hash: Hash
     data: bytes
     base: tuple[Hash, bytes] | None
-    ready: Item | None = None
+    ready: PackItem | None = None
     """It as it was encoded ahead."""
 
 
-def encode(contents: Sequence[tuple[bytes, Hash]], read_bases: ReadBases) -> list[Item]:
+def encode(contents: Sequence[tuple[bytes, Hash]], read_bases: ReadBases) -> list[PackItem]:
     """Small contents, each with the hash of an earlier version, as a writer would encode them. What is as it was is not
     in the answer.
     """
@@ -77,7 +77,7 @@ def encode(contents: Sequence[tuple[bytes, Hash]], read_bases: ReadBases) -> lis
     return _encode_fresh([_Job(name, data, bases.get(previous)) for name, data, previous in changed])
 
 
-def encode_pages(pages: Sequence[tuple[Hash, bytes, Hash | None]], read_bases: ReadBases) -> Iterator[Item]:
+def encode_pages(pages: Sequence[tuple[Hash, bytes, Hash | None]], read_bases: ReadBases) -> Iterator[PackItem]:
     """Pages of manifests, each with its hash and that of the page it replaces, one after the other."""
     bases = _bases(read_bases, [previous for _, _, previous in pages if previous is not None])
     for name, data, previous in pages:
@@ -85,18 +85,18 @@ def encode_pages(pages: Sequence[tuple[Hash, bytes, Hash | None]], read_bases: R
         yield _item(job, smaller(_difference(job), compress_quick(data)))
 
 
-def _encode(jobs: Sequence[_Job]) -> list[Item]:
+def _encode(jobs: Sequence[_Job]) -> list[PackItem]:
     """Each as it was encoded ahead, or as `_encode_fresh`."""
     fresh = iter(_encode_fresh([job for job in jobs if job.ready is None]))
     return [next(fresh) if job.ready is None else job.ready for job in jobs]
 
 
-def _encode_fresh(jobs: Sequence[_Job]) -> list[Item]:
+def _encode_fresh(jobs: Sequence[_Job]) -> list[PackItem]:
     """Each as a delta where that pays, else by itself; what surely pays is not compressed twice."""
     deltas = [_difference(job) for job in jobs]
     sure = [delta is not None and pays_surely(delta, job.data) for job, delta in zip(jobs, deltas, strict=True)]
     plain = iter(compress_many([job.data for job, is_sure in zip(jobs, sure, strict=True) if not is_sure]))
-    items: list[Item] = []
+    items: list[PackItem] = []
     for job, delta, is_sure in zip(jobs, deltas, sure, strict=True):
         items.append(_item(job, delta if delta is not None and is_sure else smaller(delta, next(plain))))
     return items
@@ -106,9 +106,9 @@ def _difference(job: _Job) -> Encoded | None:
     return None if job.base is None or job.base[0] == job.hash else difference(job.data, job.base[1])
 
 
-def _item(job: _Job, encoded: Encoded) -> Item:
+def _item(job: _Job, encoded: Encoded) -> PackItem:
     base = job.base[0] if job.base is not None and encoded.codec == DELTA else None
-    return Item(job.hash, len(job.data), encoded, base)
+    return PackItem(job.hash, len(job.data), encoded, base)
 
 
 class _Pipeline:
@@ -167,7 +167,7 @@ class BlobWriter:
         *,
         generation_of: Callable[[Hash], int],
         pack_bytes: int = PACK_BYTES,
-        ahead: Mapping[Hash, Item] | None = None,
+        ahead: Mapping[Hash, PackItem] | None = None,
     ) -> None:
         """``ahead`` is what was encoded ahead: see `encode`."""
         self._objects = objects
@@ -221,7 +221,7 @@ class BlobWriter:
         data = b"".join(head)
         return self.add(data), len(data)
 
-    def finish(self) -> Written:
+    def finish(self) -> WrittenBlobs:
         """Write what is left and say what was written: all of it is durable when this returns (I4)."""
         try:
             jobs = self._take_batch()
@@ -234,7 +234,7 @@ class BlobWriter:
         finally:
             self.abort()
         stored_bytes = sum(pack.size for pack in packs) + sum(blob.length for blob in self._large)
-        return Written(packs, blobs + self._large, frozenset(self._relied_on), stored_bytes)
+        return WrittenBlobs(packs, blobs + self._large, frozenset(self._relied_on), stored_bytes)
 
     def abort(self) -> None:
         """End without writing more. Packs and large blobs that were closed stay, as objects that nothing names, for
@@ -329,15 +329,15 @@ def write_pages(
     pack_id: PackId,
     pages: Sequence[tuple[Hash, bytes, Hash | None]],
     read_bases: ReadBases,
-    ahead: Mapping[Hash, Item] | None = None,
-) -> Written:
+    ahead: Mapping[Hash, PackItem] | None = None,
+) -> WrittenBlobs:
     """Write manifest pages, each with its hash and that of the page it replaces, as one pack ``pack_id`` under ``key``.
 
     ``ahead`` are pages that were encoded ahead. Durable when it returns (I4). No pages: no pack. The same hash twice is
     written once; ``relied_on`` is empty.
     """
     if not pages:
-        return Written([], [], frozenset(), 0)
+        return WrittenBlobs([], [], frozenset(), 0)
     distinct = {name: (data, previous) for name, data, previous in pages}
     if len(distinct) > MAX_RECORDS:
         raise UsageError(f"{len(distinct)} pages are more than the {MAX_RECORDS} that one pack may hold")
@@ -352,4 +352,4 @@ def write_pages(
         packs, blobs = writer.finish()
     finally:
         writer.abort()
-    return Written(packs, blobs, frozenset(), packs[0].size)
+    return WrittenBlobs(packs, blobs, frozenset(), packs[0].size)

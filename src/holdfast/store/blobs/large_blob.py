@@ -14,12 +14,12 @@ from holdfast.store.codecs.compression import RAW, ZSTD, decompress
 
 if TYPE_CHECKING:
     from holdfast.model.ids import Hash
-    from holdfast.store.catalog_records import Location
+    from holdfast.store.catalog_records import BlobLocation
     from holdfast.store.objects.object_store import ObjectStore
 
 _HEAD: Final = struct.Struct("<BII")
 _AHEAD_BYTES: Final = 4 << 20
-"""Read at once by whoever goes on where the last chunk ended."""
+"""Read at once by a reader that goes on where the last chunk ended."""
 
 
 class LargeBlob:
@@ -29,7 +29,7 @@ class LargeBlob:
     chunk is not given out if it is wrong. Any other chunk is as sound as its codec can tell.
     """
 
-    def __init__(self, objects: ObjectStore, name: Hash, location: Location) -> None:
+    def __init__(self, objects: ObjectStore, name: Hash, location: BlobLocation) -> None:
         self._objects = objects
         self._name = name
         self._key = location.key

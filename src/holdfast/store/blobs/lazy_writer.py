@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from holdfast.model.ids import Hash
-    from holdfast.store.blobs.content_writer import BlobWriter, Written
+    from holdfast.store.blobs.content_writer import BlobWriter, WrittenBlobs
 
 
 class LazyWriter:
@@ -26,7 +26,7 @@ class LazyWriter:
         """See `BlobWriter.add_stream`."""
         return self._made().add_stream(pieces)
 
-    def finish(self) -> Written:
+    def finish(self) -> WrittenBlobs:
         """See `BlobWriter.finish`."""
         return self._made().finish()
 

@@ -14,7 +14,7 @@ from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import HASH_BYTES, Hash
-from holdfast.store.blobs._byte_chunks import Pieces
+from holdfast.store.blobs._byte_chunks import PieceReader
 from holdfast.store.codecs.compression import DELTA, MAX_SIZE, RAW
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def read_sequence(pieces: Iterable[bytes]) -> Iterator[tuple[Record, bytes]]:
     Use it up to the end: only there it is known that the pack was whole (index equal to the records, footer, nothing
     after it). Raises `FormatError` or `IntegrityError` at the first thing that is wrong.
     """
-    source = Pieces(pieces)
+    source = PieceReader(pieces)
     _check_header(source.take(len(HEADER)))
     offset = len(HEADER)
     heads: list[bytes] = []

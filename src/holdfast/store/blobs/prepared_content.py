@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
-    from holdfast.store.blobs._pack_writer import Item
-    from holdfast.store.manifests.builder import Built
+    from holdfast.store.blobs._pack_writer import PackItem
+    from holdfast.store.manifests.builder import BuiltManifest
 
 _MOST_ITEMS = 1024
 _MOST_BYTES = 8 << 20
 """Of encoded contents, and as much of pages."""
 
 
-class _Foreseen(NamedTuple):
+class _PreparedManifest(NamedTuple):
     """The manifest ``root`` with ``changes`` made to it."""
 
     root: Hash
     changes: Mapping[bytes, Entry | None]
-    built: Built
+    built: BuiltManifest
 
 
 class PreparedContent:
@@ -38,11 +38,11 @@ class PreparedContent:
     def __init__(self) -> None:
         self.keeping = False
         """True while whatever is read of pages is kept."""
-        self.items: dict[Hash, Item] = {}
+        self.items: dict[Hash, PackItem] = {}
         """Encoded contents, by their hashes."""
         self.bases: dict[Hash, tuple[Hash, bytes]] = {}
         """By the hash of a page: what a later version of it may be a difference against, and that one's content."""
-        self.pages: dict[Hash, Item] = {}
+        self.pages: dict[Hash, PackItem] = {}
         """Encoded pages of the manifest that was foreseen last, by their hashes."""
         self.entries: dict[bytes, Entry] = {}
         """What the paths of `entries_of` will hold, as far as that was looked at."""
@@ -50,10 +50,10 @@ class PreparedContent:
         """The manifest that they differ from."""
         self.unforeseen = 0
         """How often one of them was noted since a manifest was foreseen."""
-        self._foreseen: _Foreseen | None = None
+        self._foreseen: _PreparedManifest | None = None
         self._item_bytes = self._base_bytes = 0
 
-    def add_item(self, item: Item) -> None:
+    def add_item(self, item: PackItem) -> None:
         """Keep an encoded content, if there is room."""
         size = len(item.encoded.data)
         if len(self.items) < _MOST_ITEMS and self._item_bytes + size <= _MOST_BYTES:
@@ -77,17 +77,17 @@ class PreparedContent:
         self.entries.update(entries)
         self.unforeseen += len(entries)
 
-    def foresee(
-        self, root: Hash, changes: Mapping[bytes, Entry | None], built: Built, pages: Mapping[Hash, Item]
+    def add_manifest(
+        self, root: Hash, changes: Mapping[bytes, Entry | None], built: BuiltManifest, pages: Mapping[Hash, PackItem]
     ) -> None:
         """Keep what the manifest ``root`` is after ``changes``, and its new pages as they are encoded. What was
         foreseen before is forgotten.
         """
-        self._foreseen = _Foreseen(root, changes, built)
+        self._foreseen = _PreparedManifest(root, changes, built)
         self.pages = dict(pages)
         self.unforeseen = 0
 
-    def manifest(self, root: Hash, changes: Mapping[bytes, Entry | None]) -> Built | None:
+    def manifest(self, root: Hash, changes: Mapping[bytes, Entry | None]) -> BuiltManifest | None:
         """What the manifest ``root`` is after just these ``changes``, if that was foreseen."""
         foreseen = self._foreseen
         if foreseen is None or foreseen.root != root or foreseen.changes != changes:

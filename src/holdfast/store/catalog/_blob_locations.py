@@ -6,19 +6,19 @@ from itertools import chain
 
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.store.catalog.reference_counts import chunks, slots
-from holdfast.store.catalog_records import Location, large_blob_key
+from holdfast.store.catalog_records import BlobLocation, large_blob_key
 from holdfast.store.objects.object_keys import is_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.model.ids import Hash, PackId
-    from holdfast.store.blobs.content_writer import Written
+    from holdfast.store.blobs.content_writer import WrittenBlobs
     from holdfast.store.catalog_records import NewBlob, NewPack
-    from holdfast.store.database.sql_database import Database, Row, Session
+    from holdfast.store.database.sql_database import Database, Row, Transaction
 
 
-def locate(database: Database, tenant: int, name: str, hashes: Iterable[Hash]) -> dict[Hash, Location]:
+def locate(database: Database, tenant: int, name: str, hashes: Iterable[Hash]) -> dict[Hash, BlobLocation]:
     """See `Catalog.locate`; ``name`` is the tenant's in object keys."""
     parts = list(chunks(hashes))
     if not parts:
@@ -28,14 +28,14 @@ def locate(database: Database, tenant: int, name: str, hashes: Iterable[Hash]) -
         # In one statement: most questions are about a few blobs.
         key = "(SELECT key FROM packs WHERE packs.tenant = blobs.tenant AND packs.number = blobs.pack)"
         question = f"{select}, {key} FROM blobs WHERE tenant = ? AND hash IN {slots(len(parts[0]))}"
-        with database.reading(once=True) as session:
-            found = session.all(question, (tenant, *parts[0]))
+        with database.reading(once=True) as transaction:
+            found = transaction.all(question, (tenant, *parts[0]))
         return _locations(name, [row[:-1] for row in found], {row[1]: row[-1] for row in found})
     keys: dict[int | None, str | None] = {}
-    with database.reading() as session:
+    with database.reading() as transaction:
         rows = list(
             chain.from_iterable(
-                session.together(
+                transaction.together(
                     [
                         (f"{select} FROM blobs WHERE tenant = ? AND hash IN {slots(len(part))}", (tenant, *part))
                         for part in parts
@@ -46,15 +46,15 @@ def locate(database: Database, tenant: int, name: str, hashes: Iterable[Hash]) -
         # Rather than a join: ten thousand blobs lie in a few packs.
         for part in chunks({row[1] for row in rows if row[1] is not None}):
             question = f"SELECT number, key FROM packs WHERE tenant = ? AND number IN {slots(len(part))}"
-            keys.update(session.all(question, (tenant, *part)))
+            keys.update(transaction.all(question, (tenant, *part)))
     return _locations(name, rows, keys)
 
 
-def _locations(name: str, rows: Iterable[Row], stored: Mapping[int | None, str | None]) -> dict[Hash, Location]:
+def _locations(name: str, rows: Iterable[Row], stored: Mapping[int | None, str | None]) -> dict[Hash, BlobLocation]:
     # A damaged key leads nowhere: what should be there is as good as lost.
     keys = {pack: key for pack, key in stored.items() if key is not None and is_key(key)}
     return {
-        blob: Location(
+        blob: BlobLocation(
             large_blob_key(name, blob, generation) if pack is None else keys[pack], at, length, codec, size, base
         )
         for blob, pack, at, length, codec, size, base, generation in rows
@@ -62,29 +62,31 @@ def _locations(name: str, rows: Iterable[Row], stored: Mapping[int | None, str |
     }
 
 
-def generation_of(session: Session, tenant: int, name: str, hash: Hash) -> int:  # noqa: A002 - the field's own name
+def generation_of(transaction: Transaction, tenant: int, name: str, hash: Hash) -> int:  # noqa: A002 - the field's own name
     """See `Catalog.generation_of`; ``name`` is the tenant's in object keys."""
     first = large_blob_key(name, hash, 0)
-    rows = session.all(
+    rows = transaction.all(
         "SELECT key FROM tombstones WHERE tenant = ? AND (key = ? OR (key > ? AND key < ?))",
         (tenant, first, first + ".", first + "/"),
     )
     return max((int(row[0][len(first) + 1 :] or 0) + 1 for row in rows), default=0)
 
 
-def relocate(session: Session, tenant: int, written: Written, now: int) -> int:
+def relocate(transaction: Transaction, tenant: int, written: WrittenBlobs, now: int) -> int:
     """Note that known blobs are where they were ``written`` anew, whole; returns how many. Counts stay as they are.
 
     What the catalog does not know stays unnamed. The object that a blob was in goes when nothing is left in it.
     """
-    numbers = _add_packs(session, tenant, written.packs, now)
-    return sum(_move(session, tenant, blob, numbers, now) for blob in written.blobs)
+    numbers = _add_packs(transaction, tenant, written.packs, now)
+    return sum(_move(transaction, tenant, blob, numbers, now) for blob in written.blobs)
 
 
-def _add_packs(session: Session, tenant: int, packs: Sequence[NewPack], now: int) -> dict[PackId | None, int | None]:
+def _add_packs(
+    transaction: Transaction, tenant: int, packs: Sequence[NewPack], now: int
+) -> dict[PackId | None, int | None]:
     numbers: dict[PackId | None, int | None] = {None: None}
     for pack in packs:
-        row = session.one(
+        row = transaction.one(
             """INSERT INTO packs (tenant, id, key, size, created_at, spared_until)
             VALUES (?, ?, ?, ?, ?, 0) RETURNING number""",
             (tenant, pack.id, pack.key, pack.size, now),
@@ -94,19 +96,21 @@ def _add_packs(session: Session, tenant: int, packs: Sequence[NewPack], now: int
     return numbers
 
 
-def _move(session: Session, tenant: int, blob: NewBlob, numbers: dict[PackId | None, int | None], now: int) -> bool:
-    row = session.one("SELECT base FROM blobs WHERE tenant = ? AND hash = ?", (tenant, blob.hash))
+def _move(
+    transaction: Transaction, tenant: int, blob: NewBlob, numbers: dict[PackId | None, int | None], now: int
+) -> bool:
+    row = transaction.one("SELECT base FROM blobs WHERE tenant = ? AND hash = ?", (tenant, blob.hash))
     if row is None:
         return False
     if row[0] is not None:
         # It was a difference, and is none any more.
-        session.run(
+        transaction.run(
             """UPDATE blobs SET deltas = deltas - 1,
             dead_since = CASE WHEN kind <> 1 AND dead_since < ? THEN ? ELSE dead_since END
             WHERE tenant = ? AND hash = ?""",
             (now, now, tenant, row[0]),
         )
-    session.run(
+    transaction.run(
         """UPDATE blobs SET codec = ?, base = NULL, pack = ?, place = ?, length = ?, generation = ?
         WHERE tenant = ? AND hash = ?""",
         (blob.codec, numbers[blob.pack], blob.offset, blob.length, blob.generation, tenant, blob.hash),

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
     from holdfast.model.ids import Hash, PackId
     from holdfast.store.catalog_records import CheckpointCommit, NewBlob
-    from holdfast.store.database.sql_database import Database, Row, Session, Statement
+    from holdfast.store.database.sql_database import Database, Row, Statement, Transaction
 
 AHEAD = 4000
-"""A commit with more new blobs lays them in ahead, this many in a transaction, so that it blocks nobody for long."""
+"""A commit with more new blobs lays them in ahead, this many in a transaction, so that it blocks no process for long.
+"""
 SPARED = 24 * 3600 * 1_000_000
 """Microseconds for which rows laid in ahead are left alone by collection, whatever its grace time."""
 
@@ -49,10 +50,10 @@ _Known = dict["Hash", tuple[int, bool]]
 """Of hashes that are stored: as what (`schema.BLOB`, …), and whether a delta may stand on it: it is none itself."""
 
 _Write = tuple[str, "Sequence[Sequence[object]]"]
-"""For `Session.many`."""
+"""For `Transaction.many`."""
 
 
-class _Looked(NamedTuple):
+class _CommitState(NamedTuple):
     """What a commit has to know, as it is while the transaction lasts."""
 
     latest: int
@@ -91,36 +92,36 @@ class Committer:
         swept: int | None = None
         if ahead or len(commit.relied_on) > HASHES_PER_QUERY:
             # What is found alive now, or laid in from now on, is alive at the end if nothing was collected meanwhile.
-            with self._database.reading() as session:
-                swept = self._swept(session)
-                self._check_alive(session, commit.relied_on)
+            with self._database.reading() as transaction:
+                swept = self._swept(transaction)
+                self._check_alive(transaction, commit.relied_on)
         for start in range(0, len(ahead), AHEAD):
             self._lay_in(commit, ahead[start : start + AHEAD])
-        with self._database.writing() as session:
+        with self._database.writing() as transaction:
             if swept is None:
-                return self._finish(session, commit, rest, commit.relied_on)
-            if self._swept(session) != swept:
-                self._check_alive(session, commit.relied_on.union(blob.hash for blob in ahead))
-            return self._finish(session, commit, rest, frozenset())
+                return self._finish(transaction, commit, rest, commit.relied_on)
+            if self._swept(transaction) != swept:
+                self._check_alive(transaction, commit.relied_on.union(blob.hash for blob in ahead))
+            return self._finish(transaction, commit, rest, frozenset())
 
     def _lay_in(self, commit: CheckpointCommit, blobs: Sequence[NewBlob]) -> None:
-        with self._database.writing() as session:
-            found = self._look(session, commit, blobs, frozenset())
+        with self._database.writing() as transaction:
+            found = self._look(transaction, commit, blobs, frozenset())
             asked = self._now()
             now = moment_after(found.latest, asked)
-            numbers = self._add(session, commit, found, now, now + SPARED)[0]
-            self._add_content(session, blobs, found.known, numbers, now)
+            numbers = self._add(transaction, commit, found, now, now + SPARED)[0]
+            self._add_content(transaction, blobs, found.known, numbers, now)
             writes = self._deltas(blobs, found.known, numbers, now)
-            with session.unawaited():
-                note_moment(session, self._tenant, found.latest, asked)
-                _write(session, writes)
+            with transaction.unawaited():
+                note_moment(transaction, self._tenant, found.latest, asked)
+                _write(transaction, writes)
 
     def _finish(
-        self, session: Session, commit: CheckpointCommit, blobs: Sequence[NewBlob], relied_on: frozenset[Hash]
+        self, transaction: Transaction, commit: CheckpointCommit, blobs: Sequence[NewBlob], relied_on: frozenset[Hash]
     ) -> Cursor:
         """All that was not laid in ahead; raises `VanishedError` unless ``relied_on`` is alive."""
         tenant, point = self._tenant, commit.checkpoint
-        found = self._look(session, commit, blobs, relied_on)
+        found = self._look(transaction, commit, blobs, relied_on)
         workspace = check_cursor(point.workspace, found.workspace, commit.expected)
         if point.parent is not None and not found.parent:
             raise NotFoundError(f"the parent checkpoint {point.parent} is gone")
@@ -133,40 +134,40 @@ class Committer:
         statements = [_checkpoint(tenant, commit)]
         if commit.event is not None:
             statements.append(appending(tenant, point.workspace, commit.event))
-        numbers, (row, *events) = self._add(session, commit, found, now, 0, *statements)
+        numbers, (row, *events) = self._add(transaction, commit, found, now, 0, *statements)
         content, pages = (
             [blob for blob in blobs if blob.kind == "blob"],
             [blob for blob in blobs if blob.kind == "page"],
         )
-        self._add_content(session, content, known, numbers, now)
+        self._add_content(transaction, content, known, numbers, now)
         writes = [*self._deltas(content, known, numbers, now), *self._pages(pages, known, numbers, now)]
         if known.get(point.root, (BASE, True))[0] != PAGE:
             raise VanishedError([point.root])
         cursor = _advanced(commit, events)
-        with session.unawaited():
-            note_moment(session, tenant, found.latest, asked)
-            _write(session, writes)
-            session.many(
+        with transaction.unawaited():
+            note_moment(transaction, tenant, found.latest, asked)
+            _write(transaction, writes)
+            transaction.many(
                 "UPDATE packs SET spared_until = 0 WHERE number = ?",
                 ((number,) for number, spared in found.packs.values() if spared),
             )
-            count_root(session, tenant, point.root)
-            self._add_what_belongs(session, commit, row)
+            count_root(transaction, tenant, point.root)
+            self._add_what_belongs(transaction, commit, row)
             for event in events:
-                seal_event(session, tenant, event)
+                seal_event(transaction, tenant, event)
             if cursor != commit.expected:
-                set_cursor(session, tenant, point.workspace, workspace, cursor)
-        if commit.taken_in is not None:
+                set_cursor(transaction, tenant, point.workspace, workspace, cursor)
+        if commit.merge_parents is not None:
             from holdfast.store.catalog.merge_parents import add
 
-            add(session, tenant, point.id, commit.taken_in, point.created_at)
+            add(transaction, tenant, point.id, commit.merge_parents, point.created_at)
         return cursor
 
     # --- what is to be known ---
 
     def _look(
-        self, session: Session, commit: CheckpointCommit, blobs: Sequence[NewBlob], relied_on: frozenset[Hash]
-    ) -> _Looked:
+        self, transaction: Transaction, commit: CheckpointCommit, blobs: Sequence[NewBlob], relied_on: frozenset[Hash]
+    ) -> _CommitState:
         """Everything at once; raises `VanishedError` for objects that collection has condemned."""
         tenant, point = self._tenant, commit.checkpoint
         names = {point.root, *relied_on}
@@ -185,7 +186,7 @@ class Committer:
             _listed("SELECT hash, kind, base IS NULL FROM blobs WHERE tenant = ? AND hash", tenant, sorted(names)),
         )
         answers = iter(
-            session.together(
+            transaction.together(
                 [
                     ("SELECT latest FROM tenants WHERE number = ?", (tenant,)),
                     WORKSPACES.question(tenant, point.workspace),
@@ -196,7 +197,7 @@ class Committer:
         )
         latest, workspace, parent = next(answers), next(answers), next(answers)
         packs, condemned, known = ([row for _ in listed for row in next(answers)] for listed in lists)
-        found = _Looked(
+        found = _CommitState(
             latest[0][0] if latest else 0,
             workspace,
             bool(parent),
@@ -213,23 +214,29 @@ class Committer:
             raise VanishedError(gone)
         return found
 
-    def _swept(self, session: Session) -> int:
-        row = session.one("SELECT swept FROM tenants WHERE number = ?", (self._tenant,))
+    def _swept(self, transaction: Transaction) -> int:
+        row = transaction.one("SELECT swept FROM tenants WHERE number = ?", (self._tenant,))
         return row[0] if row else 0
 
-    def _check_alive(self, session: Session, hashes: frozenset[Hash]) -> None:
-        missing = hashes - known(session, self._tenant, hashes)
+    def _check_alive(self, transaction: Transaction, hashes: frozenset[Hash]) -> None:
+        missing = hashes - known(transaction, self._tenant, hashes)
         if missing:
             raise VanishedError(missing)
 
     # --- what is added ---
 
     def _add(
-        self, session: Session, commit: CheckpointCommit, found: _Looked, now: int, spared: int, *more: Statement
+        self,
+        transaction: Transaction,
+        commit: CheckpointCommit,
+        found: _CommitState,
+        now: int,
+        spared: int,
+        *more: Statement,
     ) -> tuple[dict[PackId, int], list[Row]]:
         """Add the packs that are new; the numbers of all, and the row that each of ``more`` gives."""
         new = [pack for pack in commit.packs if pack.id not in found.packs]
-        rows = session.together(
+        rows = transaction.together(
             [
                 *(
                     (
@@ -247,15 +254,15 @@ class Committer:
         return numbers, [given[0] for given in rows[len(new) :]]
 
     def _add_content(
-        self, session: Session, blobs: Sequence[NewBlob], known: _Known, numbers: Mapping[PackId, int], now: int
+        self, transaction: Transaction, blobs: Sequence[NewBlob], known: _Known, numbers: Mapping[PackId, int], now: int
     ) -> None:
         """Add content that stands on nothing, and note in ``known`` that it is there."""
         # In the order of the table's key: a thousand pages of it are then written once each.
         plain = sorted([blob for blob in blobs if blob.base is None], key=itemgetter(0))
         new = [blob for blob in plain if blob.hash not in known]
-        if session.many(_INSERT, self._rows(new, numbers, now)) != len(plain):
+        if transaction.many(_INSERT, self._rows(new, numbers, now)) != len(plain):
             # Some were known: one of them perhaps as a former page, which does not count as stored content.
-            session.many(
+            transaction.many(
                 f"UPDATE blobs SET kind = {BLOB} WHERE tenant = ? AND hash = ? AND kind = {BASE}",
                 ((self._tenant, name) for name in dict.fromkeys(blob.hash for blob in plain)),
             )
@@ -319,14 +326,14 @@ class Committer:
             for name, kind, size, codec, base, pack, at, length, generation in blobs
         ]
 
-    def _add_what_belongs(self, session: Session, commit: CheckpointCommit, row: Row) -> None:
+    def _add_what_belongs(self, transaction: Transaction, commit: CheckpointCommit, row: Row) -> None:
         """Add what there is of a checkpoint beside its own ``row``, and the checksum of all of it."""
         tenant, name = self._tenant, commit.checkpoint.id
         missed = [(place, *one) for place, one in enumerate(commit.not_captured)]
         if commit.changeset is not None:
-            session.run("INSERT INTO changesets VALUES (?, ?, ?)", (tenant, name, commit.changeset))
-        session.many("INSERT INTO not_captured VALUES (?, ?, ?, ?, ?)", ((tenant, name, *one) for one in missed))
-        session.run(
+            transaction.run("INSERT INTO changesets VALUES (?, ?, ?)", (tenant, name, commit.changeset))
+        transaction.many("INSERT INTO not_captured VALUES (?, ?, ?, ?, ?)", ((tenant, name, *one) for one in missed))
+        transaction.run(
             f"UPDATE checkpoints SET checksum = ? WHERE {CHECKPOINTS.row}",
             (CHECKPOINTS.checksum(row, belonging(commit.changeset, missed)), tenant, name),
         )
@@ -353,9 +360,9 @@ def _advanced(commit: CheckpointCommit, events: Sequence[Row]) -> Cursor:
     return commit.expected._replace(head=point.id)
 
 
-def _write(session: Session, writes: Iterable[_Write]) -> None:
+def _write(transaction: Transaction, writes: Iterable[_Write]) -> None:
     for sql, rows in writes:
-        session.many(sql, rows)
+        transaction.many(sql, rows)
 
 
 def _ids(commit: CheckpointCommit) -> list[PackId]:
@@ -366,8 +373,8 @@ def _listed(sql: str, tenant: int, values: Iterable[object]) -> list[Statement]:
     return [(f"{sql} IN {slots(len(part))}", (tenant, *part)) for part in chunks(values)]
 
 
-def known(session: Session, tenant: int, hashes: Iterable[Hash], *, pages: bool = False) -> set[Hash]:
+def known(transaction: Transaction, tenant: int, hashes: Iterable[Hash], *, pages: bool = False) -> set[Hash]:
     """Those of ``hashes`` that are stored: as content or page, or only as ``pages``."""
     where = f"kind = {PAGE}" if pages else f"kind <> {BASE}"
     statements = _listed(f"SELECT hash FROM blobs WHERE tenant = ? AND {where} AND hash", tenant, sorted(hashes))
-    return {row[0] for rows in session.together(statements) for row in rows}
+    return {row[0] for rows in transaction.together(statements) for row in rows}

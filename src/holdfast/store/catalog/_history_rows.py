@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.model.ids import WorkspaceId
-    from holdfast.store.database.sql_database import Row, Session, Statement
+    from holdfast.store.database.sql_database import Row, Statement, Transaction
 
 
-def cursor(session: Session, tenant: int, workspace: WorkspaceId) -> Cursor:
+def cursor(transaction: Transaction, tenant: int, workspace: WorkspaceId) -> Cursor:
     """Where a workspace stands; raises `NotFoundError` if there is no such workspace."""
-    row = session.one(
+    row = transaction.one(
         "SELECT head, position, redo_tip FROM workspaces WHERE tenant = ? AND id = ?", (tenant, workspace)
     )
     if row is None:
@@ -45,10 +45,10 @@ _HEAD = WORKSPACES.columns.split(", ").index("head")
 """Where in a row the cursor begins."""
 
 
-def set_cursor(session: Session, tenant: int, workspace: WorkspaceId, found: Row, new: Cursor) -> None:
+def set_cursor(transaction: Transaction, tenant: int, workspace: WorkspaceId, found: Row, new: Cursor) -> None:
     """Put a workspace, whose row was ``found``, somewhere else in its history. Needs no answer."""
     checksum = WORKSPACES.changed(found, head=new.head, position=new.position, redo_tip=new.redo_tip)
-    session.run(
+    transaction.run(
         "UPDATE workspaces SET head = ?, position = ?, redo_tip = ?, checksum = ? WHERE tenant = ? AND id = ?",
         (*new, checksum, tenant, workspace),
     )
@@ -74,14 +74,14 @@ def appending(tenant: int, workspace: WorkspaceId, event: HistoryEvent) -> State
     )
 
 
-def seal_event(session: Session, tenant: int, row: Row) -> None:
+def seal_event(transaction: Transaction, tenant: int, row: Row) -> None:
     """Give an event its checksum. Needs no answer."""
-    session.run(f"UPDATE history SET checksum = ? WHERE {HISTORY.row}", (HISTORY.checksum(row), tenant, row[0]))
+    transaction.run(f"UPDATE history SET checksum = ? WHERE {HISTORY.row}", (HISTORY.checksum(row), tenant, row[0]))
 
 
-def events(session: Session, tenant: int, rest: str, *values: object) -> list[HistoryEvent]:
+def events(transaction: Transaction, tenant: int, rest: str, *values: object) -> list[HistoryEvent]:
     """The events that ``rest`` (``AND …``) leaves, in its order."""
-    rows = session.all(
+    rows = transaction.all(
         f"""SELECT seq, at, operation, checkpoint, previous, ahead, steps, run, undo_seq FROM history
         WHERE tenant = ? {rest}""",
         (tenant, *values),

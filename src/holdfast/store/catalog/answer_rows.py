@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
     from holdfast.model.ids import Hash
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.database.sql_database import Session
+    from holdfast.store.database.sql_database import Transaction
 
 _COLUMNS = "name, request, status, body, owner, at"
 _ELSEWHERE = 3 * LASTS
-"""Microseconds after which work of a process of which nobody can tell whether it runs counts as given up."""
+"""Microseconds after which work of a process of which it cannot be told whether it runs counts as given up."""
 _DROPPED = 200
 """Old answers that are dropped at once, at most."""
 
@@ -27,10 +27,10 @@ class StoredAnswer(NamedTuple):
 
     request: Hash
     status: int | None
-    """None while it is being worked on, or if whoever did was killed."""
+    """None while it is being worked on, or if the process that did was killed."""
     body: bytes
     lost: bool
-    """True if whoever worked on it is gone without an answer."""
+    """True if the process that worked on it is gone without an answer."""
 
 
 class AnswerRows:
@@ -47,29 +47,29 @@ class AnswerRows:
         One that is ``lost`` and was of the same request is claimed as well.
         """
         now = self._clock.now()
-        with self._database.writing() as session:
-            self._drop_old(session, now - int(lasts * 1_000_000))
-            row = session.one(
+        with self._database.writing() as transaction:
+            self._drop_old(transaction, now - int(lasts * 1_000_000))
+            row = transaction.one(
                 "SELECT request, status, body, owner, at FROM answers WHERE tenant = ? AND name = ?",
                 (self._tenant, name),
             )
             found = None
-            if row is not None and is_sound(session, ANSWERS, self._tenant, name):
+            if row is not None and is_sound(transaction, ANSWERS, self._tenant, name):
                 found = StoredAnswer(row[0], row[1], row[2], row[1] is None and self._is_lost(row[3], row[4], now))
                 if not found.lost or found.request != request:
                     return found
-            session.run("DELETE FROM answers WHERE tenant = ? AND name = ?", (self._tenant, name))
-            session.run(
+            transaction.run("DELETE FROM answers WHERE tenant = ? AND name = ?", (self._tenant, name))
+            transaction.run(
                 f"INSERT INTO answers (tenant, {_COLUMNS}) VALUES {slots(7)}",
                 (self._tenant, name, request, None, b"", this_process(), now),
             )
-            set_checksum(session, ANSWERS, self._tenant, name)
+            set_checksum(transaction, ANSWERS, self._tenant, name)
         return found
 
-    def is_worked_on(self, name: str, request: Hash) -> bool:
-        """Whether somebody is at work on this request for a key. Claims nothing."""
-        with self._database.reading(once=True) as session:
-            row = session.one(
+    def is_in_progress(self, name: str, request: Hash) -> bool:
+        """Whether a process is at work on this request for a key. Claims nothing."""
+        with self._database.reading(once=True) as transaction:
+            row = transaction.one(
                 "SELECT request, status, owner, at FROM answers WHERE tenant = ? AND name = ?", (self._tenant, name)
             )
         if row is None or row[0] != request or row[1] is not None:
@@ -78,24 +78,24 @@ class AnswerRows:
 
     def end(self, name: str, status: int, body: bytes) -> None:
         """Keep the answer to a key that this process has claimed."""
-        with self._database.writing() as session, changing(session, ANSWERS, self._tenant, [name]):
-            session.run(
+        with self._database.writing() as transaction, changing(transaction, ANSWERS, self._tenant, [name]):
+            transaction.run(
                 "UPDATE answers SET status = ?, body = ? WHERE tenant = ? AND name = ? AND owner = ?",
                 (status, body, self._tenant, name, this_process()),
             )
 
     def drop(self, name: str) -> None:
         """Forget a key that this process has claimed: nothing was done, and the same may be tried again."""
-        with self._database.writing() as session:
-            session.run(
+        with self._database.writing() as transaction:
+            transaction.run(
                 "DELETE FROM answers WHERE tenant = ? AND name = ? AND owner = ? AND status IS NULL",
                 (self._tenant, name, this_process()),
             )
 
-    def give_up(self, name: str) -> None:
-        """Leave a key that this process has claimed as one whose work was cut short: nobody knows how far it came."""
-        with self._database.writing() as session, changing(session, ANSWERS, self._tenant, [name]):
-            session.run(
+    def mark_lost(self, name: str) -> None:
+        """Leave a key that this process has claimed as one whose work was cut short: it is unknown how far it came."""
+        with self._database.writing() as transaction, changing(transaction, ANSWERS, self._tenant, [name]):
+            transaction.run(
                 "UPDATE answers SET owner = '' WHERE tenant = ? AND name = ? AND owner = ? AND status IS NULL",
                 (self._tenant, name, this_process()),
             )
@@ -103,8 +103,8 @@ class AnswerRows:
     def _is_lost(self, owner: str, at: int, now: int) -> bool:
         return not owner or not may_run(owner) or (owner != this_process() and not at <= now < at + _ELSEWHERE)
 
-    def _drop_old(self, session: Session, before: int) -> None:
-        session.run(
+    def _drop_old(self, transaction: Transaction, before: int) -> None:
+        transaction.run(
             """DELETE FROM answers WHERE tenant = ? AND name IN (
             SELECT name FROM answers WHERE tenant = ? AND at < ? ORDER BY at LIMIT ?)""",
             (self._tenant, self._tenant, before, _DROPPED),

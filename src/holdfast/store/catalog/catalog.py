@@ -14,7 +14,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.store.catalog import _blob_locations as blob_locations
 from holdfast.store.catalog import _checkpoint_commit as checkpoint_commit
 from holdfast.store.catalog import _history_rows as history_rows
-from holdfast.store.catalog import _workspace_rows as workspaces
+from holdfast.store.catalog import _workspace_rows as workspace_rows
 from holdfast.store.catalog.reference_counts import chunks, count_root, moment, slots, uncount_root
 from holdfast.store.catalog.row_checksums import CHECKPOINTS, TENANTS, WORKSPACES, changing, damaged, set_checksum
 from holdfast.store.catalog_records import Cursor
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import HistoryEvent
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
-    from holdfast.store.blobs.content_writer import Written
+    from holdfast.store.blobs.content_writer import WrittenBlobs
     from holdfast.store.catalog.checkpoint_removal import Protection
     from holdfast.store.catalog.merge_parents import Lineage
     from holdfast.store.catalog.usage_statistics import Stats
-    from holdfast.store.catalog_records import CheckpointCommit, Location, TakenIn, Workspace
-    from holdfast.store.database.sql_database import Again, Database, Row, Session
+    from holdfast.store.catalog_records import BlobLocation, CheckpointCommit, MergeParent, WorkspaceRow
+    from holdfast.store.database.sql_database import Again, Database, Row, Transaction
 
 
 def number_of(database: Database, name: str) -> int:
     """The number that stands in every row of the tenant ``name``, which begins here if it is new."""
     find = "SELECT number FROM tenants WHERE name = ?"
-    with database.reading(once=True) as session:
-        row = session.one(find, (name,))
+    with database.reading(once=True) as transaction:
+        row = transaction.one(find, (name,))
     if row is None:
-        with database.writing() as session:
-            row = session.one(find, (name,))  # another process may have been first
+        with database.writing() as transaction:
+            row = transaction.one(find, (name,))  # another process may have been first
             if row is None:
-                _refuse_damaged_tenants(session)
-                row = session.one(
+                _refuse_damaged_tenants(transaction)
+                row = transaction.one(
                     "INSERT INTO tenants (name, swept, latest) VALUES (?, 0, 0) RETURNING number", (name,)
                 )
                 assert row is not None
-                set_checksum(session, TENANTS, row[0], row[0])
+                set_checksum(transaction, TENANTS, row[0], row[0])
     return row[0]
 
 
-def _refuse_damaged_tenants(session: Session) -> None:
-    """A tenant whose name was damaged must not begin anew: all of its objects would be taken for nobody's."""
-    for (number,) in session.all("SELECT number FROM tenants"):
-        if any(damaged(session, TENANTS, number)):
+def _refuse_damaged_tenants(transaction: Transaction) -> None:
+    """A tenant whose name was damaged must not begin anew: all of its objects would seem to have no owner."""
+    for (number,) in transaction.all("SELECT number FROM tenants"):
+        if any(damaged(transaction, TENANTS, number)):
             raise IntegrityError(
                 "the catalog is damaged: the name of a tenant is not what it was",
                 hint="put the catalog back from a copy; its objects are untouched",
@@ -72,14 +72,14 @@ class Catalog:
     the database go through: `LockedError`, `StorageError`, `IntegrityError`.
     """
 
-    def __init__(self, database: Database, tenant: str, clock: Clock, machine: str = "") -> None:
-        """``machine`` is the home whose workspaces, sessions and pins this is about, where several share the catalog;
-        checkpoints and blobs are everybody's of the tenant.
+    def __init__(self, database: Database, tenant: str, clock: Clock, home_id: str = "") -> None:
+        """``home_id`` is the home whose workspaces, sessions and pins this is about, where several share the catalog;
+        all homes of the tenant share checkpoints and blobs.
         """
         self.database = database
         self.name = tenant
         self.clock = clock
-        self.machine = machine
+        self.home_id = home_id
         self.again: Again | None = None
         """Where a connection may be lost: what lets a transaction that was cut short by that be tried again."""
         self.tenant = number_of(database, tenant)
@@ -87,58 +87,58 @@ class Catalog:
 
     # --- workspaces ---
 
-    def add_workspace(self, workspace: Workspace) -> None:
+    def add_workspace(self, workspace: WorkspaceRow) -> None:
         """Begin to remember a directory. Refused (code ``exists``) if a live workspace has this path."""
-        with self.database.writing() as session:
-            workspaces.add(session, self.tenant, self.machine, workspace)
+        with self.database.writing() as transaction:
+            workspace_rows.add(transaction, self.tenant, self.home_id, workspace)
 
-    def workspace(self, workspace: WorkspaceId) -> Workspace:
+    def workspace(self, workspace: WorkspaceId) -> WorkspaceRow:
         """One workspace; raises `NotFoundError` if there is none of this id."""
         found = self._workspaces("AND id = ?", workspace)
         if not found:
             raise NotFoundError(f"no workspace {workspace}")
         return found[0]
 
-    def workspaces(self, *, everywhere: bool = False) -> list[Workspace]:
+    def workspaces(self, *, everywhere: bool = False) -> list[WorkspaceRow]:
         """Those of this home, oldest first, with those that were let go; with ``everywhere`` also those of others that
         share the catalog, of whose directories nothing can be found out here.
         """
-        return self._workspaces() if everywhere else self._workspaces("AND machine = ?", self.machine)
+        return self._workspaces() if everywhere else self._workspaces("AND machine = ?", self.home_id)
 
-    def find_workspace(self, path: bytes) -> Workspace | None:
+    def find_workspace(self, path: bytes) -> WorkspaceRow | None:
         """The live workspace at exactly this path."""
-        found = self._workspaces("AND machine = ? AND path = ? AND live = 1", self.machine, path)
+        found = self._workspaces("AND machine = ? AND path = ? AND live = 1", self.home_id, path)
         return found[0] if found else None
 
-    def find_workspace_by_identity(self, device: int, inode: int) -> Workspace | None:
+    def find_workspace_by_identity(self, device: int, inode: int) -> WorkspaceRow | None:
         """The live workspace whose root was last seen as this directory; of several, the one made last."""
         where = "AND machine = ? AND device = ? AND inode = ? AND live = 1"
-        found = self._workspaces(where, self.machine, device, inode)
+        found = self._workspaces(where, self.home_id, device, inode)
         return found[-1] if found else None
 
     def move_workspace(self, workspace: WorkspaceId, path: bytes, device: int, inode: int) -> WorkspaceId | None:
         """Note where a workspace is now; the other live one that was said to be there, if there was one.
 
-        That one is set aside (see `catalog_records.aside`): it keeps its identity and its checkpoints, and a later move
-        gives it a path again.
+        That one is set aside (see `catalog_records.displaced_path`): it keeps its identity and its checkpoints, and a
+        later move gives it a path again.
         """
-        with self.database.writing() as session:
-            return workspaces.move(session, self.tenant, self.machine, workspace, path, device, inode)
+        with self.database.writing() as transaction:
+            return workspace_rows.move(transaction, self.tenant, self.home_id, workspace, path, device, inode)
 
     def let_go(self, workspace: WorkspaceId) -> None:
         """Let a workspace hold nothing back from retention any more. Its checkpoints stay until they are forgotten."""
-        with self.database.writing() as session:
-            workspaces.set_live(session, self.tenant, self.machine, workspace, live=False)
+        with self.database.writing() as transaction:
+            workspace_rows.set_live(transaction, self.tenant, self.home_id, workspace, live=False)
 
     def adopt(self, workspace: WorkspaceId) -> None:
         """Undo `let_go`. Refused (code ``exists``) if another live workspace has its path by now."""
-        with self.database.writing() as session:
-            workspaces.set_live(session, self.tenant, self.machine, workspace, live=True)
+        with self.database.writing() as transaction:
+            workspace_rows.set_live(transaction, self.tenant, self.home_id, workspace, live=True)
 
     def cursor(self, workspace: WorkspaceId) -> Cursor:
         """Where a workspace stands in its history; raises `NotFoundError` if there is no such workspace."""
-        with self.database.reading(once=True) as session:
-            return history_rows.cursor(session, self.tenant, workspace)
+        with self.database.reading(once=True) as transaction:
+            return history_rows.cursor(transaction, self.tenant, workspace)
 
     # --- checkpoints ---
 
@@ -195,8 +195,8 @@ class Catalog:
 
     def by_prefix(self, prefix: str, limit: int = 16) -> list[CheckpointId]:
         """Ids that begin with ``prefix`` (lower-case hex digits), the last recorded first, at most ``limit``."""
-        with self.database.reading(once=True) as session:
-            rows = session.all(
+        with self.database.reading(once=True) as transaction:
+            rows = transaction.all(
                 "SELECT id FROM checkpoints WHERE tenant = ? AND id >= ? AND id < ? ORDER BY number DESC LIMIT ?",
                 (self.tenant, prefix, prefix + "g", limit),
             )
@@ -215,47 +215,47 @@ class Catalog:
         """The checkpoints whose parent this is, in any workspace, in the order of recording."""
         from holdfast.store.catalog import checkpoint_removal
 
-        with self.database.reading(once=True) as session:
-            return checkpoint_removal.children(session, self.tenant, checkpoint)
+        with self.database.reading(once=True) as transaction:
+            return checkpoint_removal.children(transaction, self.tenant, checkpoint)
 
     def ancestors(self, checkpoint: CheckpointId) -> list[CheckpointId]:
         """The parent, its parent, and so on; empty for one without a parent."""
         from holdfast.store.catalog import checkpoint_removal
 
-        with self.database.reading(once=True) as session:
-            return checkpoint_removal.line(session, self.tenant, checkpoint)[1:]
+        with self.database.reading(once=True) as transaction:
+            return checkpoint_removal.line(transaction, self.tenant, checkpoint)[1:]
 
     def lineage(self, checkpoint: CheckpointId) -> Lineage:
         """A checkpoint and all whose work it holds: its parents, what it has taken in, theirs, and so on."""
         from holdfast.store.catalog import merge_parents
 
-        with self.database.reading() as session:
-            return merge_parents.lineage(session, self.tenant, checkpoint)
+        with self.database.reading() as transaction:
+            return merge_parents.lineage(transaction, self.tenant, checkpoint)
 
-    def taken_in(self, checkpoint: CheckpointId) -> list[TakenIn]:
+    def merge_parents(self, checkpoint: CheckpointId) -> list[MergeParent]:
         """What a checkpoint holds of other lines of work, beside its parent's."""
         from holdfast.store.catalog import merge_parents
 
-        with self.database.reading(once=True) as session:
-            return merge_parents.taken_in(session, self.tenant, checkpoint)
+        with self.database.reading(once=True) as transaction:
+            return merge_parents.parents_of(transaction, self.tenant, checkpoint)
 
-    def note_taken_in(self, checkpoint: CheckpointId, taken_in: TakenIn) -> None:
+    def add_merge_parents(self, checkpoint: CheckpointId, taken_in: MergeParent) -> None:
         """Note that a checkpoint holds all that another line has done, as where nothing had to be changed for it.
 
         Harmless a second time. Raises `NotFoundError` if either is gone.
         """
         from holdfast.store.catalog import merge_parents
 
-        with self.database.writing() as session:
+        with self.database.writing() as transaction:
             for name in (checkpoint, taken_in.other):
-                if not session.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self.tenant, name)):
+                if not transaction.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self.tenant, name)):
                     raise NotFoundError(f"the checkpoint {name} was forgotten meanwhile")
-            merge_parents.add(session, self.tenant, checkpoint, taken_in, self.clock.now())
+            merge_parents.add(transaction, self.tenant, checkpoint, taken_in, self.clock.now())
 
     def claim(self, checkpoint: CheckpointId, label: str, provenance: Provenance) -> Checkpoint:
         """Make a checkpoint a user's own, a manual one, with what they say of it; the new record."""
-        with self.database.writing() as session, changing(session, CHECKPOINTS, self.tenant, [checkpoint]):
-            session.run(
+        with self.database.writing() as transaction, changing(transaction, CHECKPOINTS, self.tenant, [checkpoint]):
+            transaction.run(
                 "UPDATE checkpoints SET kind = 'manual', label = ?, author = ?, message = ?, command = ? "
                 "WHERE tenant = ? AND id = ?",
                 (label, *provenance, self.tenant, checkpoint),
@@ -264,8 +264,8 @@ class Catalog:
 
     def changeset(self, checkpoint: CheckpointId) -> bytes | None:
         """The encoded changeset against the parent; None if everything is added."""
-        with self.database.reading(once=True) as session:
-            row = session.one(
+        with self.database.reading(once=True) as transaction:
+            row = transaction.one(
                 "SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (self.tenant, checkpoint)
             )
         return row[0] if row else None
@@ -279,13 +279,13 @@ class Catalog:
             )
             for part in chunks(checkpoints)
         ]
-        with self.database.reading(once=True) as session:
-            return dict(chain.from_iterable(session.together(statements)))
+        with self.database.reading(once=True) as transaction:
+            return dict(chain.from_iterable(transaction.together(statements)))
 
     def not_captured(self, checkpoint: CheckpointId) -> list[NotCaptured]:
         """What a checkpoint does not hold, sorted by path."""
-        with self.database.reading(once=True) as session:
-            rows = session.all(
+        with self.database.reading(once=True) as transaction:
+            rows = transaction.all(
                 "SELECT path, reason FROM not_captured WHERE tenant = ? AND checkpoint = ? ORDER BY place",
                 (self.tenant, checkpoint),
             )
@@ -310,8 +310,8 @@ class Catalog:
         """Every checkpoint that something stands on, and what."""
         from holdfast.store.catalog import checkpoint_removal
 
-        with self.database.reading() as session:
-            return checkpoint_removal.protections(session, self.tenant, self.clock.now())
+        with self.database.reading() as transaction:
+            return checkpoint_removal.protections(transaction, self.tenant, self.clock.now())
 
     def protected_by(self, checkpoint: CheckpointId) -> list[Protection]:
         """What stands on one checkpoint."""
@@ -325,33 +325,35 @@ class Catalog:
         A page that this does not find must be written again even if the same bytes are stored as a file's content:
         committed as a page, its children are kept as well.
         """
-        with self.database.reading(once=True) as session:
-            return checkpoint_commit.known(session, self.tenant, hashes, pages=pages)
+        with self.database.reading(once=True) as transaction:
+            return checkpoint_commit.known(transaction, self.tenant, hashes, pages=pages)
 
-    def locate(self, hashes: Iterable[Hash]) -> dict[Hash, Location]:
+    def locate(self, hashes: Iterable[Hash]) -> dict[Hash, BlobLocation]:
         """Where each of ``hashes`` is stored; one that is not, or whose pack's row is lost, is not in the answer."""
         return blob_locations.locate(self.database, self.tenant, self.name, hashes)
 
     def newest_pack(self) -> str | None:
         """The key of the object that was written last of those that hold packs; None if there is none."""
-        with self.database.reading(once=True) as session:
-            row = session.one(
+        with self.database.reading(once=True) as transaction:
+            row = transaction.one(
                 "SELECT key FROM packs WHERE tenant = ? AND spared_until = 0 ORDER BY number DESC LIMIT 1",
                 (self.tenant,),
             )
         return row[0] if row else None
 
-    def relocate(self, written: Written) -> int:
+    def relocate(self, written: WrittenBlobs) -> int:
         """Note that blobs are where they were ``written`` anew: see `_blob_locations.relocate`."""
         from holdfast.store.catalog._blob_locations import relocate
 
-        with self.database.writing() as session:
-            return relocate(session, self.tenant, written, self.clock.now())
+        with self.database.writing() as transaction:
+            return relocate(transaction, self.tenant, written, self.clock.now())
 
     def generation_of(self, hash: Hash) -> int:  # noqa: A002 - the field's own name
-        """The generation to store a blob of its own under now: one whose key nobody is deleting or has just deleted."""
-        with self.database.reading(once=True) as session:
-            return blob_locations.generation_of(session, self.tenant, self.name, hash)
+        """The generation to store a blob of its own under now: one whose key no process is deleting or has just
+        deleted.
+        """
+        with self.database.reading(once=True) as transaction:
+            return blob_locations.generation_of(transaction, self.tenant, self.name, hash)
 
     def pin(
         self, root: Hash, reason: str, *, checkpoint: CheckpointId | None = None, expires_at: int | None = None
@@ -360,69 +362,69 @@ class Catalog:
 
         Returns the pin's number. Raises `NotFoundError` if the checkpoint, or the page, is not there any more.
         """
-        with self.database.writing() as session:
-            return self._pin(session, root, reason, checkpoint, expires_at)
+        with self.database.writing() as transaction:
+            return self._pin(transaction, root, reason, checkpoint, expires_at)
 
     def pin_all(self, checkpoints: Iterable[Checkpoint], reason: str) -> None:
         """Keep checkpoints from being forgotten, and all that they stand for, until `unpin_all`: each of them or none.
 
         Raises `NotFoundError` if one of them was forgotten, or is not stored any more.
         """
-        with self.database.writing() as session:
+        with self.database.writing() as transaction:
             for one in checkpoints:
-                self._pin(session, one.root, reason, one.id, None)
+                self._pin(transaction, one.root, reason, one.id, None)
 
     def _pin(
-        self, session: Session, root: Hash, reason: str, checkpoint: CheckpointId | None, expires_at: int | None
+        self, transaction: Transaction, root: Hash, reason: str, checkpoint: CheckpointId | None, expires_at: int | None
     ) -> int:
-        if checkpoint is not None and not session.one(
+        if checkpoint is not None and not transaction.one(
             "SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self.tenant, checkpoint)
         ):
             raise NotFoundError(
                 f"the checkpoint {checkpoint} was forgotten meanwhile",
                 hint="list those that are left: holdfast log --all",
             )
-        if not count_root(session, self.tenant, root):
+        if not count_root(transaction, self.tenant, root):
             raise NotFoundError("what should be kept is gone already")
-        row = session.one(
+        row = transaction.one(
             """INSERT INTO pins (tenant, root, checkpoint, reason, expires_at, machine)
             VALUES (?, ?, ?, ?, ?, ?) RETURNING number""",
-            (self.tenant, root, checkpoint, reason, expires_at, self.machine),
+            (self.tenant, root, checkpoint, reason, expires_at, self.home_id),
         )
         assert row is not None
         return row[0]
 
     def pinned_root(self, checkpoint: CheckpointId) -> Hash | None:
         """The root that was pinned for a checkpoint, also if that was forgotten all the same; None if none is."""
-        with self.database.reading(once=True) as session:
-            row = session.one(
+        with self.database.reading(once=True) as transaction:
+            row = transaction.one(
                 "SELECT root FROM pins WHERE tenant = ? AND checkpoint = ? LIMIT 1", (self.tenant, checkpoint)
             )
         return row[0] if row else None
 
     def extend_pin(self, number: int, expires_at: int) -> bool:
         """Keep a pin until ``expires_at``; False if it is there no more."""
-        with self.database.writing() as session:
+        with self.database.writing() as transaction:
             return bool(
-                session.run(
+                transaction.run(
                     "UPDATE pins SET expires_at = ? WHERE tenant = ? AND number = ?", (expires_at, self.tenant, number)
                 )
             )
 
     def unpin(self, number: int) -> None:
         """Take a pin away. Harmless a second time."""
-        with self.database.writing() as session:
-            self._unpin(session, "number = ?", number)
+        with self.database.writing() as transaction:
+            self._unpin(transaction, "number = ?", number)
 
     def unpin_all(self, reason: str) -> int:
         """Take away every pin of this home with exactly this reason; how many."""
-        with self.database.writing() as session:
-            return self._unpin(session, "machine = ? AND reason = ?", self.machine, reason)
+        with self.database.writing() as transaction:
+            return self._unpin(transaction, "machine = ? AND reason = ?", self.home_id, reason)
 
     def unpin_expired(self) -> int:
         """Take away every pin whose time has passed; how many."""
-        with self.database.writing() as session:
-            return self._unpin(session, "expires_at <= ?", self.clock.now())
+        with self.database.writing() as transaction:
+            return self._unpin(transaction, "expires_at <= ?", self.clock.now())
 
     # --- history ---
 
@@ -441,8 +443,8 @@ class Catalog:
         ``position`` None means the event itself, ``redo_tip`` None the new position. Raises `RefusedError` with code
         ``moved`` if the cursor is not ``expected`` any more.
         """
-        with self.database.writing() as session:
-            ours, there = session.together(
+        with self.database.writing() as transaction:
+            ours, there = transaction.together(
                 [
                     WORKSPACES.question(self.tenant, workspace),
                     ("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self.tenant, head)),
@@ -451,27 +453,27 @@ class Catalog:
             found = history_rows.check_cursor(workspace, ours, expected)
             if not there:
                 raise NotFoundError(f"the checkpoint {head} was forgotten meanwhile")
-            row = session.one(*history_rows.appending(self.tenant, workspace, event))
+            row = transaction.one(*history_rows.appending(self.tenant, workspace, event))
             assert row is not None
             at = row[0] if position is None else position
             cursor = Cursor(head, at, at if redo_tip is None else redo_tip)
-            with session.unawaited():
-                history_rows.seal_event(session, self.tenant, row)
-                history_rows.set_cursor(session, self.tenant, workspace, found, cursor)
+            with transaction.unawaited():
+                history_rows.seal_event(transaction, self.tenant, row)
+                history_rows.set_cursor(transaction, self.tenant, workspace, found, cursor)
             return cursor
 
     def events(self, workspace: WorkspaceId, *, limit: int | None = None) -> list[HistoryEvent]:
         """What happened to a workspace, the last first, at most ``limit``."""
         most = 1 << 62 if limit is None else limit
-        with self.database.reading(once=True) as session:
+        with self.database.reading(once=True) as transaction:
             return history_rows.events(
-                session, self.tenant, "AND workspace = ? ORDER BY seq DESC LIMIT ?", workspace, most
+                transaction, self.tenant, "AND workspace = ? ORDER BY seq DESC LIMIT ?", workspace, most
             )
 
     def event(self, seq: int) -> HistoryEvent:
         """One event; raises `NotFoundError` if there is none of this number."""
-        with self.database.reading(once=True) as session:
-            found = history_rows.events(session, self.tenant, "AND seq = ?", seq)
+        with self.database.reading(once=True) as transaction:
+            found = history_rows.events(transaction, self.tenant, "AND seq = ?", seq)
         if not found:
             raise NotFoundError(f"no event {seq} in the history")
         return found[0]
@@ -482,36 +484,38 @@ class Catalog:
         """Count everything. Settle first for exact numbers; a page that waits for it may count as dead here."""
         from holdfast.store.catalog import usage_statistics
 
-        with self.database.reading() as session:
-            return usage_statistics.stats(session, self.tenant, self.database.size())
+        with self.database.reading() as transaction:
+            return usage_statistics.stats(transaction, self.tenant, self.database.size())
 
     def used_bytes(self) -> int:
         """What blobs, pages and packs take in the object store. Cheap: it looks at packs and large blobs alone."""
         from holdfast.store.catalog import usage_statistics
 
-        with self.database.reading(once=True) as session:
-            return usage_statistics.used_bytes(session, self.tenant)
+        with self.database.reading(once=True) as transaction:
+            return usage_statistics.used_bytes(transaction, self.tenant)
 
     def close(self) -> None:
         """Close the database."""
         self.database.close()
 
-    def _workspaces(self, where: str = "", *values: object) -> list[Workspace]:
-        with self.database.reading(once=True) as session:
-            return workspaces.find(session, self.tenant, where, *values)
+    def _workspaces(self, where: str = "", *values: object) -> list[WorkspaceRow]:
+        with self.database.reading(once=True) as transaction:
+            return workspace_rows.find(transaction, self.tenant, where, *values)
 
     def _checkpoints(self, rest: str, *values: object) -> list[Checkpoint]:
-        with self.database.reading(once=True) as session:
-            rows = session.all(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE tenant = ? {rest}", (self.tenant, *values))
+        with self.database.reading(once=True) as transaction:
+            rows = transaction.all(
+                f"SELECT {_CHECKPOINT} FROM checkpoints WHERE tenant = ? {rest}", (self.tenant, *values)
+            )
         return [_checkpoint(row) for row in rows]
 
-    def _unpin(self, session: Session, where: str, *values: int | str) -> int:
-        rows = session.all(f"SELECT number, root FROM pins WHERE tenant = ? AND {where}", (self.tenant, *values))
+    def _unpin(self, transaction: Transaction, where: str, *values: int | str) -> int:
+        rows = transaction.all(f"SELECT number, root FROM pins WHERE tenant = ? AND {where}", (self.tenant, *values))
         if rows:
-            now = moment(session, self.tenant, self.clock.now())
+            now = moment(transaction, self.tenant, self.clock.now())
             for number, root in rows:
-                session.run("DELETE FROM pins WHERE number = ?", (number,))
-                uncount_root(session, self.tenant, root, now)
+                transaction.run("DELETE FROM pins WHERE number = ?", (number,))
+                uncount_root(transaction, self.tenant, root, now)
         return len(rows)
 
 

@@ -11,14 +11,14 @@ from holdfast.model.paths import display
 from holdfast.store.catalog.merge_parents import keep_lineage
 from holdfast.store.catalog.reference_counts import moment, uncount_root
 from holdfast.store.catalog.row_checksums import CHECKPOINTS, WORKSPACES, changing
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId, WorkspaceId
-    from holdfast.store.database.sql_database import Database, Session
+    from holdfast.store.database.sql_database import Database, Transaction
 
 
 class Protection(NamedTuple):
@@ -51,20 +51,20 @@ class Protection(NamedTuple):
         }[self.kind]
 
 
-def children(session: Session, tenant: int, checkpoint: CheckpointId) -> list[CheckpointId]:
+def children(transaction: Transaction, tenant: int, checkpoint: CheckpointId) -> list[CheckpointId]:
     """The checkpoints whose parent this is, in the order of recording."""
-    rows = session.all(
+    rows = transaction.all(
         "SELECT id FROM checkpoints WHERE tenant = ? AND parent = ? ORDER BY number", (tenant, checkpoint)
     )
     return [row[0] for row in rows]
 
 
 def line(
-    session: Session, tenant: int, checkpoint: CheckpointId, end: CheckpointId | None = None
+    transaction: Transaction, tenant: int, checkpoint: CheckpointId, end: CheckpointId | None = None
 ) -> list[CheckpointId]:
     """A checkpoint, its parent, its parent's parent, … ending with ``end`` or with one that has no parent."""
     # A parent is recorded before its child, so the line has no loop; UNION would still end it if a damaged one had.
-    rows = session.all(
+    rows = transaction.all(
         """WITH RECURSIVE line (id, parent, depth) AS (
             SELECT id, parent, 0 FROM checkpoints WHERE tenant = ? AND id = ?
             UNION ALL
@@ -76,7 +76,7 @@ def line(
     return [row[0] for row in rows]
 
 
-def protections(session: Session, tenant: int, now: int) -> dict[CheckpointId, list[Protection]]:
+def protections(transaction: Transaction, tenant: int, now: int) -> dict[CheckpointId, list[Protection]]:
     """Every checkpoint that something stands on, and what: heads, fork points and chains of live workspaces, pins,
     sessions.
     """
@@ -85,20 +85,20 @@ def protections(session: Session, tenant: int, now: int) -> dict[CheckpointId, l
     def protect(checkpoint: CheckpointId, reason: Protection) -> None:
         found.setdefault(checkpoint, []).append(reason)
 
-    for workspace, path, head, source in session.all(
+    for workspace, path, head, source in transaction.all(
         "SELECT id, path, head, source FROM workspaces WHERE tenant = ? AND live = 1 ORDER BY created_at, id", (tenant,)
     ):
-        name = display(seen_at(path))
+        name = display(last_seen_path(path))
         if head is not None:
             protect(head, Protection("head", name, workspace))
         if source is not None:
             protect(source, Protection("fork", name, workspace))
             if head is not None:
-                for member in line(session, tenant, head, source)[1:]:
+                for member in line(transaction, tenant, head, source)[1:]:
                     if member != source:
                         protect(member, Protection("chain", name, workspace))
     taken_in: dict[tuple[WorkspaceId, WorkspaceId], tuple[CheckpointId, bytes]] = {}
-    for other, source, target, path in session.all(
+    for other, source, target, path in transaction.all(
         """SELECT m.other, s.id, t.id, t.path FROM merges m
         JOIN checkpoints o ON o.tenant = m.tenant AND o.id = m.other
         JOIN workspaces s ON s.tenant = m.tenant AND s.id = o.workspace AND s.live = 1
@@ -109,19 +109,19 @@ def protections(session: Session, tenant: int, now: int) -> dict[CheckpointId, l
     ):
         taken_in[source, target] = other, path
     for (_, target), (other, path) in taken_in.items():
-        protect(other, Protection("merged", display(seen_at(path)), target))
-    for checkpoint, reason in session.all(
+        protect(other, Protection("merged", display(last_seen_path(path)), target))
+    for checkpoint, reason in transaction.all(
         """SELECT checkpoint, reason FROM pins WHERE tenant = ? AND checkpoint IS NOT NULL
         AND (expires_at IS NULL OR expires_at > ?) ORDER BY number""",
         (tenant, now),
     ):
         protect(checkpoint, Protection("pin", reason))
-    for checkpoint, name in session.all(
+    for checkpoint, name in transaction.all(
         "SELECT DISTINCT tree, session FROM session_checkpoints WHERE tenant = ? AND kept = 1 ORDER BY tree, session",
         (tenant,),
     ):
         protect(checkpoint, Protection("session", name))
-    for name, trees in session.all("SELECT session, trees FROM session_journals WHERE tenant = ?", (tenant,)):
+    for name, trees in transaction.all("SELECT session, trees FROM session_journals WHERE tenant = ?", (tenant,)):
         for checkpoint in dict.fromkeys(trees.split()):
             protect(checkpoint, Protection("session", name))
     return found
@@ -136,49 +136,51 @@ class _Heir(NamedTuple):
 def forget(database: Database, tenant: int, checkpoint: Checkpoint, now: Callable[[], int]) -> bool:
     """Remove one checkpoint; False if it is gone already. Changesets are composed before the transaction."""
     while True:
-        with database.reading() as session:
-            heirs = _heirs(session, tenant, checkpoint)
-        with database.writing() as session:
-            if not session.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint.id)):
+        with database.reading() as transaction:
+            heirs = _heirs(transaction, tenant, checkpoint)
+        with database.writing() as transaction:
+            if not transaction.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint.id)):
                 return False
-            _refuse_protected(session, tenant, checkpoint, now())
+            _refuse_protected(transaction, tenant, checkpoint, now())
             # A child keeps its parent, and with it its changeset, until that parent is forgotten: the same children
             # under the same parent have the changesets that were composed.
-            parent = _parent(session, tenant, checkpoint.id)
-            if parent != checkpoint.parent or children(session, tenant, checkpoint.id) != [heir.id for heir in heirs]:
+            parent = _parent(transaction, tenant, checkpoint.id)
+            if parent != checkpoint.parent or children(transaction, tenant, checkpoint.id) != [
+                heir.id for heir in heirs
+            ]:
                 checkpoint = checkpoint._replace(parent=parent)
                 continue
-            with changing(session, CHECKPOINTS, tenant, [heir.id for heir in heirs]):
-                _bequeath(session, tenant, checkpoint, heirs)
-            keep_lineage(session, tenant, checkpoint.id, parent, [heir.id for heir in heirs])
-            _remove(session, tenant, checkpoint, moment(session, tenant, now()))
+            with changing(transaction, CHECKPOINTS, tenant, [heir.id for heir in heirs]):
+                _bequeath(transaction, tenant, checkpoint, heirs)
+            keep_lineage(transaction, tenant, checkpoint.id, parent, [heir.id for heir in heirs])
+            _remove(transaction, tenant, checkpoint, moment(transaction, tenant, now()))
             return True
 
 
-def _parent(session: Session, tenant: int, checkpoint: CheckpointId) -> CheckpointId | None:
-    row = session.one("SELECT parent FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint))
+def _parent(transaction: Transaction, tenant: int, checkpoint: CheckpointId) -> CheckpointId | None:
+    row = transaction.one("SELECT parent FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint))
     return row[0] if row else None
 
 
-def _refuse_protected(session: Session, tenant: int, checkpoint: Checkpoint, now: int) -> None:
-    hard = [reason for reason in protections(session, tenant, now).get(checkpoint.id, []) if reason.hard]
+def _refuse_protected(transaction: Transaction, tenant: int, checkpoint: Checkpoint, now: int) -> None:
+    hard = [reason for reason in protections(transaction, tenant, now).get(checkpoint.id, []) if reason.hard]
     if hard:
         raise RefusedError(f"checkpoint {checkpoint.id} cannot be forgotten: it is {hard[0]}", code="protected")
 
 
-def _heirs(session: Session, tenant: int, checkpoint: Checkpoint) -> list[_Heir]:
+def _heirs(transaction: Transaction, tenant: int, checkpoint: Checkpoint) -> list[_Heir]:
     from holdfast.store.codecs.changeset import decode_changeset, encode_changeset
 
     def load(name: CheckpointId) -> bytes | None:
-        row = session.one("SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (tenant, name))
+        row = transaction.one("SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (tenant, name))
         return row[0] if row else None
 
     own = load(checkpoint.id)
     heirs: list[_Heir] = []
-    for child in children(session, tenant, checkpoint.id):
+    for child in children(transaction, tenant, checkpoint.id):
         theirs = load(child)
         if own is None or theirs is None:
-            row = session.one("SELECT total_files FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, child))
+            row = transaction.one("SELECT total_files FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, child))
             heirs.append(_Heir(child, None, Counts(row[0] if row else 0, 0, 0)))
         else:
             changes = compose(decode_changeset(own), decode_changeset(theirs))
@@ -186,28 +188,28 @@ def _heirs(session: Session, tenant: int, checkpoint: Checkpoint) -> list[_Heir]
     return heirs
 
 
-def _bequeath(session: Session, tenant: int, checkpoint: Checkpoint, heirs: list[_Heir]) -> None:
-    session.many(
+def _bequeath(transaction: Transaction, tenant: int, checkpoint: Checkpoint, heirs: list[_Heir]) -> None:
+    transaction.many(
         "UPDATE checkpoints SET parent = ?, added = ?, modified = ?, deleted = ? WHERE tenant = ? AND id = ?",
         ((checkpoint.parent, *heir.counts, tenant, heir.id) for heir in heirs),
     )
-    session.many(
+    transaction.many(
         "DELETE FROM changesets WHERE tenant = ? AND checkpoint = ?",
         ((tenant, name) for name in (checkpoint.id, *(heir.id for heir in heirs))),
     )
-    session.many(
+    transaction.many(
         "INSERT INTO changesets VALUES (?, ?, ?)",
         ((tenant, heir.id, heir.changeset) for heir in heirs if heir.changeset is not None),
     )
 
 
-def _remove(session: Session, tenant: int, checkpoint: Checkpoint, now: int) -> None:
+def _remove(transaction: Transaction, tenant: int, checkpoint: Checkpoint, now: int) -> None:
     # A workspace that was let go may still stand here; should it be taken up again, it stands at what is left.
-    standing = session.all("SELECT id FROM workspaces WHERE tenant = ? AND head = ?", (tenant, checkpoint.id))
-    with changing(session, WORKSPACES, tenant, [row[0] for row in standing]):
-        session.run(
+    standing = transaction.all("SELECT id FROM workspaces WHERE tenant = ? AND head = ?", (tenant, checkpoint.id))
+    with changing(transaction, WORKSPACES, tenant, [row[0] for row in standing]):
+        transaction.run(
             "UPDATE workspaces SET head = ? WHERE tenant = ? AND head = ?", (checkpoint.parent, tenant, checkpoint.id)
         )
-    session.run("DELETE FROM not_captured WHERE tenant = ? AND checkpoint = ?", (tenant, checkpoint.id))
-    session.run("DELETE FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint.id))
-    uncount_root(session, tenant, checkpoint.root, now)
+    transaction.run("DELETE FROM not_captured WHERE tenant = ? AND checkpoint = ?", (tenant, checkpoint.id))
+    transaction.run("DELETE FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint.id))
+    uncount_root(transaction, tenant, checkpoint.root, now)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.ids import WorkspaceId
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.database.sql_database import Database, Session
+    from holdfast.store.database.sql_database import Database, Transaction
 
 Mode = Literal["development", "production"]
 Kind = Literal["directory"]
@@ -41,12 +41,12 @@ class ExportRow(NamedTuple):
 
     @property
     def saves_itself(self) -> bool:
-        """Whether it is saved without anybody asking for it."""
+        """Whether it is saved without being asked for."""
         return self.auto and self.mode == "development"
 
 
 class ExportRows:
-    """The exports of one tenant, of the home that the catalog is opened for: what another machine serves is not to be
+    """The exports of one tenant, of the home that the catalog is opened for: what another home serves is not to be
     had here, but for its names, which are taken. Every method is one transaction, durable when it returns; it raises
     what `Catalog` does.
     """
@@ -54,24 +54,26 @@ class ExportRows:
     def __init__(self, catalog: Catalog) -> None:
         self._database = catalog.database
         self._tenant = catalog.tenant
-        self._machine = catalog.machine
+        self._home_id = catalog.home_id
 
     def add(self, row: ExportRow) -> None:
         """A new export. Refused (code ``export_exists``) if its name or its workspace has one already."""
-        with self._database.writing() as session:
-            for found in session.all(
+        with self._database.writing() as transaction:
+            for found in transaction.all(
                 "SELECT name FROM exports WHERE tenant = ? AND (name = ? OR workspace = ?)",
                 (self._tenant, row.name, row.workspace),
             ):
                 what = "there is an export" if found[0] == row.name else "this directory is served already, as"
                 raise RefusedError(f"{what} {found[0]}", hint="choose another one", code="export_exists")
-            session.run(f"INSERT INTO exports (tenant, {_COLUMNS}) VALUES {slots(9)}", (self._tenant, *_values(row)))
-            set_checksum(session, EXPORTS, self._tenant, row.name)
+            transaction.run(
+                f"INSERT INTO exports (tenant, {_COLUMNS}) VALUES {slots(9)}", (self._tenant, *_values(row))
+            )
+            set_checksum(transaction, EXPORTS, self._tenant, row.name)
 
     def get(self, name: str) -> ExportRow:
         """One export; raises `NotFoundError` (code ``no_export``) if there is none of this name."""
-        with self._database.reading(once=True) as session:
-            return self._get(session, name)
+        with self._database.reading(once=True) as transaction:
+            return self._get(transaction, name)
 
     def of_workspace(self, workspace: WorkspaceId) -> ExportRow | None:
         """The export of a workspace; None if it has none."""
@@ -93,17 +95,17 @@ class ExportRows:
         return self._find(f"{where} ORDER BY name{'' if limit is None else ' LIMIT ?'}", *values, *more)
 
     def put(self, row: ExportRow) -> ExportRow:
-        """Change what is said of an export; as it is then. Raises `RefusedError` (code ``moved``) if somebody else has
-        changed it since ``row.revision``, and as `get`.
+        """Change what is said of an export; as it is then. Raises `RefusedError` (code ``moved``) if another process
+        has changed it since ``row.revision``, and as `get`.
         """
         new = row._replace(revision=row.revision + 1)
-        with self._database.writing() as session:
-            if self._get(session, row.name).revision != row.revision:
+        with self._database.writing() as transaction:
+            if self._get(transaction, row.name).revision != row.revision:
                 raise RefusedError(
-                    f"the export {row.name} has just been changed by somebody else", hint="try again", code="moved"
+                    f"the export {row.name} has just been changed by another process", hint="try again", code="moved"
                 )
-            with changing(session, EXPORTS, self._tenant, [row.name]):
-                session.run(
+            with changing(transaction, EXPORTS, self._tenant, [row.name]):
+                transaction.run(
                     "UPDATE exports SET project = ?, auto = ?, mode = ?, revision = ? WHERE tenant = ? AND name = ?",
                     (new.project, int(new.auto), new.mode, new.revision, self._tenant, new.name),
                 )
@@ -111,56 +113,56 @@ class ExportRows:
 
     def remove(self, name: str) -> ExportRow:
         """Serve a workspace no more: its record is gone, and nothing else. Raises as `get`."""
-        with self._database.writing() as session:
-            row = self._get(session, name)
-            session.run("DELETE FROM exports WHERE tenant = ? AND name = ?", (self._tenant, name))
+        with self._database.writing() as transaction:
+            row = self._get(transaction, name)
+            transaction.run("DELETE FROM exports WHERE tenant = ? AND name = ?", (self._tenant, name))
         return row
 
     def overlapping(self, path: bytes) -> bool:
         """Whether another tenant serves ``path`` (a real one), a directory in it, or one that it is in: what one
-        tenant sees is never another's (I10). This and `of_others` alone look at other tenants' rows.
+        tenant sees is never another's (I10). This and `other_tenants_roots` alone look at other tenants' rows.
         """
-        with self._database.reading(once=True) as session:
-            rows = session.all(
+        with self._database.reading(once=True) as transaction:
+            rows = transaction.all(
                 """SELECT w.path FROM exports e JOIN workspaces w ON w.tenant = e.tenant AND w.id = e.workspace
                 WHERE e.tenant <> ? AND w.machine = ? AND w.live = 1""",
-                (self._tenant, self._machine),
+                (self._tenant, self._home_id),
             )
         return any(_under(path, row[0]) or _under(row[0], path) for row in rows)
 
-    def of_others(self) -> list[bytes]:
-        """Where the workspaces of other tenants on this machine are, served or not: for keeping them apart, and to be
-        told to nobody.
+    def other_tenants_roots(self) -> list[bytes]:
+        """Where the workspaces of other tenants of this home are, served or not: for keeping them apart, and to be
+        told to no client.
         """
-        with self._database.reading(once=True) as session:
-            rows = session.all(
+        with self._database.reading(once=True) as transaction:
+            rows = transaction.all(
                 "SELECT path FROM workspaces WHERE tenant <> ? AND machine = ? AND live = 1",
-                (self._tenant, self._machine),
+                (self._tenant, self._home_id),
             )
         return [row[0] for row in rows]
 
-    def _get(self, session: Session, name: str) -> ExportRow:
-        row = session.one(
+    def _get(self, transaction: Transaction, name: str) -> ExportRow:
+        row = transaction.one(
             f"SELECT {_COLUMNS} FROM exports WHERE tenant = ? AND {_HERE} AND name = ?",
-            (self._tenant, self._machine, name),
+            (self._tenant, self._home_id, name),
         )
         if row is None:
             raise NotFoundError(f"there is no export {name}", hint="GET /api/exports lists them", code="no_export")
         return _row(row)
 
     def _find(self, where: str, *values: object) -> list[ExportRow]:
-        with self._database.reading(once=True) as session:
-            rows = session.all(
+        with self._database.reading(once=True) as transaction:
+            rows = transaction.all(
                 f"SELECT {_COLUMNS} FROM exports WHERE tenant = ? AND {_HERE} {where}",
-                (self._tenant, self._machine, *values),
+                (self._tenant, self._home_id, *values),
             )
         return [_row(row) for row in rows]
 
 
 def tenants_that_serve(database: Database) -> list[str]:
     """The names of the tenants that have exports, for who does all their upkeep."""
-    with database.reading(once=True) as session:
-        rows = session.all(
+    with database.reading(once=True) as transaction:
+        rows = transaction.all(
             "SELECT name FROM tenants t WHERE EXISTS (SELECT 1 FROM exports e WHERE e.tenant = t.number) ORDER BY name"
         )
     return [row[0] for row in rows]

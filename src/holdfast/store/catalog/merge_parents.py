@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.store.catalog.row_checksums import MERGES, set_checksum
-from holdfast.store.catalog_records import TakenIn
+from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.model.ids import CheckpointId
-    from holdfast.store.database.sql_database import Session
+    from holdfast.store.database.sql_database import Transaction
 
 _STRETCH = 512
 """So many checkpoints of a line are read at once: where it meets one that is known, the rest of it is."""
 
 
-class Member(NamedTuple):
+class LineageMember(NamedTuple):
     """One checkpoint of a lineage."""
 
     number: int
@@ -37,53 +37,53 @@ class Member(NamedTuple):
         return self.others if self.parent is None else (self.parent, *self.others)
 
 
-Lineage = dict["CheckpointId", Member]
+Lineage = dict["CheckpointId", LineageMember]
 """A checkpoint and all that it holds the work of, by id."""
 
 
-def add(session: Session, tenant: int, checkpoint: CheckpointId, taken_in: TakenIn, now: int) -> None:
+def add(transaction: Transaction, tenant: int, checkpoint: CheckpointId, taken_in: MergeParent, now: int) -> None:
     """Note that ``checkpoint`` holds what ``taken_in`` says; a second time, nothing."""
     row = f"{checkpoint} {taken_in.other}"
-    added = session.run(
+    added = transaction.run(
         """INSERT INTO merges (tenant, id, checkpoint, other, base, created_at, record)
         VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING""",
         (tenant, row, checkpoint, taken_in.other, taken_in.base, now, taken_in.record),
     )
     if added:
-        set_checksum(session, MERGES, tenant, row)
+        set_checksum(transaction, MERGES, tenant, row)
 
 
-def taken_in(session: Session, tenant: int, checkpoint: CheckpointId) -> list[TakenIn]:
+def parents_of(transaction: Transaction, tenant: int, checkpoint: CheckpointId) -> list[MergeParent]:
     """What a checkpoint holds of other lines, in the order of their taking in."""
-    rows = session.all(
+    rows = transaction.all(
         "SELECT other, base, record FROM merges WHERE tenant = ? AND checkpoint = ? ORDER BY created_at, id",
         (tenant, checkpoint),
     )
-    return [TakenIn(*row) for row in rows]
+    return [MergeParent(*row) for row in rows]
 
 
-def lineage(session: Session, tenant: int, checkpoint: CheckpointId) -> Lineage:
+def lineage(transaction: Transaction, tenant: int, checkpoint: CheckpointId) -> Lineage:
     """``checkpoint``, its parents of both kinds, theirs, and so on, as far as they are kept."""
     others: dict[CheckpointId, list[CheckpointId]] = {}
-    for one, other in session.all("SELECT checkpoint, other FROM merges WHERE tenant = ? ORDER BY id", (tenant,)):
+    for one, other in transaction.all("SELECT checkpoint, other FROM merges WHERE tenant = ? ORDER BY id", (tenant,)):
         others.setdefault(one, []).append(other)
     found: Lineage = {}
     waiting: list[CheckpointId] = [checkpoint]
     while waiting:
-        for name, parent, number in _line(session, tenant, waiting.pop(), found):
+        for name, parent, number in _line(transaction, tenant, waiting.pop(), found):
             seconds = others.get(name, [])
-            found[name] = Member(number, parent, tuple(seconds))
+            found[name] = LineageMember(number, parent, tuple(seconds))
             waiting += seconds
     return found
 
 
 def _line(
-    session: Session, tenant: int, start: CheckpointId, known: Lineage
+    transaction: Transaction, tenant: int, start: CheckpointId, known: Lineage
 ) -> Iterator[tuple[CheckpointId, CheckpointId | None, int]]:
     """``start`` and its ancestors by first parents, until one that is known."""
     at: CheckpointId | None = start
     while at is not None and at not in known:
-        rows = session.all(
+        rows = transaction.all(
             """WITH RECURSIVE line (id, parent, number, depth) AS (
                 SELECT id, parent, number, 0 FROM checkpoints WHERE tenant = ? AND id = ?
                 UNION ALL
@@ -101,7 +101,7 @@ def _line(
 
 
 def keep_lineage(
-    session: Session,
+    transaction: Transaction,
     tenant: int,
     checkpoint: CheckpointId,
     parent: CheckpointId | None,
@@ -111,26 +111,26 @@ def keep_lineage(
 
     Its children hold what it held; what has taken it in has taken in its parents.
     """
-    held = session.all(
+    held = transaction.all(
         "SELECT other, base, created_at FROM merges WHERE tenant = ? AND checkpoint = ?", (tenant, checkpoint)
     )
-    holders = session.all(
+    holders = transaction.all(
         "SELECT checkpoint, base, created_at, record FROM merges WHERE tenant = ? AND other = ?", (tenant, checkpoint)
     )
-    session.run("DELETE FROM merges WHERE tenant = ? AND checkpoint = ?", (tenant, checkpoint))
-    session.run("DELETE FROM merges WHERE tenant = ? AND other = ?", (tenant, checkpoint))
+    transaction.run("DELETE FROM merges WHERE tenant = ? AND checkpoint = ?", (tenant, checkpoint))
+    transaction.run("DELETE FROM merges WHERE tenant = ? AND other = ?", (tenant, checkpoint))
     for heir in heirs:
         for other, base, created_at in held:
             if other != heir:
-                add(session, tenant, heir, TakenIn(other, base), created_at)
+                add(transaction, tenant, heir, MergeParent(other, base), created_at)
     for holder, base, created_at, record in holders:
         if holder == checkpoint:
             continue
         if parent is not None and parent != holder:
-            add(session, tenant, holder, TakenIn(parent, base, record), created_at)
+            add(transaction, tenant, holder, MergeParent(parent, base, record), created_at)
         for other, _, _ in held:
             if other != holder:
-                add(session, tenant, holder, TakenIn(other, base), created_at)
+                add(transaction, tenant, holder, MergeParent(other, base), created_at)
 
 
 def newest_common(one: Lineage, other: Lineage) -> list[CheckpointId]:

@@ -41,7 +41,7 @@ class PromotionRow(NamedTuple):
 
 
 class PromotionRows:
-    """The promotions of one tenant, of the home that the catalog is opened for: those of other machines are about
+    """The promotions of one tenant, of the home that the catalog is opened for: those of other homes are about
     directories that are not to be had here, whatever is called alike. Every method is one transaction, durable when it
     returns; it raises what `Catalog` does.
     """
@@ -49,7 +49,7 @@ class PromotionRows:
     def __init__(self, catalog: Catalog) -> None:
         self._database = catalog.database
         self._tenant = catalog.tenant
-        self._machine = catalog.machine
+        self._home_id = catalog.home_id
         self._clock = catalog.clock
         if catalog.again is not None:
             from holdfast.store.database.sql_database import repeat
@@ -59,11 +59,11 @@ class PromotionRows:
     def add(self, row: PromotionRow) -> None:
         """A new one; its revision and times are filled in."""
         now = self._clock.now()
-        with self._database.writing() as session:
-            session.run(
+        with self._database.writing() as transaction:
+            transaction.run(
                 f"INSERT INTO promotions (tenant, {_COLUMNS}) VALUES {slots(12)}", (self._tenant, *row[:8], 1, now, now)
             )
-            set_checksum(session, PROMOTIONS, self._tenant, row.id)
+            set_checksum(transaction, PROMOTIONS, self._tenant, row.id)
 
     def get(self, name: str) -> PromotionRow:
         """One of them; raises `NotFoundError` (code ``no_promotion``) if there is none of this id."""
@@ -87,8 +87,8 @@ class PromotionRows:
         """Write phase, result and facts; the new row. Raises `LockedError` (code ``taken_over``) if its revision is
         another by now: then another process is at work on it.
         """
-        with self._database.writing() as session, changing(session, PROMOTIONS, self._tenant, [row.id]):
-            changed = session.run(
+        with self._database.writing() as transaction, changing(transaction, PROMOTIONS, self._tenant, [row.id]):
+            changed = transaction.run(
                 "UPDATE promotions SET phase = ?, result = ?, theirs = ?, facts = ?, revision = revision + 1, "
                 "updated_at = ? WHERE tenant = ? AND id = ? AND revision = ?",
                 (
@@ -111,9 +111,9 @@ class PromotionRows:
         return row._replace(revision=row.revision + 1)
 
     def _find(self, where: str, *values: object) -> list[PromotionRow]:
-        with self._database.reading(once=True) as session:
-            rows = session.all(
+        with self._database.reading(once=True) as transaction:
+            rows = transaction.all(
                 f"SELECT {_COLUMNS} FROM promotions WHERE tenant = ? AND {_HERE} {where}",
-                (self._tenant, self._machine, *values),
+                (self._tenant, self._home_id, *values),
             )
         return [PromotionRow(*cast("tuple[str, ...]", row)) for row in rows]  # pyright: ignore[reportArgumentType]

@@ -1,6 +1,6 @@
 """Changes that wait to be applied anew, in the catalog: asked once, taken under a lease, answered once.
 
-Nothing here knows what an answer is worth: whoever asked decides that when it comes to use it.
+Nothing here knows what an answer is worth: the asking process decides that when it comes to use it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from holdfast.store.catalog.row_checksums import REAPPLIES, changing, set_checks
 
 if TYPE_CHECKING:
     from holdfast.model.ids import WorkspaceId
-    from holdfast.store.database.sql_database import Database, Row, Session
+    from holdfast.store.database.sql_database import Database, Row, Transaction
 
 Status = Literal["open", "answered", "declined", "shown"]
 """``shown`` is no question: what a person was shown of a file last."""
@@ -62,43 +62,45 @@ class ReapplyRows:
         deadline has passed by ``now`` make room, the oldest first. What was answered does not wait: it stays for the
         merge that asked, until `sweep`.
         """
-        with self._database.writing() as session:
+        with self._database.writing() as transaction:
             if (
                 most is not None
                 and most_bytes is not None
-                and not self._make_room(session, asked, now, most, most_bytes)
+                and not self._make_room(transaction, asked, now, most, most_bytes)
             ):
                 return None
-            self._add(session, asked)
-            row = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id))
+            self._add(transaction, asked)
+            row = transaction.one(
+                f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id)
+            )
         assert row is not None
         return _reapply(row)
 
-    def _add(self, session: Session, asked: ReapplyRow) -> None:
+    def _add(self, transaction: Transaction, asked: ReapplyRow) -> None:
         values = [self._tenant, *asked]
-        added = session.run(
+        added = transaction.run(
             f"INSERT INTO reapplies (tenant, {_COLUMNS}) VALUES ({', '.join('?' * len(values))}) "
             "ON CONFLICT DO NOTHING",
             values,
         )
         if added:
-            set_checksum(session, REAPPLIES, self._tenant, asked.id)
+            set_checksum(transaction, REAPPLIES, self._tenant, asked.id)
 
-    def _make_room(self, session: Session, asked: ReapplyRow, now: int, most: int, most_bytes: int) -> bool:
+    def _make_room(self, transaction: Transaction, asked: ReapplyRow, now: int, most: int, most_bytes: int) -> bool:
         """Whether there is room for ``asked``, or it is there already; what is overdue is dropped for that."""
-        if session.one("SELECT 1 FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id)):
+        if transaction.one("SELECT 1 FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id)):
             return True
         size = (
             len(asked.path) + len(asked.about) + sum(len(one or b"") for one in (asked.now, asked.before, asked.after))
         )
-        (count, held), *_ = session.all(
+        (count, held), *_ = transaction.all(
             f"SELECT COUNT(*), COALESCE(SUM({_SIZE}), 0) FROM reapplies WHERE tenant = ? AND status = 'open'",
             (self._tenant,),
         )
         excess, excess_bytes = int(count) + 1 - most, int(held) + size - most_bytes
         dropped: list[str] = []
         if excess > 0 or excess_bytes > 0:
-            over = session.all(
+            over = transaction.all(
                 f"""SELECT id, {_SIZE} FROM reapplies WHERE tenant = ? AND status = 'open' AND deadline <= ?
                 ORDER BY created_at, id""",
                 (self._tenant, now),
@@ -111,19 +113,19 @@ class ReapplyRows:
         if excess > 0 or excess_bytes > 0:
             return False
         for name in dropped:
-            session.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
+            transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
         return True
 
-    def show(self, shown: ReapplyRow) -> None:
+    def note_shown(self, shown: ReapplyRow) -> None:
         """Note what a person was shown; what was noted under its id before is replaced."""
-        with self._database.writing() as session:
-            session.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, shown.id))
-            self._add(session, shown)
+        with self._database.writing() as transaction:
+            transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, shown.id))
+            self._add(transaction, shown)
 
     def get(self, name: str) -> ReapplyRow | None:
         """One of them."""
-        with self._database.reading(once=True) as session:
-            row = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
+        with self._database.reading(once=True) as transaction:
+            row = transaction.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
         return None if row is None else _reapply(row)
 
     def open(self, now: int, limit: int, workspace: WorkspaceId | None = None) -> list[ReapplyRow]:
@@ -131,8 +133,8 @@ class ReapplyRows:
 
         With ``workspace`` only of merges into that one.
         """
-        with self._database.reading(once=True) as session:
-            rows = session.all(
+        with self._database.reading(once=True) as transaction:
+            rows = transaction.all(
                 f"""SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND status = 'open' AND deadline > ?
                 AND (workspace = ? OR ? = '') ORDER BY created_at, id LIMIT ?""",
                 (self._tenant, now, workspace or "", workspace or "", limit),
@@ -140,24 +142,26 @@ class ReapplyRows:
         return [_reapply(row) for row in rows]
 
     def take(self, now: int, held_until: int, holder: str, workspace: WorkspaceId | None = None) -> ReapplyRow | None:
-        """Give the oldest that nobody holds to ``holder``, until ``held_until``; None if there is none.
+        """Give the oldest that is not held to ``holder``, until ``held_until``; None if there is none.
 
         With ``workspace`` only of merges into that one.
         """
-        with self._database.writing() as session:
-            row = session.one(
+        with self._database.writing() as transaction:
+            row = transaction.one(
                 """SELECT id FROM reapplies WHERE tenant = ? AND status = 'open' AND deadline > ? AND held_until <= ?
                 AND (workspace = ? OR ? = '') ORDER BY created_at, id LIMIT 1""",
                 (self._tenant, now, now, workspace or "", workspace or ""),
             )
             if row is None:
                 return None
-            with changing(session, REAPPLIES, self._tenant, [row[0]]):
-                session.run(
+            with changing(transaction, REAPPLIES, self._tenant, [row[0]]):
+                transaction.run(
                     "UPDATE reapplies SET holder = ?, held_until = ? WHERE tenant = ? AND id = ?",
                     (holder, held_until, self._tenant, row[0]),
                 )
-            found = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, row[0]))
+            found = transaction.one(
+                f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, row[0])
+            )
         assert found is not None
         return _reapply(found)
 
@@ -168,8 +172,8 @@ class ReapplyRows:
 
         None if that is done; else what there is of it. Raises nothing for one that is not there: that is asked before.
         """
-        with self._database.writing() as session:
-            row = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
+        with self._database.writing() as transaction:
+            row = transaction.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
             found = None if row is None else _reapply(row)
             if (
                 found is None
@@ -179,8 +183,8 @@ class ReapplyRows:
                 or found.deadline <= now
             ):
                 return found
-            with changing(session, REAPPLIES, self._tenant, [name]):
-                session.run(
+            with changing(transaction, REAPPLIES, self._tenant, [name]):
+                transaction.run(
                     """UPDATE reapplies SET status = ?, answer = ?, said = ?, holder = '', held_until = 0
                     WHERE tenant = ? AND id = ?""",
                     (status, answer, said, self._tenant, name),
@@ -189,8 +193,8 @@ class ReapplyRows:
 
     def sweep(self, before: int) -> int:
         """Drop what was asked before that time; how many."""
-        with self._database.writing() as session:
-            return session.run("DELETE FROM reapplies WHERE tenant = ? AND created_at < ?", (self._tenant, before))
+        with self._database.writing() as transaction:
+            return transaction.run("DELETE FROM reapplies WHERE tenant = ? AND created_at < ?", (self._tenant, before))
 
 
 def _reapply(row: Row) -> ReapplyRow:

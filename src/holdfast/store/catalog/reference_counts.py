@@ -10,8 +10,8 @@ Two properties hold at all times, and everything else leans on them:
 
 - *Closed*: where a page's row is, the rows of all its children are, down to the last blob; where a delta's row is, its
   base's row is. So a commit that finds a page stored already may rely on all that is below it.
-- *Ordered*: ``dead_since`` of a row is never before that of a dead page which names it, so that whoever deletes the
-  pages that died by some time before the blobs that died by that time keeps the first property.
+- *Ordered*: ``dead_since`` of a row is never before that of a dead page which names it, so that a collector
+  that deletes the pages that died by some time before the blobs that died by that time keeps the first property.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.model.ids import Hash
-    from holdfast.store.database.sql_database import Database, Row, Session
+    from holdfast.store.database.sql_database import Database, Row, Transaction
 
 _T = TypeVar("_T")
 
@@ -57,15 +57,15 @@ def chunks(items: Iterable[_T], size: int = HASHES_PER_QUERY) -> Iterable[list[_
     return (listed[at : at + size] for at in range(0, len(listed), size))
 
 
-def moment(session: Session, tenant: int, now: int) -> int:
+def moment(transaction: Transaction, tenant: int, now: int) -> int:
     """The time to write into ``dead_since``: ``now``, but not before a time that was written in the last hour.
 
     A clock that was far ahead and has been set right is followed: else what died meanwhile would be kept until that
     time comes. Every time that lies in the future is brought down to ``now``, which keeps their order.
     """
-    row = session.one("SELECT latest FROM tenants WHERE number = ?", (tenant,))
+    row = transaction.one("SELECT latest FROM tenants WHERE number = ?", (tenant,))
     latest: int = row[0] if row else 0
-    note_moment(session, tenant, latest, now)
+    note_moment(transaction, tenant, latest, now)
     return moment_after(latest, now)
 
 
@@ -74,29 +74,29 @@ def moment_after(latest: int, now: int) -> int:
     return latest if now < latest <= now + _CLOCK_STEP else now
 
 
-def note_moment(session: Session, tenant: int, latest: int, now: int) -> None:
+def note_moment(transaction: Transaction, tenant: int, latest: int, now: int) -> None:
     """Write down that `moment_after` of these two was used."""
     if moment_after(latest, now) == latest:
         return
     if latest > now:
-        session.run("UPDATE blobs SET dead_since = ? WHERE tenant = ? AND dead_since > ?", (now, tenant, now))
-    session.run("UPDATE tenants SET latest = ? WHERE number = ?", (now, tenant))
+        transaction.run("UPDATE blobs SET dead_since = ? WHERE tenant = ? AND dead_since > ?", (now, tenant, now))
+    transaction.run("UPDATE tenants SET latest = ? WHERE number = ?", (now, tenant))
 
 
-def count_root(session: Session, tenant: int, root: Hash) -> bool:
+def count_root(transaction: Transaction, tenant: int, root: Hash) -> bool:
     """Let something stand on the page ``root``; False if there is no such page."""
-    return session.run(f"{COUNT} AND kind = 1", (1, tenant, root)) == 1
+    return transaction.run(f"{COUNT} AND kind = 1", (1, tenant, root)) == 1
 
 
-def uncount_root(session: Session, tenant: int, root: Hash, now: int) -> None:
+def uncount_root(transaction: Transaction, tenant: int, root: Hash, now: int) -> None:
     """Take back one `count_root`. What falls with it is settled later."""
-    if session.run(UNCOUNT, (1, now, now, 1, tenant, root, 1)) != 1:
+    if transaction.run(UNCOUNT, (1, now, now, 1, tenant, root, 1)) != 1:
         raise IntegrityError(f"the count of the root page {format_hash(root)} is wrong", hint="run: holdfast verify")
 
 
-def pending(session: Session, tenant: int) -> bool:
+def pending(transaction: Transaction, tenant: int) -> bool:
     """True while some page's children do not hold the counts that they should."""
-    return session.one(f"SELECT 1 FROM blobs WHERE tenant = ? AND {PENDING} LIMIT 1", (tenant,)) is not None
+    return transaction.one(f"SELECT 1 FROM blobs WHERE tenant = ? AND {PENDING} LIMIT 1", (tenant,)) is not None
 
 
 def sweep_pages_step(
@@ -107,10 +107,10 @@ def sweep_pages_step(
     How many were looked at, and how many of these taken away: one that a delta stands on stays as mere bytes. Objects
     are left alone: pages lie in packs.
     """
-    with database.writing() as session:
-        if pending(session, tenant):
+    with database.writing() as transaction:
+        if pending(transaction, tenant):
             return None
-        rows = session.all(
+        rows = transaction.all(
             f"""SELECT hash, deltas, base, dead_since FROM blobs
             WHERE tenant = ? AND {DEAD_PAGE} AND dead_since <= ? LIMIT ?""",
             (tenant, died_by, limit),
@@ -118,15 +118,15 @@ def sweep_pages_step(
         if not rows:
             return 0, 0
         kept = [row[0] for row in rows if row[1]]
-        session.many("UPDATE blobs SET kind = 2 WHERE tenant = ? AND hash = ?", ((tenant, page) for page in kept))
-        _delete(session, tenant, [row for row in rows if not row[1]])
+        transaction.many("UPDATE blobs SET kind = 2 WHERE tenant = ? AND hash = ?", ((tenant, page) for page in kept))
+        _delete(transaction, tenant, [row for row in rows if not row[1]])
         return len(rows), len(rows) - len(kept)
 
 
 def dead_blobs(database: Database, tenant: int, died_by: int) -> list[Hash]:
     """Candidates for `sweep_blobs_step`: whatever seems dead since ``died_by`` or before."""
-    with database.reading(once=True) as session:
-        rows = session.all(
+    with database.reading(once=True) as transaction:
+        rows = transaction.all(
             "SELECT hash FROM blobs WHERE tenant = ? AND refs = 0 AND deltas = 0 AND kind <> 1 AND dead_since <= ?",
             (tenant, died_by),
         )
@@ -147,12 +147,12 @@ def sweep_blobs_step(
     object of its own is condemned: ``condemn(hash, generation)`` is its key, and the caller deletes it after the
     commit.
     """
-    with database.writing() as session:
-        if pending(session, tenant) or session.one(
+    with database.writing() as transaction:
+        if pending(transaction, tenant) or transaction.one(
             f"SELECT 1 FROM blobs WHERE tenant = ? AND {DEAD_PAGE} AND dead_since <= ? LIMIT 1", (tenant, died_by)
         ):
             return None
-        rows = session.all(
+        rows = transaction.all(
             f"""SELECT hash, deltas, base, dead_since, pack, generation, length FROM blobs
             WHERE tenant = ? AND hash IN {slots(len(hashes))}
             AND refs = 0 AND deltas = 0 AND kind <> 1 AND dead_since <= ? AND NOT EXISTS (
@@ -163,20 +163,20 @@ def sweep_blobs_step(
         if not rows:
             return 0
         alone = [(condemn(row[0], row[5]), row[6]) for row in rows if row[4] is None]
-        session.many(
+        transaction.many(
             "INSERT INTO tombstones (tenant, key, size, deleted_at) VALUES (?, ?, ?, NULL) ON CONFLICT DO NOTHING",
             ((tenant, key, size) for key, size in alone),
         )
-        _delete(session, tenant, rows)
+        _delete(transaction, tenant, rows)
         return len(rows)
 
 
-def _delete(session: Session, tenant: int, rows: list[Row]) -> None:
-    session.many("DELETE FROM blobs WHERE tenant = ? AND hash = ?", ((tenant, row[0]) for row in rows))
+def _delete(transaction: Transaction, tenant: int, rows: list[Row]) -> None:
+    transaction.many("DELETE FROM blobs WHERE tenant = ? AND hash = ?", ((tenant, row[0]) for row in rows))
     # A dead page's own time must not move without its children's, so only the others are told when their delta died.
-    session.many(
+    transaction.many(
         """UPDATE blobs SET deltas = deltas - 1,
         dead_since = CASE WHEN kind <> 1 AND dead_since < ? THEN ? ELSE dead_since END WHERE tenant = ? AND hash = ?""",
         ((row[3], row[3], tenant, row[2]) for row in rows if row[2] is not None),
     )
-    session.run("UPDATE tenants SET swept = swept + 1 WHERE number = ?", (tenant,))
+    transaction.run("UPDATE tenants SET swept = swept + 1 WHERE number = ?", (tenant,))

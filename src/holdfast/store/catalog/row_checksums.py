@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.model.ids import Hash
-    from holdfast.store.database.sql_database import Row, Session, Statement
+    from holdfast.store.database.sql_database import Row, Statement, Transaction
 
 
 class ChecksummedTable(NamedTuple):
@@ -131,49 +131,53 @@ COVERED_MERGES = (MERGES, REAPPLIES)
 """Those of merges, which came with version 5."""
 
 
-def set_checksum(session: Session, covered: ChecksummedTable, tenant: int, key: str | int) -> None:
+def set_checksum(transaction: Transaction, covered: ChecksummedTable, tenant: int, key: str | int) -> None:
     """Give a row that was just written its checksum, and with a checkpoint all that belongs to it."""
-    session.run(
+    transaction.run(
         f"UPDATE {covered.table} SET checksum = ? WHERE {covered.row}",
-        (_looked_up(session, covered, tenant, key)[1], tenant, key),
+        (_looked_up(transaction, covered, tenant, key)[1], tenant, key),
     )
 
 
 @contextmanager
-def changing(session: Session, covered: ChecksummedTable, tenant: int, keys: Sequence[str | int]) -> Generator[None]:
+def changing(
+    transaction: Transaction, covered: ChecksummedTable, tenant: int, keys: Sequence[str | int]
+) -> Generator[None]:
     """Rows that are there may be changed inside the block; their checksums follow.
 
     Not that of a row that was damaged before: it stays wrong, so that `verify` goes on naming the row.
     """
-    sound = [key for key in keys if _is_sound(session, covered, tenant, key)]
+    sound = [key for key in keys if _is_sound(transaction, covered, tenant, key)]
     yield
     for key in sound:
-        set_checksum(session, covered, tenant, key)
+        set_checksum(transaction, covered, tenant, key)
 
 
-def damaged(session: Session, covered: ChecksummedTable, tenant: int) -> Iterator[str | int]:
+def damaged(transaction: Transaction, covered: ChecksummedTable, tenant: int) -> Iterator[str | int]:
     """The keys of all rows of a table whose checksum does not match. Use it up inside the transaction."""
-    for (key,) in session.all(f"SELECT {covered.key} FROM {covered.table} WHERE {covered.tenant} = ?", (tenant,)):
-        if not _is_sound(session, covered, tenant, key):
+    for (key,) in transaction.all(f"SELECT {covered.key} FROM {covered.table} WHERE {covered.tenant} = ?", (tenant,)):
+        if not _is_sound(transaction, covered, tenant, key):
             yield key
 
 
-def is_sound(session: Session, covered: ChecksummedTable, tenant: int, key: str | int) -> bool:
+def is_sound(transaction: Transaction, covered: ChecksummedTable, tenant: int, key: str | int) -> bool:
     """Whether a row is there, and its checksum matches."""
-    return _is_sound(session, covered, tenant, key)
+    return _is_sound(transaction, covered, tenant, key)
 
 
-def _is_sound(session: Session, covered: ChecksummedTable, tenant: int, key: str | int) -> bool:
-    row, computed = _looked_up(session, covered, tenant, key)
+def _is_sound(transaction: Transaction, covered: ChecksummedTable, tenant: int, key: str | int) -> bool:
+    row, computed = _looked_up(transaction, covered, tenant, key)
     return row is not None and row[0] == computed
 
 
-def _looked_up(session: Session, covered: ChecksummedTable, tenant: int, key: str | int) -> tuple[Row | None, Hash]:
+def _looked_up(
+    transaction: Transaction, covered: ChecksummedTable, tenant: int, key: str | int
+) -> tuple[Row | None, Hash]:
     """A row as `ChecksummedTable.question` gives it, and the checksum that it should have."""
     if covered is not CHECKPOINTS:
-        row = session.one(*covered.question(tenant, key))
+        row = transaction.one(*covered.question(tenant, key))
         return row, covered.checksum(() if row is None else row[1:])
-    rows, changesets, missed = session.together(
+    rows, changesets, missed = transaction.together(
         [
             covered.question(tenant, key),
             ("SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (tenant, key)),

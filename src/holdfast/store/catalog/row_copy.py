@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.store.catalog.row_checksums import ChecksummedTable
-    from holdfast.store.database.sql_database import Row, Session
+    from holdfast.store.database.sql_database import Row, Transaction
 
 How = Literal["rows", "numbered", "beside", "left"]
 """Copied as they are; with a number of the other catalog; by code of its own; not copied."""
@@ -92,7 +92,7 @@ TABLES = (
         mapped=(("previous", "history"), ("ahead", "history")),
         covered=HISTORY,
     ),
-    # They count what they hold; nobody over there has any of it open, so they are taken away when all is there.
+    # They count what they hold; no process over there has any of it open, so they are taken away when all is there.
     Table("pins", "numbered", "root, checkpoint, reason, expires_at, machine", number="number"),
     # The objects of these were never there.
     Table("tombstones", "left"),
@@ -135,7 +135,7 @@ TABLES = (
         covered=REAPPLIES,
         order="id",
     ),
-    # Whoever went on with one over there would swap the same directories as the source.
+    # A process that went on with one over there would swap the same directories as the source.
     Table("promotions", "left"),
     Table(
         "exports",
@@ -157,34 +157,36 @@ TABLES = (
 """In an order in which every row finds there what it refers to."""
 
 
-def clear(session: Session, tenant: int) -> None:
+def clear(transaction: Transaction, tenant: int) -> None:
     """Remove what an earlier copy has left; the tenant and its store stay."""
     for table in reversed(TABLES):
         if table.how in ("rows", "numbered"):
-            session.run(f"DELETE FROM {table.name} WHERE tenant = ?", (tenant,))
+            transaction.run(f"DELETE FROM {table.name} WHERE tenant = ?", (tenant,))
 
 
-def is_empty(session: Session, tenant: int) -> bool:
+def is_empty(transaction: Transaction, tenant: int) -> bool:
     """True if nothing is there that `copy` would write."""
     return not any(
-        session.one(f"SELECT 1 FROM {table.name} WHERE tenant = ? LIMIT 1", (tenant,))
+        transaction.one(f"SELECT 1 FROM {table.name} WHERE tenant = ? LIMIT 1", (tenant,))
         for table in TABLES
         if table.how in ("rows", "numbered")
     )
 
 
-def count(session: Session, tenant: int) -> dict[str, int]:
+def count(transaction: Transaction, tenant: int) -> dict[str, int]:
     """How many rows of each table that is copied there are."""
     found: dict[str, int] = {}
     for table in TABLES:
         if table.how in ("rows", "numbered"):
-            row = session.one(f"SELECT count(*) FROM {table.name} WHERE tenant = ?", (tenant,))
+            row = transaction.one(f"SELECT count(*) FROM {table.name} WHERE tenant = ?", (tenant,))
             found[table.name] = row[0] if row else 0
     return found
 
 
-def copy(source: Session, tenant: int, target: Session, to: int, machine: tuple[str, str] = ("", "")) -> dict[str, int]:
-    """Copy every row of ``tenant`` to the tenant ``to``, which has none; how many of each table. ``machine``: what the
+def copy(
+    source: Transaction, tenant: int, target: Transaction, to: int, home_ids: tuple[str, str] = ("", "")
+) -> dict[str, int]:
+    """Copy every row of ``tenant`` to the tenant ``to``, which has none; how many of each table. ``home_ids``: what the
     home is called there, and what it is called here, where several share a catalog.
 
     Both are open transactions, of two databases. Memory: some bytes for each checkpoint, pack and event.
@@ -193,9 +195,9 @@ def copy(source: Session, tenant: int, target: Session, to: int, machine: tuple[
     copied: dict[str, int] = {}
     for table in TABLES:
         if table.how == "numbered":
-            copied[table.name] = _numbered(source, tenant, target, to, table, numbers, machine)
+            copied[table.name] = _numbered(source, tenant, target, to, table, numbers, home_ids)
         elif table.how == "rows":
-            copied[table.name] = _plain(source, tenant, target, to, table, numbers, machine)
+            copied[table.name] = _plain(source, tenant, target, to, table, numbers, home_ids)
     _set_cursors(source, tenant, target, to, numbers["history"])
     row = source.one("SELECT swept, latest FROM tenants WHERE number = ?", (tenant,))
     assert row is not None
@@ -218,13 +220,13 @@ def _mapped(table: Table, numbers: dict[str, dict[int, int]]) -> list[tuple[int,
 
 
 def _plain(
-    source: Session,
+    source: Transaction,
     tenant: int,
-    target: Session,
+    target: Transaction,
     to: int,
     table: Table,
     numbers: dict[str, dict[int, int]],
-    machine: tuple[str, str],
+    home_ids: tuple[str, str],
 ) -> int:
     columns, mapped = _columns(table), _mapped(table, numbers)
     without = {columns.index(name) for name in ("position", "redo_tip") if table.name == "workspaces"}
@@ -235,20 +237,20 @@ def _plain(
             values: list[object] = [None if at in without else value for at, value in enumerate(row)]
             for at, other in mapped:
                 values[at] = other.get(row[at], row[at])
-            yield (to, *_renamed(columns, values, machine))
+            yield (to, *_renamed(columns, values, home_ids))
 
     into = f"INSERT INTO {table.name} (tenant, {table.columns}) VALUES {slots(len(columns) + 1)}"
     return target.many(into, rows())
 
 
 def _numbered(
-    source: Session,
+    source: Transaction,
     tenant: int,
-    target: Session,
+    target: Transaction,
     to: int,
     table: Table,
     numbers: dict[str, dict[int, int]],
-    machine: tuple[str, str],
+    home_ids: tuple[str, str],
 ) -> int:
     mine = numbers.setdefault(table.name, {})  # (rows of a table may name others of it)
     columns, mapped = _columns(table), _mapped(table, numbers)
@@ -259,21 +261,21 @@ def _numbered(
     for number, *values in source.stream(select, (tenant,)):
         for at, other in mapped:
             values[at] = other.get(values[at], values[at])
-        row = target.one(into, (to, *_renamed(columns, values, machine)))
+        row = target.one(into, (to, *_renamed(columns, values, home_ids)))
         assert row is not None
         mine[number] = row[0]
     return len(mine)
 
 
-def _renamed(columns: list[str], values: list[object], machine: tuple[str, str]) -> list[object]:
+def _renamed(columns: list[str], values: list[object], home_ids: tuple[str, str]) -> list[object]:
     """The values, with the home called as it is in the other catalog."""
-    there, here = machine
+    there, here = home_ids
     return [
         here if name == "machine" and value == there else value for name, value in zip(columns, values, strict=True)
     ]
 
 
-def _set_cursors(source: Session, tenant: int, target: Session, to: int, events: dict[int, int]) -> None:
+def _set_cursors(source: Transaction, tenant: int, target: Transaction, to: int, events: dict[int, int]) -> None:
     for name, position, tip in source.all("SELECT id, position, redo_tip FROM workspaces WHERE tenant = ?", (tenant,)):
         target.run(
             "UPDATE workspaces SET position = ?, redo_tip = ? WHERE tenant = ? AND id = ?",
@@ -282,7 +284,7 @@ def _set_cursors(source: Session, tenant: int, target: Session, to: int, events:
 
 
 def _cover(
-    source: Session, tenant: int, target: Session, to: int, covered: ChecksummedTable, numbers: dict[int, int]
+    source: Transaction, tenant: int, target: Transaction, to: int, covered: ChecksummedTable, numbers: dict[int, int]
 ) -> None:
     wrong = set(damaged(source, covered, tenant))
     for (key,) in source.all(f"SELECT {covered.key} FROM {covered.table} WHERE tenant = ?", (tenant,)):

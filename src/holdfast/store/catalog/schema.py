@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.store.catalog.row_checksums import ChecksummedTable
-    from holdfast.store.database.sql_database import Session
+    from holdfast.store.database.sql_database import Transaction
 
 APPLICATION_ID = 0x48464354
 """``HFCT``: marks the SQLite file as a catalog of Holdfast."""
@@ -276,66 +276,66 @@ _HISTORY_3 = HISTORY._replace(columns=f"{_HISTORY_2.columns}, ahead, steps, run"
 """As versions 3 to 5 cover it."""
 
 
-def _create(session: Session) -> None:
+def _create(transaction: Transaction) -> None:
     for statement in _VERSION_1:
-        session.run(statement)
+        transaction.run(statement)
 
 
-def _add_checksums(session: Session) -> None:
+def _add_checksums(transaction: Transaction) -> None:
     """To version 2. What stands in the rows now is taken for right: there is nothing to tell otherwise."""
-    from holdfast.store.catalog._schema_version_5 import WORKSPACES_1
+    from holdfast.store.catalog._version_5_tables import WORKSPACES_1
 
     for covered in (_HISTORY_2 if one is HISTORY else WORKSPACES_1 if one is WORKSPACES else one for one in COVERED):
-        session.run(
+        transaction.run(
             f"ALTER TABLE {covered.table} ADD COLUMN "
             "checksum BLOB                   /* of the row's other columns, as docs/formats/catalog.md says */"
         )
-        for tenant, key in session.all(f"SELECT {covered.tenant}, {covered.key} FROM {covered.table}"):
-            set_checksum(session, covered, tenant, key)
+        for tenant, key in transaction.all(f"SELECT {covered.tenant}, {covered.key} FROM {covered.table}"):
+            set_checksum(transaction, covered, tenant, key)
 
 
-def _add_steps(session: Session) -> None:
+def _add_steps(transaction: Transaction) -> None:
     """To version 3."""
     columns = (
         "ahead INTEGER                   /* of a state that an undo made: the event that it was undone from */",
         "steps TEXT NOT NULL DEFAULT ''  /* steps of the undo log, in decimal, with spaces between them */",
         "run TEXT NOT NULL DEFAULT ''    /* of operation run: which one begins or ends */",
     )
-    _extend_history(session, columns, _HISTORY_2, _HISTORY_3)
+    _extend_history(transaction, columns, _HISTORY_2, _HISTORY_3)
 
 
-def _add_undo_seq(session: Session) -> None:
+def _add_undo_seq(transaction: Transaction) -> None:
     """To version 6."""
     columns = ("undo_seq INTEGER                /* the undo log had given out this number by then; NULL: not known */",)
-    _extend_history(session, columns, _HISTORY_3, HISTORY)
+    _extend_history(transaction, columns, _HISTORY_3, HISTORY)
 
 
 def _extend_history(
-    session: Session, columns: Sequence[str], before: ChecksummedTable, after: ChecksummedTable
+    transaction: Transaction, columns: Sequence[str], before: ChecksummedTable, after: ChecksummedTable
 ) -> None:
     """Add columns to the history, whose checksums cover them from then on. Rows that are damaged stay so."""
-    rows = session.all("SELECT tenant, seq FROM history")
-    wrong = {(tenant, seq) for tenant in {tenant for tenant, _ in rows} for seq in damaged(session, before, tenant)}
+    rows = transaction.all("SELECT tenant, seq FROM history")
+    wrong = {(tenant, seq) for tenant in {tenant for tenant, _ in rows} for seq in damaged(transaction, before, tenant)}
     for column in columns:
-        session.run(f"ALTER TABLE history ADD COLUMN {column}")
+        transaction.run(f"ALTER TABLE history ADD COLUMN {column}")
     for tenant, seq in rows:
         if (tenant, seq) not in wrong:
-            set_checksum(session, after, tenant, seq)
+            set_checksum(transaction, after, tenant, seq)
 
 
-def _add_sessions(session: Session) -> None:
+def _add_sessions(transaction: Transaction) -> None:
     """To version 4."""
     for statement in _VERSION_4:
-        session.run(statement)
+        transaction.run(statement)
 
 
-def _version_5(session: Session) -> None:
+def _version_5(transaction: Transaction) -> None:
     """To version 5."""
-    from holdfast.store.catalog._schema_version_5 import MERGES, PROMOTIONS, SERVING, STORES, add_homes
+    from holdfast.store.catalog._version_5_tables import MERGES, PROMOTIONS, SERVING, STORES, add_homes
 
-    add_homes(session)
+    add_homes(transaction)
     for statement in (*STORES, *MERGES, *PROMOTIONS, *SERVING):
-        session.run(statement)
+        transaction.run(statement)
 
 
 MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq)

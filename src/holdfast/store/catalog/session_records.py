@@ -74,7 +74,7 @@ class JournalRow(NamedTuple):
     updated_at: int = 0
 
 
-class Unsaved(NamedTuple):
+class UnsavedSession(NamedTuple):
     """A session with something in its journal."""
 
     session: SessionId

@@ -10,7 +10,7 @@ from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.session_types import SessionHash, SessionRef
 from holdfast.store.catalog.reference_counts import slots
 from holdfast.store.catalog.row_checksums import JOURNALS, REFS, SESSION_CHECKPOINTS, SESSIONS, changing, set_checksum
-from holdfast.store.catalog.session_records import JournalRow, SessionRecord, StoredCheckpoint, Unsaved
+from holdfast.store.catalog.session_records import JournalRow, SessionRecord, StoredCheckpoint, UnsavedSession
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from holdfast.model.session_types import SessionId
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.catalog.session_records import RefChange, SessionCommit, Tier
-    from holdfast.store.database.sql_database import Row, Session
+    from holdfast.store.database.sql_database import Row, Transaction
 
 
 def hand_over(
-    session: Session, tenant: int, going: Sequence[StoredCheckpoint], *, began_with: bool
+    transaction: Transaction, tenant: int, going: Sequence[StoredCheckpoint], *, began_with: bool
 ) -> list[StoredCheckpoint]:
     """Of states that their session lets go of, make those another session's that its history leads through, without
-    their trees; what is left is nobody's. ``began_with``: only if that session began later than the state was made, so
-    that no session gets back what it has let go of itself.
+    their trees; what is left belongs to none. ``began_with``: only if that session began later than the state was made,
+    so that no session gets back what it has let go of itself.
     """
-    heirs = _heirs(session, tenant, going, began_with=began_with) if going else {}
-    with changing(session, SESSION_CHECKPOINTS, tenant, list(heirs)):
+    heirs = _heirs(transaction, tenant, going, began_with=began_with) if going else {}
+    with changing(transaction, SESSION_CHECKPOINTS, tenant, list(heirs)):
         for name, heir in heirs.items():
-            session.run(
+            transaction.run(
                 "UPDATE session_checkpoints SET session = ?, kept = 0 WHERE tenant = ? AND hash = ?",
                 (heir, tenant, name),
             )
@@ -41,12 +41,12 @@ def hand_over(
 
 
 def _heirs(
-    session: Session, tenant: int, going: Sequence[StoredCheckpoint], *, began_with: bool
+    transaction: Transaction, tenant: int, going: Sequence[StoredCheckpoint], *, began_with: bool
 ) -> dict[SessionHash, SessionId]:
     owners = {stored.session for stored in going}
     others = [
         (name, began)
-        for name, began in session.all(
+        for name, began in transaction.all(
             "SELECT id, created_at FROM sessions WHERE tenant = ? AND status = 'live' ORDER BY created_at, id",
             (tenant,),
         )
@@ -57,7 +57,7 @@ def _heirs(
     wanted = {stored.hash: stored for stored in going}
     parents: dict[SessionHash, SessionHash | None] = {}
     own: dict[SessionId, list[SessionHash]] = {}
-    for name, parent, owner in session.all(
+    for name, parent, owner in transaction.all(
         "SELECT hash, parent, session FROM session_checkpoints WHERE tenant = ?", (tenant,)
     ):
         parents[name] = parent
@@ -93,7 +93,7 @@ class SessionRows:
     def __init__(self, catalog: Catalog) -> None:
         self._database = catalog.database
         self._tenant = catalog.tenant
-        self._machine = catalog.machine
+        self._home_id = catalog.home_id
         self._clock = catalog.clock
         if catalog.again is not None:
             from holdfast.store.database.sql_database import repeat
@@ -108,18 +108,20 @@ class SessionRows:
 
     def add(self, record: SessionRecord) -> None:
         """A new session, without anything else yet. Refused (code ``session_exists``) if there is one of this id."""
-        with self._database.writing() as session:
-            self._add(session, record)
+        with self._database.writing() as transaction:
+            self._add(transaction, record)
 
     def get(self, name: SessionId) -> SessionRecord:
         """One session; raises `NotFoundError` (code ``no_session``) if there is none of this id."""
-        with self._database.reading() as session:
-            return self._get(session, name)
+        with self._database.reading() as transaction:
+            return self._get(transaction, name)
 
     def has(self, name: SessionId) -> bool:
         """Whether there is a session of that name, be it half made or half deleted."""
-        with self._database.reading() as session:
-            return session.one("SELECT 1 FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, name)) is not None
+        with self._database.reading() as transaction:
+            return (
+                transaction.one("SELECT 1 FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, name)) is not None
+            )
 
     def list(self, workspace: WorkspaceId | None = None) -> list[SessionRecord]:
         """All of them, or those that work in a workspace, oldest first."""
@@ -134,51 +136,51 @@ class SessionRows:
         self, record: SessionRecord, *, naming: Sequence[RefChange] = (), dropping: Sequence[SessionRef] = ()
     ) -> None:
         """Change what is said of a session, and references with it; raises as `get` and `set_ref`."""
-        with self._database.writing() as session:
-            self._get(session, record.id)
-            self._put(session, record)
+        with self._database.writing() as transaction:
+            self._get(transaction, record.id)
+            self._put(transaction, record)
             for change in naming:
-                self._set_ref(session, change)
+                self._set_ref(transaction, change)
             for ref in dropping:
-                self._drop_ref(session, ref.name, ref.checkpoint)
+                self._drop_ref(transaction, ref.name, ref.checkpoint)
 
     def clear(self, name: SessionId) -> list[StoredCheckpoint]:
         """Take all away that belongs to a session; what its checkpoints were, of which objects may be left. Those that
         another session's history leads through become that one's, without their trees.
         """
-        with self._database.writing() as session:
-            return self._clear(session, name)
+        with self._database.writing() as transaction:
+            return self._clear(transaction, name)
 
     def remove(self, name: SessionId) -> list[StoredCheckpoint]:
         """The same, and the session itself."""
-        with self._database.writing() as session:
-            gone = self._clear(session, name)
-            session.run("DELETE FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, name))
+        with self._database.writing() as transaction:
+            gone = self._clear(transaction, name)
+            transaction.run("DELETE FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, name))
         return gone
 
     # --- journals ---
 
     def journal(self, name: SessionId) -> JournalRow:
         """A session's journal; raises `NotFoundError` if it has none."""
-        with self._database.reading() as session:
-            return self._journal(session, name)
+        with self._database.reading() as transaction:
+            return self._journal(transaction, name)
 
-    def unsaved(self, workspaces: Collection[WorkspaceId]) -> list[Unsaved]:
+    def unsaved(self, workspaces: Collection[WorkspaceId]) -> list[UnsavedSession]:
         """The sessions, but for those of experiments, with anything in their journals, in the directories of these
         workspaces and of forks of sessions there, and forks of those. No journal is read.
         """
-        with self._database.reading() as session:
-            found = session.all(
+        with self._database.reading() as transaction:
+            found = transaction.all(
                 """SELECT s.id, s.workspace, j.revision, j.updated_at FROM session_journals j
                 JOIN sessions s ON s.tenant = j.tenant AND s.id = j.session
                 WHERE j.tenant = ? AND j.entries > 0 AND s.machine = ? AND s.status = 'live'
                 AND s.purpose != 'experiment'""",
-                (self._tenant, self._machine),
+                (self._tenant, self._home_id),
             )
             forks = (
-                session.all(
+                transaction.all(
                     "SELECT workspace, origin FROM sessions WHERE tenant = ? AND machine = ? AND origin IS NOT NULL",
-                    (self._tenant, self._machine),
+                    (self._tenant, self._home_id),
                 )
                 if found
                 else []
@@ -192,12 +194,12 @@ class SessionRows:
                 workspace = origins.get(workspace)
             return workspace in workspaces
 
-        return [Unsaved(name, revision, at) for name, workspace, revision, at in found if belongs(workspace)]
+        return [UnsavedSession(name, revision, at) for name, workspace, revision, at in found if belongs(workspace)]
 
     def write_journal(self, name: SessionId, row: JournalRow) -> JournalRow:
         """Replace a journal; as it is then. Raises `RefusedError` (code ``moved``) if its revision is another."""
-        with self._database.writing() as session:
-            return self._write_journal(session, name, row)
+        with self._database.writing() as transaction:
+            return self._write_journal(transaction, name, row)
 
     # --- checkpoints ---
 
@@ -208,21 +210,21 @@ class SessionRows:
         with ``tree_gone`` if the tree was forgotten meanwhile.
         """
         point = commit.checkpoint
-        with self._database.writing() as session:
-            if not session.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self._tenant, point.tree)):
+        with self._database.writing() as transaction:
+            if not transaction.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self._tenant, point.tree)):
                 raise RefusedError(f"the checkpoint {point.tree} was forgotten meanwhile", code="tree_gone")
             if commit.record is not None:
-                self._get(session, name)
-                self._put(session, commit.record)
-            added = session.run(
+                self._get(transaction, name)
+                self._put(transaction, commit.record)
+            added = transaction.run(
                 f"INSERT INTO session_checkpoints (tenant, {_STORED}, data) VALUES {slots(14)} ON CONFLICT DO NOTHING",
                 (self._tenant, *point[:8], int(point.kept), *point[9:], commit.data),
             )
             if added:
-                set_checksum(session, SESSION_CHECKPOINTS, self._tenant, point.hash)
+                set_checksum(transaction, SESSION_CHECKPOINTS, self._tenant, point.hash)
             for change in commit.refs:
-                self._set_ref(session, change)
-            return self._write_journal(session, name, commit.journal)
+                self._set_ref(transaction, change)
+            return self._write_journal(transaction, name, commit.journal)
 
     def stored(self, hash: SessionHash) -> StoredCheckpoint:  # noqa: A002 - the field's own name
         """One session checkpoint; raises `NotFoundError` (code ``no_session_checkpoint``)."""
@@ -230,8 +232,8 @@ class SessionRows:
 
     def content(self, hash: SessionHash) -> tuple[StoredCheckpoint, bytes | None]:  # noqa: A002
         """The same, and its bytes while it is hot."""
-        with self._database.reading() as session:
-            row = session.one(
+        with self._database.reading() as transaction:
+            row = transaction.one(
                 f"SELECT {_STORED}, data FROM session_checkpoints WHERE tenant = ? AND hash = ?", (self._tenant, hash)
             )
         if row is None:
@@ -240,8 +242,8 @@ class SessionRows:
 
     def checkpoints(self, name: SessionId) -> list[StoredCheckpoint]:
         """Those of a session, oldest first: each after what it was made of, whatever the clock said."""
-        with self._database.reading() as session:
-            found = self._stored(session, "AND session = ? ORDER BY created_at, seq, hash", name)
+        with self._database.reading() as transaction:
+            found = self._stored(transaction, "AND session = ? ORDER BY created_at, seq, hash", name)
         known = {one.hash: one for one in found}
         ordered: dict[SessionHash, StoredCheckpoint] = {}
         for one in found:
@@ -255,8 +257,8 @@ class SessionRows:
 
     def by_prefix(self, prefix: str, limit: int = 16) -> list[SessionHash]:
         """Session checkpoints of all sessions whose hashes begin so (lower-case hex digits), at most ``limit``."""
-        with self._database.reading() as session:
-            rows = session.all(
+        with self._database.reading() as transaction:
+            rows = transaction.all(
                 "SELECT hash FROM session_checkpoints WHERE tenant = ? AND hash >= ? AND hash < ? ORDER BY 1 LIMIT ?",
                 (self._tenant, prefix, prefix + "g", limit),
             )
@@ -264,16 +266,16 @@ class SessionRows:
 
     def older(self, tier: Tier, than: int, limit: int) -> list[StoredCheckpoint]:
         """Session checkpoints of a tier that are older than a time, the oldest first."""
-        with self._database.reading() as session:
+        with self._database.reading() as transaction:
             return self._stored(
-                session, "AND tier = ? AND created_at < ? ORDER BY created_at, hash LIMIT ?", tier, than, limit
+                transaction, "AND tier = ? AND created_at < ? ORDER BY created_at, hash LIMIT ?", tier, than, limit
             )
 
     def move(self, hash: SessionHash, before: Tier, after: Tier) -> bool:  # noqa: A002
         """Say that the content is in another tier now, where it has to be already; False if it is not in ``before``."""
-        with self._database.writing() as session, changing(session, SESSION_CHECKPOINTS, self._tenant, [hash]):
+        with self._database.writing() as transaction, changing(transaction, SESSION_CHECKPOINTS, self._tenant, [hash]):
             return bool(
-                session.run(
+                transaction.run(
                     "UPDATE session_checkpoints SET tier = ?, data = NULL WHERE tenant = ? AND hash = ? AND tier = ?",
                     (after, self._tenant, hash, before),
                 )
@@ -283,8 +285,8 @@ class SessionRows:
         """Where those of ``hashes`` are that are known."""
         if not hashes:
             return {}
-        with self._database.reading() as session:
-            rows = session.all(
+        with self._database.reading() as transaction:
+            rows = transaction.all(
                 f"SELECT hash, tier FROM session_checkpoints WHERE tenant = ? AND hash IN {slots(len(hashes))}",
                 (self._tenant, *hashes),
             )
@@ -293,9 +295,9 @@ class SessionRows:
     def release(self, hashes: Sequence[SessionHash]) -> int:
         """Hold the trees of session checkpoints back from retention no longer, if no reference names them; how many."""
         released = 0
-        with self._database.writing() as session, changing(session, SESSION_CHECKPOINTS, self._tenant, hashes):
+        with self._database.writing() as transaction, changing(transaction, SESSION_CHECKPOINTS, self._tenant, hashes):
             for name in hashes:
-                released += session.run(
+                released += transaction.run(
                     """UPDATE session_checkpoints SET kept = 0 WHERE tenant = ? AND hash = ? AND kept = 1
                     AND NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.tenant = ? AND r.checkpoint = ?)""",
                     (self._tenant, name, self._tenant, name),
@@ -307,19 +309,19 @@ class SessionRows:
         stored of them is for the caller to remove then. Those that another session began with become that one's.
         """
         gone: list[StoredCheckpoint] = []
-        with self._database.writing() as session:
+        with self._database.writing() as transaction:
             for name in hashes:
                 gone += self._stored(
-                    session,
+                    transaction,
                     """AND hash = ? AND kept = 0
                     AND NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.tenant = ? AND r.checkpoint = ?)""",
                     name,
                     self._tenant,
                     name,
                 )
-            gone = hand_over(session, self._tenant, gone, began_with=True)
+            gone = hand_over(transaction, self._tenant, gone, began_with=True)
             for stored in gone:
-                session.run(
+                transaction.run(
                     "DELETE FROM session_checkpoints WHERE tenant = ? AND hash = ?", (self._tenant, stored.hash)
                 )
         return gone
@@ -337,38 +339,40 @@ class SessionRows:
 
     def set_ref(self, change: RefChange) -> None:
         """Change a reference; raises `RefusedError` (code ``moved``) if it does not name what is expected."""
-        with self._database.writing() as session:
-            self._set_ref(session, change)
+        with self._database.writing() as transaction:
+            self._set_ref(transaction, change)
 
     def remove_ref(self, name: str, expected: SessionHash) -> bool:
         """Take a reference away; False if it does not name ``expected``."""
-        with self._database.writing() as session:
-            return self._drop_ref(session, name, expected)
+        with self._database.writing() as transaction:
+            return self._drop_ref(transaction, name, expected)
 
     # --- inside of transactions ---
 
-    def _add(self, session: Session, record: SessionRecord) -> None:
-        if session.one("SELECT 1 FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, record.id)):
+    def _add(self, transaction: Transaction, record: SessionRecord) -> None:
+        if transaction.one("SELECT 1 FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, record.id)):
             raise RefusedError(
                 f"there is a session {record.id} already", hint="choose another id", code="session_exists"
             )
-        session.run(
+        transaction.run(
             f"INSERT INTO sessions (tenant, {_RECORD}, machine) VALUES {slots(15)}",
-            (self._tenant, *_row(record), self._machine),
+            (self._tenant, *_row(record), self._home_id),
         )
-        set_checksum(session, SESSIONS, self._tenant, record.id)
+        set_checksum(transaction, SESSIONS, self._tenant, record.id)
 
-    def _clear(self, session: Session, name: SessionId) -> list[StoredCheckpoint]:
-        gone = hand_over(session, self._tenant, self._stored(session, "AND session = ?", name), began_with=False)
+    def _clear(self, transaction: Transaction, name: SessionId) -> list[StoredCheckpoint]:
+        gone = hand_over(
+            transaction, self._tenant, self._stored(transaction, "AND session = ?", name), began_with=False
+        )
         # Another session's reference never names them: a fork begins with a checkpoint of its own.
         for table in ("session_refs", "session_journals", "session_checkpoints"):
-            session.run(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (self._tenant, name))
+            transaction.run(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (self._tenant, name))
         return gone
 
-    def _get(self, session: Session, name: SessionId) -> SessionRecord:
-        row = session.one(
+    def _get(self, transaction: Transaction, name: SessionId) -> SessionRecord:
+        row = transaction.one(
             f"SELECT {_RECORD} FROM sessions WHERE tenant = ? AND id = ? AND machine = ?",
-            (self._tenant, name, self._machine),
+            (self._tenant, name, self._home_id),
         )
         if row is None:
             raise NotFoundError(
@@ -377,23 +381,23 @@ class SessionRows:
         return _record(row)
 
     def _find(self, rest: str, *values: object) -> list[SessionRecord]:
-        with self._database.reading() as session:
-            rows = session.all(
+        with self._database.reading() as transaction:
+            rows = transaction.all(
                 f"SELECT {_RECORD} FROM sessions WHERE tenant = ? AND machine = ? {rest}",
-                (self._tenant, self._machine, *values),
+                (self._tenant, self._home_id, *values),
             )
         return [_record(row) for row in rows]
 
-    def _put(self, session: Session, record: SessionRecord) -> None:
+    def _put(self, transaction: Transaction, record: SessionRecord) -> None:
         columns = ", ".join(f"{column.strip()} = ?" for column in _RECORD.split(",")[1:])
-        with changing(session, SESSIONS, self._tenant, [record.id]):
-            session.run(
+        with changing(transaction, SESSIONS, self._tenant, [record.id]):
+            transaction.run(
                 f"UPDATE sessions SET {columns} WHERE tenant = ? AND id = ?",
                 (*_row(record)[1:], self._tenant, record.id),
             )
 
-    def _journal(self, session: Session, name: SessionId) -> JournalRow:
-        row = session.one(
+    def _journal(self, transaction: Transaction, name: SessionId) -> JournalRow:
+        row = transaction.one(
             """SELECT data, entries, through, last_seq, trees, revision, updated_at FROM session_journals
             WHERE tenant = ? AND session = ?""",
             (self._tenant, name),
@@ -403,74 +407,76 @@ class SessionRows:
         data, entries, through, last, trees, revision, at = row
         return JournalRow(data, entries, through, last, tuple(trees.split()), revision, at)
 
-    def _write_journal(self, session: Session, name: SessionId, row: JournalRow) -> JournalRow:
+    def _write_journal(self, transaction: Transaction, name: SessionId, row: JournalRow) -> JournalRow:
         written = row._replace(revision=row.revision + 1, updated_at=self._clock.now())
         values = (*written[:4], " ".join(written.trees), *written[5:])
         if row.revision == 0:
-            session.run(
+            transaction.run(
                 f"""INSERT INTO session_journals
                 (tenant, session, data, entries, through, last_seq, trees, revision, updated_at) VALUES {slots(9)}""",
                 (self._tenant, name, *values),
             )
-            set_checksum(session, JOURNALS, self._tenant, name)
+            set_checksum(transaction, JOURNALS, self._tenant, name)
             return written
-        with changing(session, JOURNALS, self._tenant, [name]):
-            changed = session.run(
+        with changing(transaction, JOURNALS, self._tenant, [name]):
+            changed = transaction.run(
                 """UPDATE session_journals SET data = ?, entries = ?, through = ?, last_seq = ?, trees = ?,
                 revision = ?, updated_at = ? WHERE tenant = ? AND session = ? AND revision = ?""",
                 (*values, self._tenant, name, row.revision),
             )
         if not changed:
             raise RefusedError(
-                f"the session {name} has moved on: somebody else has used it meanwhile",
+                f"the session {name} has moved on: another process has used it meanwhile",
                 hint="open it again",
                 code="moved",
             )
         return written
 
-    def _stored(self, session: Session, rest: str, *values: object) -> list[StoredCheckpoint]:
-        rows = session.all(
+    def _stored(self, transaction: Transaction, rest: str, *values: object) -> list[StoredCheckpoint]:
+        rows = transaction.all(
             f"SELECT {_STORED} FROM session_checkpoints WHERE tenant = ? {rest}", (self._tenant, *values)
         )
         return [_checkpoint(row) for row in rows]
 
     def _refs(self, rest: str, *values: object) -> list[SessionRef]:
-        with self._database.reading() as session:
-            rows = session.all(
+        with self._database.reading() as transaction:
+            rows = transaction.all(
                 f"""SELECT name, type, session, checkpoint, updated_at, metadata FROM session_refs
                 WHERE tenant = ? {rest}""",
                 (self._tenant, *values),
             )
         return [_ref(row) for row in rows]
 
-    def _drop_ref(self, session: Session, name: str, expected: SessionHash) -> bool:
+    def _drop_ref(self, transaction: Transaction, name: str, expected: SessionHash) -> bool:
         return bool(
-            session.run(
+            transaction.run(
                 "DELETE FROM session_refs WHERE tenant = ? AND name = ? AND checkpoint = ?",
                 (self._tenant, name, expected),
             )
         )
 
-    def _set_ref(self, session: Session, change: RefChange) -> None:
+    def _set_ref(self, transaction: Transaction, change: RefChange) -> None:
         import msgspec
 
         ref = change.ref
-        row = session.one("SELECT checkpoint FROM session_refs WHERE tenant = ? AND name = ?", (self._tenant, ref.name))
+        row = transaction.one(
+            "SELECT checkpoint FROM session_refs WHERE tenant = ? AND name = ?", (self._tenant, ref.name)
+        )
         if (None if row is None else row[0]) != change.expected:
             what = "is there already" if change.expected is None else "names another state by now"
             raise RefusedError(f"the reference {ref.name} {what}", hint="look at it, and try again", code="moved")
         metadata = msgspec.json.encode(dict(ref.metadata), order="deterministic").decode()
         values = (ref.type, ref.session, ref.checkpoint, ref.updated_at, metadata)
         if row is None:
-            session.run(
+            transaction.run(
                 f"""INSERT INTO session_refs (tenant, name, type, session, checkpoint, updated_at, metadata)
                 VALUES {slots(7)}""",
                 (self._tenant, ref.name, *values),
             )
-            set_checksum(session, REFS, self._tenant, ref.name)
+            set_checksum(transaction, REFS, self._tenant, ref.name)
             return
-        with changing(session, REFS, self._tenant, [ref.name]):
-            session.run(
+        with changing(transaction, REFS, self._tenant, [ref.name]):
+            transaction.run(
                 """UPDATE session_refs SET type = ?, session = ?, checkpoint = ?, updated_at = ?, metadata = ?
                 WHERE tenant = ? AND name = ?""",
                 (*values, self._tenant, ref.name),

@@ -46,33 +46,33 @@ class TokenRows:
         """A new token."""
         exports = "".join(f"{name}\n" for name in row.exports)
         roots = b"".join(root + b"\0" for root in row.roots)
-        with self._database.writing() as session:
-            session.run(
+        with self._database.writing() as transaction:
+            transaction.run(
                 f"INSERT INTO tokens (tenant, {_COLUMNS}) VALUES {slots(9)}",
                 (self._tenant, *row[:3], exports, roots, *row[5:]),
             )
-            set_checksum(session, TOKENS, self._tenant, row.id)
+            set_checksum(transaction, TOKENS, self._tenant, row.id)
 
     def list(self) -> list[TokenRow]:
         """All of them, oldest first."""
-        with self._database.reading() as session:
-            rows = session.all(
+        with self._database.reading() as transaction:
+            rows = transaction.all(
                 f"SELECT {_COLUMNS} FROM tokens WHERE tenant = ? ORDER BY created_at, id", (self._tenant,)
             )
         return [_row(row) for row in rows]
 
     def roots(self, *, own: bool) -> list[bytes]:
-        """Below which directories somebody may make exports: by tokens of other tenants, and with ``own`` of this one.
-        For keeping them apart, and to be told to nobody.
+        """Below which directories clients may make exports: by tokens of other tenants, and with ``own`` of this one.
+        For keeping them apart, and to be told to no client.
         """
-        with self._database.reading() as session:
-            rows = session.all("SELECT roots FROM tokens WHERE tenant <> ? OR ? = 1", (self._tenant, int(own)))
+        with self._database.reading() as transaction:
+            rows = transaction.all("SELECT roots FROM tokens WHERE tenant <> ? OR ? = 1", (self._tenant, int(own)))
         return sorted({root for (roots,) in rows for root in bytes(roots).split(b"\0")[:-1]})
 
     def revoke(self, name: str) -> None:
         """Take a token away; raises `NotFoundError` (code ``no_token``) if there is none of this id."""
-        with self._database.writing() as session:
-            if not session.run("DELETE FROM tokens WHERE tenant = ? AND id = ?", (self._tenant, name)):
+        with self._database.writing() as transaction:
+            if not transaction.run("DELETE FROM tokens WHERE tenant = ? AND id = ?", (self._tenant, name)):
                 raise NotFoundError(
                     f"there is no token {name}", hint="`holdfast serve token list` lists them", code="no_token"
                 )
@@ -81,15 +81,15 @@ class TokenRows:
 def find_token(database: Database, name: str) -> tuple[str, TokenRow] | None:
     """The token of an id, with its tenant's name; None if there is none, or its row is damaged.
 
-    This alone looks a tenant up by what somebody says: whether they may say so, the secret decides.
+    This alone looks a tenant up by what a client says: whether it may say so, the secret decides.
     """
-    with database.reading() as session:
-        row = session.one(
+    with database.reading() as transaction:
+        row = transaction.one(
             f"SELECT t.number, t.name, {', '.join(f'k.{column}' for column in _COLUMNS.split(', '))} "
             "FROM tokens k JOIN tenants t ON t.number = k.tenant WHERE k.id = ?",
             (name,),
         )
-        if row is None or not is_sound(session, TOKENS, row[0], name):
+        if row is None or not is_sound(transaction, TOKENS, row[0], name):
             return None
     return row[1], _row(row[2:])
 

@@ -10,7 +10,7 @@ from holdfast.store.catalog_records import DELTA_OVERHEAD, PACK_OVERHEAD, RECORD
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.store.database.sql_database import Session
+    from holdfast.store.database.sql_database import Transaction
 
 
 class Stats(NamedTuple):
@@ -31,13 +31,13 @@ class Stats(NamedTuple):
     """Of ``stored_bytes``: what nothing uses."""
     catalog_bytes: int
     largest: Sequence[tuple[bytes, int]] = ()
-    """The paths with the most content below them, and how much that is; for whoever looks at a tree to add."""
+    """The paths with the most content below them, and how much that is; for a caller that looks at a tree to add."""
 
 
-def stats(session: Session, tenant: int, catalog_bytes: int) -> Stats:
+def stats(transaction: Transaction, tenant: int, catalog_bytes: int) -> Stats:
     """Count everything of a tenant; a page that waits to be settled may count as dead."""
-    packs, packed = _packs(session, tenant)
-    rows = session.all(
+    packs, packed = _packs(transaction, tenant)
+    rows = transaction.all(
         f"""SELECT kind, pack IS NULL, refs > 0 OR deltas > 0, count(*), sum(size), sum(length), sum(
             CASE WHEN pack IS NULL THEN 0 WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END)
         FROM blobs WHERE tenant = ? GROUP BY 1, 2, 3""",
@@ -46,8 +46,8 @@ def stats(session: Session, tenant: int, catalog_bytes: int) -> Stats:
     pages = sum(row[3] for row in rows if row[0] == PAGE)
     stored = packed + sum(row[5] for row in rows if row[1])
     return Stats(
-        workspaces=_number(session, "SELECT count(*) FROM workspaces WHERE tenant = ? AND live = 1", tenant),
-        checkpoints=_number(session, "SELECT count(*) FROM checkpoints WHERE tenant = ?", tenant),
+        workspaces=_number(transaction, "SELECT count(*) FROM workspaces WHERE tenant = ? AND live = 1", tenant),
+        checkpoints=_number(transaction, "SELECT count(*) FROM checkpoints WHERE tenant = ?", tenant),
         blobs=sum(row[3] for row in rows) - pages,
         pages=pages,
         packs=packs,
@@ -58,21 +58,21 @@ def stats(session: Session, tenant: int, catalog_bytes: int) -> Stats:
     )
 
 
-def used_bytes(session: Session, tenant: int) -> int:
+def used_bytes(transaction: Transaction, tenant: int) -> int:
     """What blobs, pages and packs take in the object store. Cheap: it looks at packs and large blobs alone."""
     # Every object has a length. Said here, it lets SQLite see that the index of large blobs serves, which it
     # else leaves for the primary key, and every row of the table.
     alone = "SELECT coalesce(sum(length), 0) FROM blobs WHERE tenant = ? AND pack IS NULL AND length > 0"
     packed = "SELECT coalesce(sum(size), 0) FROM packs WHERE tenant = ?"
-    return sum(rows[0][0] for rows in session.together([(alone, (tenant,)), (packed, (tenant,))]))
+    return sum(rows[0][0] for rows in transaction.together([(alone, (tenant,)), (packed, (tenant,))]))
 
 
-def _packs(session: Session, tenant: int) -> tuple[int, int]:
+def _packs(transaction: Transaction, tenant: int) -> tuple[int, int]:
     """How many packs there are, and what they take."""
-    row = session.one("SELECT count(*), coalesce(sum(size), 0) FROM packs WHERE tenant = ?", (tenant,))
+    row = transaction.one("SELECT count(*), coalesce(sum(size), 0) FROM packs WHERE tenant = ?", (tenant,))
     return (0, 0) if row is None else (row[0], row[1])
 
 
-def _number(session: Session, sql: str, tenant: int) -> int:
-    row = session.one(sql, (tenant,))
+def _number(transaction: Transaction, sql: str, tenant: int) -> int:
+    row = transaction.one(sql, (tenant,))
     return cast("int", row[0]) if row else 0

@@ -13,7 +13,7 @@ from holdfast.store.database.sqlite_wal_index import NoRoomError
 
 if TYPE_CHECKING:
     from holdfast.model.clock import Clock
-    from holdfast.store.database.sql_database import Database, Session
+    from holdfast.store.database.sql_database import Database, Transaction
 
 _LOG = Log(__name__)
 
@@ -93,7 +93,7 @@ class Lease:
     """Work of a tenant that only one process does at a time; ended by `release`, by the death of its process, or by
     time.
 
-    Losing it does no harm to the store: whoever works under it must be correct without it, only slower.
+    Losing it does no harm to the store: its holder must be correct without it, only slower.
     """
 
     __slots__ = ("_clock", "_database", "_is_optional", "_name", "_owner", "_renewed", "_tenant")
@@ -111,16 +111,16 @@ class Lease:
     def acquire(self) -> None:
         """Take it, or go on with it; raises `LockedError` if another process that may still run has it.
 
-        Where nothing can be written it is had by everybody: what it is for is there for nobody to do.
+        Where nothing can be written every process has it: none can do what it is for.
         """
         if self._database.read_only:
             return
         owner = _owner()
         try:
-            with self._database.writing() as session:
+            with self._database.writing() as transaction:
                 now = self._clock.now()
-                last = self._last_owner(session, now)
-                session.run(
+                last = self._last_owner(transaction, now)
+                transaction.run(
                     """INSERT INTO leases (tenant, name, owner, expires_at) VALUES (?, ?, ?, ?)
                     ON CONFLICT (tenant, name) DO UPDATE
                     SET owner = excluded.owner, expires_at = excluded.expires_at""",
@@ -131,8 +131,8 @@ class Lease:
         except NoRoomError:
             if not self._is_optional:
                 raise
-            with self._database.reading(once=True) as session:
-                self._last_owner(session, self._clock.now())
+            with self._database.reading(once=True) as transaction:
+                self._last_owner(transaction, self._clock.now())
             _LOG.warning(
                 "the disk is full, so that nothing keeps a collection from starting: free some space and try again "
                 "where anything is said to be missing"
@@ -144,9 +144,9 @@ class Lease:
         _LEFT.discard(last)
         self._owner, self._renewed = owner, now
 
-    def _last_owner(self, session: Session, now: int) -> str:
-        """Who had it last; empty if nobody. Raises `LockedError` if another process that may still run has it."""
-        row = session.one(
+    def _last_owner(self, transaction: Transaction, now: int) -> str:
+        """Its last owner; empty if there was none. Raises `LockedError` if another one that may still run has it."""
+        row = transaction.one(
             "SELECT owner, expires_at FROM leases WHERE tenant = ? AND name = ?", (self._tenant, self._name)
         )
         free = row is None or row[0] == self._owner or row[0] in _LEFT
@@ -166,8 +166,8 @@ class Lease:
         now = self._clock.now()
         if self._is_without or 0 <= now - self._renewed < LASTS // 5:
             return
-        with self._database.writing() as session:
-            kept = session.run(
+        with self._database.writing() as transaction:
+            kept = transaction.run(
                 "UPDATE leases SET expires_at = ? WHERE tenant = ? AND name = ? AND owner = ?",
                 (now + LASTS, self._tenant, self._name, self._owner),
             )
@@ -180,8 +180,8 @@ class Lease:
         if self._is_without:
             return
         try:
-            with self._database.writing() as session:
-                session.run(
+            with self._database.writing() as transaction:
+                transaction.run(
                     "DELETE FROM leases WHERE tenant = ? AND name = ? AND owner = ?",
                     (self._tenant, self._name, self._owner),
                 )

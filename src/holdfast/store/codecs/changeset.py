@@ -29,7 +29,7 @@ from holdfast.store.codecs.columns import (
     unpack_modes,
 )
 from holdfast.store.codecs.compression import decompressor
-from holdfast.store.codecs.messagepack import Reader, array_head, binary, numbers
+from holdfast.store.codecs.messagepack import Unpacker, array_head, binary, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -171,13 +171,13 @@ def _entries(side: _Side, there: Sequence[int]) -> list[Entry | None]:
 
 
 def _columns(data: bytes) -> _Fields:
-    reader = Reader(data)
+    reader = Unpacker(data)
     reader.array(5)
     fields = (reader.binary(), reader.binary(), reader.binary(), _side(reader), _side(reader))
     reader.end()
     return fields
 
 
-def _side(reader: Reader) -> _Side:
+def _side(reader: Unpacker) -> _Side:
     reader.array(3)
     return reader.binary(), reader.numbers(), reader.numbers()

@@ -87,7 +87,7 @@ def _join(values: Sequence[int]) -> bytes:
     )
 
 
-class Reader:
+class Unpacker:
     """Takes apart what the functions above make, one value after the other.
 
     Every method raises `FormatError` for another kind of value, one that is cut short, and one that is not in its

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.model.errors import FormatError, IntegrityError, UsageError
 from holdfast.model.ids import HASH_BYTES, hash_bytes
 from holdfast.model.paths import display, parse_display
-from holdfast.model.session_types import CommandEntry, JournalEntry, Ran, SessionCheckpoint, SessionHash, State
+from holdfast.model.session_types import CommandEntry, CommandEvent, JournalEntry, SessionCheckpoint, SessionHash, State
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -143,9 +143,9 @@ def _command_in(entry: CommandEntry) -> CommandEntry:
 
 
 def _entry_out(entry: JournalEntry) -> JournalEntry:
-    if not isinstance(entry, Ran):
+    if not isinstance(entry, CommandEvent):
         return entry
-    return Ran(
+    return CommandEvent(
         entry=_command_out(entry.entry),
         ended=entry.ended,
         cwd=_out(entry.cwd),
@@ -156,9 +156,9 @@ def _entry_out(entry: JournalEntry) -> JournalEntry:
 
 
 def _entry_in(entry: JournalEntry) -> JournalEntry:
-    if not isinstance(entry, Ran):
+    if not isinstance(entry, CommandEvent):
         return entry
-    return Ran(
+    return CommandEvent(
         entry=_command_in(entry.entry),
         ended=entry.ended,
         cwd=_in(entry.cwd),

@@ -2,9 +2,10 @@
 
 The package asks `platform` which interpreter this is, and `typing` for one name: with `re` that takes ten milliseconds,
 a tenth of what saving a hundred files takes, and the library itself half of one. So its extension in C is loaded from
-the package's directory, under its own name; the package, if anybody loads that, uses the same. What the package adds in
-Python (`open`, `compress`, `decompress`) is not to be used, though type checkers know it. Where there is no such
-extension, or the environment asks for another, the package decides; also beside other threads, who may be loading it.
+the package's directory, under its own name; the package, if another module loads that, uses the same. What the package
+adds in Python (`open`, `compress`, `decompress`) is not to be used, though type checkers know it. Where there is no
+such extension, or the environment asks for another, the package decides; also beside other threads, who may be loading
+it.
 """
 
 from __future__ import annotations

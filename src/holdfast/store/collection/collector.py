@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import Hash
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.collection.deferred_counts import Children
-    from holdfast.store.database.sql_database import Row, Session
+    from holdfast.store.database.sql_database import Row, Transaction
     from holdfast.store.objects.object_store import ObjectStore
 
 
@@ -43,12 +43,12 @@ class CollectionForecast(NamedTuple):
     packs_rewritten: int
 
 
-def forecast(session: Session, tenant: int, died_by: int, now: int, ratio: float) -> CollectionForecast:
+def forecast(transaction: Transaction, tenant: int, died_by: int, now: int, ratio: float) -> CollectionForecast:
     """What `Collector.collect` would take away of what died at ``died_by`` or before, with every count settled.
 
     One transaction sees one state of the catalog. Takes memory in proportion to what is dead.
     """
-    doomed = {row[0]: row for row in _doomed(session, tenant, died_by, now)}
+    doomed = {row[0]: row for row in _doomed(transaction, tenant, died_by, now)}
     dead_in: dict[int, int] = {}
     freed = 0
     for _, pack, length, base, _ in doomed.values():
@@ -57,7 +57,7 @@ def forecast(session: Session, tenant: int, died_by: int, now: int, ratio: float
         else:
             dead_in[pack] = dead_in.get(pack, 0) + _taken(length, base)
     deleted = rewritten = 0
-    for number, size, held in session.all(
+    for number, size, held in transaction.all(
         f"""SELECT packs.number, packs.size, coalesce(held.bytes, 0) FROM packs LEFT JOIN (
             SELECT pack, sum(length + CASE WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END) AS bytes
             FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
@@ -72,7 +72,7 @@ def forecast(session: Session, tenant: int, died_by: int, now: int, ratio: float
         elif live < size * ratio:
             rewritten += 1
             freed += size - live - PACK_OVERHEAD
-    condemned = session.one(
+    condemned = transaction.one(
         "SELECT coalesce(sum(size), 0) FROM tombstones WHERE tenant = ? AND deleted_at IS NULL", (tenant,)
     )
     return CollectionForecast(len(doomed), freed + (condemned[0] if condemned else 0), deleted, rewritten)
@@ -82,9 +82,9 @@ def _taken(length: int, base: Hash | None) -> int:
     return length + (RECORD_OVERHEAD if base is None else DELTA_OVERHEAD)
 
 
-def _doomed(session: Session, tenant: int, died_by: int, now: int) -> Iterable[Row]:
+def _doomed(transaction: Transaction, tenant: int, died_by: int, now: int) -> Iterable[Row]:
     """Hash, pack, length, base and deltas of every row that goes: what is dead, and the bases that only that needed."""
-    free = session.all(
+    free = transaction.all(
         f"""SELECT hash, pack, length, base, deltas FROM blobs
         WHERE tenant = ? AND refs = 0 AND dead_since <= ? AND ({DEAD_PAGE} OR NOT EXISTS (
             SELECT 1 FROM packs WHERE packs.number = blobs.pack AND packs.spared_until > ?
@@ -173,7 +173,7 @@ class Collector:
         limit = deferred_counts.PAGES_PER_STEP // self._divisor()
         while step := deferred_counts.settle_step(self._database, self._tenant, self._children, limit):
             done += step
-            self._tell("settle", done)
+            self._report("settle", done)
         return done
 
     def collect(self, grace: float, *, progress: Progress | None = None) -> Collected:
@@ -193,7 +193,7 @@ class Collector:
             self._lease.release()
         return Collected(self._rows, self._freed, self._emptied, self._rewritten)
 
-    def foresee(self, grace: float, *, progress: Progress | None = None) -> Collected:
+    def preview(self, grace: float, *, progress: Progress | None = None) -> Collected:
         """What `collect` would do now. Brings counts up to date, and deletes and writes nothing else."""
         self._progress = progress
         try:
@@ -201,33 +201,35 @@ class Collector:
             self.settle()
             now = self._catalog.clock.now()
             died_by = now - int(grace * 1_000_000)
-            with self._database.reading() as session:
-                found = forecast(session, self._tenant, died_by, now, self._ratio)
+            with self._database.reading() as transaction:
+                found = forecast(transaction, self._tenant, died_by, now, self._ratio)
             lost = sum(size for orphans in self._old_orphans(died_by) for _, size in orphans)
         finally:
             self._progress = None
         return Collected(found.rows, found.freed + lost, found.packs_deleted, found.packs_rewritten, dry_run=True)
 
     def _collect(self, grace: int) -> None:
-        self._bury()
+        self._delete_condemned()
         self._catalog.unpin_expired()
-        with self._database.writing() as session:
-            now = reference_counts.moment(session, self._tenant, self._catalog.clock.now())
+        with self._database.writing() as transaction:
+            now = reference_counts.moment(transaction, self._tenant, self._catalog.clock.now())
             # What a commit laid in ahead and never sealed is given up: no such commit can come to its end any more.
-            session.run(
+            transaction.run(
                 "UPDATE packs SET spared_until = 0 WHERE tenant = ? AND spared_until > 0 AND spared_until <= ?",
                 (self._tenant, now),
             )
         while self._sweep(now - grace, now):
             pass
-        self._bury()
+        self._delete_condemned()
         self._drop_empty_packs()
         self._rewrite_packs()
         self._guard()
         self._condemn_orphans(now - grace)
         self._objects.clean(now - max(grace, UPLOADS))
-        with self._database.writing() as session:
-            session.run("DELETE FROM tombstones WHERE tenant = ? AND deleted_at < ?", (self._tenant, now - REMEMBERED))
+        with self._database.writing() as transaction:
+            transaction.run(
+                "DELETE FROM tombstones WHERE tenant = ? AND deleted_at < ?", (self._tenant, now - REMEMBERED)
+            )
 
     # --- rows ---
 
@@ -250,7 +252,7 @@ class Collector:
             if removed is None:
                 return False
             self._rows += removed
-            self._tell("sweep", self._rows)
+            self._report("sweep", self._rows)
         return self._rows > before
 
     def _sweep_blobs(self, hashes: Sequence[Hash], died_by: int, now: int) -> int | None:
@@ -270,12 +272,12 @@ class Collector:
 
     # --- objects ---
 
-    def _bury(self) -> None:
+    def _delete_condemned(self) -> None:
         """Delete the objects that are condemned."""
         while True:
             self._lease.renew()
-            with self._database.reading() as session:
-                rows = session.all(
+            with self._database.reading() as transaction:
+                rows = transaction.all(
                     "SELECT key, size FROM tombstones WHERE tenant = ? AND deleted_at IS NULL LIMIT 200",
                     (self._tenant,),
                 )
@@ -283,16 +285,16 @@ class Collector:
                 return
             for key, _ in rows:
                 self._objects.delete(key)
-            with self._database.writing() as session:
+            with self._database.writing() as transaction:
                 now = self._catalog.clock.now()
                 for key, size in rows:
-                    self._freed += size * session.run(
+                    self._freed += size * transaction.run(
                         "UPDATE tombstones SET deleted_at = ? WHERE tenant = ? AND key = ? AND deleted_at IS NULL",
                         (now, self._tenant, key),
                     )
 
-    def _condemn(self, session: Session, key: str, size: int) -> None:
-        session.run(
+    def _condemn(self, transaction: Transaction, key: str, size: int) -> None:
+        transaction.run(
             """INSERT INTO tombstones (tenant, key, size, deleted_at) VALUES (?, ?, ?, NULL)
             ON CONFLICT (tenant, key) DO UPDATE SET size = excluded.size, deleted_at = NULL""",
             (self._tenant, key, size),
@@ -300,27 +302,27 @@ class Collector:
 
     def _drop_empty_packs(self) -> None:
         """Condemn the packs that hold nothing any more; no row is ever added to a sealed pack, so none comes late."""
-        with self._database.reading() as session:
-            rows = session.all(
+        with self._database.reading() as transaction:
+            rows = transaction.all(
                 """SELECT number, key, size FROM packs WHERE tenant = ? AND spared_until = 0 AND number NOT IN
                 (SELECT DISTINCT pack FROM blobs WHERE blobs.tenant = ? AND pack IS NOT NULL)""",
                 (self._tenant, self._tenant),
             )
         for part in chunks(rows):
-            with self._database.writing() as session:
+            with self._database.writing() as transaction:
                 for number, key, size in part:
-                    if session.run("DELETE FROM packs WHERE number = ?", (number,)):
-                        self._condemn(session, key, size)
+                    if transaction.run("DELETE FROM packs WHERE number = ?", (number,)):
+                        self._condemn(transaction, key, size)
                         self._emptied += 1
-            self._bury()
+            self._delete_condemned()
 
     def _condemn_orphans(self, older_than: int) -> None:
         """Condemn objects that no row names: of checkpoints that were never committed, or stored twice."""
         for found in self._old_orphans(older_than):
-            with self._database.writing() as session:
-                for key, size in self._orphans(session, found):
-                    self._condemn(session, key, size)
-            self._bury()
+            with self._database.writing() as transaction:
+                for key, size in self._orphans(transaction, found):
+                    self._condemn(transaction, key, size)
+            self._delete_condemned()
 
     def _old_orphans(self, older_than: int) -> Iterator[list[tuple[str, int]]]:
         """Key and size of objects that no row seems to name and none condemns, some at a time."""
@@ -328,14 +330,14 @@ class Collector:
         for prefix in (f"packs/{name}/", f"checkpoints/{name}/", f"blobs/{name}/"):
             old = ((info.key, info.size) for info in self._objects.list(prefix) if info.modified_at <= older_than)
             for part in _batched(old, HASHES_PER_QUERY):
-                with self._database.reading() as session:
-                    orphans = self._orphans(session, part)
+                with self._database.reading() as transaction:
+                    orphans = self._orphans(transaction, part)
                 if orphans:
                     yield orphans
 
-    def _orphans(self, session: Session, listed: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    def _orphans(self, transaction: Transaction, listed: list[tuple[str, int]]) -> list[tuple[str, int]]:
         keys = [key for key, _ in listed]
-        rows = session.all(
+        rows = transaction.all(
             f"""SELECT key FROM packs WHERE tenant = ? AND key IN {slots(len(keys))}
             UNION ALL SELECT key FROM tombstones
             WHERE tenant = ? AND key IN {slots(len(keys))} AND deleted_at IS NULL""",
@@ -345,7 +347,7 @@ class Collector:
         digits = [key.rpartition("/")[2].partition(".")[0] for key in keys if key.startswith("blobs/")]
         hashes = [bytes.fromhex(text) for text in digits if _is_hex(text)]
         if hashes:
-            rows = session.all(
+            rows = transaction.all(
                 f"""SELECT hash, generation FROM blobs
                 WHERE tenant = ? AND hash IN {slots(len(hashes))} AND pack IS NULL""",
                 (self._tenant, *hashes),
@@ -356,8 +358,8 @@ class Collector:
     # --- packs ---
 
     def _rewrite_packs(self) -> None:
-        with self._database.reading() as session:
-            sparse = session.all(
+        with self._database.reading() as transaction:
+            sparse = transaction.all(
                 f"""SELECT packs.number, packs.key, packs.size FROM packs JOIN (
                     SELECT pack, sum(length + CASE WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END)
                     AS live FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
@@ -367,8 +369,8 @@ class Collector:
                 (self._tenant, self._tenant, self._ratio),
             )
         for part in chunks(sparse, _PACKS_PER_QUERY):
-            with self._database.reading() as session:
-                rows = session.all(
+            with self._database.reading() as transaction:
+                rows = transaction.all(
                     f"""SELECT pack, hash, size, codec, base, place, length FROM blobs
                     WHERE tenant = ? AND pack IN {slots(len(part))} ORDER BY pack, place""",
                     (self._tenant, *(pack[0] for pack in part)),
@@ -385,8 +387,8 @@ class Collector:
                     # The others have more to be copied. What was freed stays freed; the next run goes on.
                     _LOG.warning("the disk is too full to write packs anew that are mostly dead; collect again later")
                     return
-                self._bury()
-                self._tell("rewrite", self._rewritten, len(sparse))
+                self._delete_condemned()
+                self._report("rewrite", self._rewritten, len(sparse))
 
     def _rewrite(self, number: int, key: str, size: int, rows: list[Row]) -> None:
         """Copy what is live of a pack to a new one, and condemn the old one. Stored bytes stay as they are."""
@@ -407,23 +409,23 @@ class Collector:
             upload.commit(new_key)
         finally:
             upload.abort()
-        with self._database.writing() as session:
-            taken = session.one(
+        with self._database.writing() as transaction:
+            taken = transaction.one(
                 "SELECT 1 FROM tombstones WHERE tenant = ? AND key = ?", (self._tenant, new_key)
-            ) or not session.run("DELETE FROM packs WHERE number = ?", (number,))
+            ) or not transaction.run("DELETE FROM packs WHERE number = ?", (number,))
             if taken:
                 return  # another collection got here first; what was written is an orphan
-            row = session.one(
+            row = transaction.one(
                 """INSERT INTO packs (tenant, id, key, size, created_at, spared_until)
                 VALUES (?, ?, ?, ?, ?, 0) RETURNING number""",
                 (self._tenant, pack, new_key, encoder.size, self._catalog.clock.now()),
             )
             assert row is not None
-            session.many(
+            transaction.many(
                 "UPDATE blobs SET pack = ?, place = ? WHERE tenant = ? AND hash = ? AND pack = ?",
                 ((row[0], offset, self._tenant, name, number) for offset, name in moved),
             )
-            self._condemn(session, key, size)
+            self._condemn(transaction, key, size)
         self._rewritten += 1
         self._freed -= encoder.size
 
@@ -440,7 +442,7 @@ class Collector:
                 yield row, data[row[4] - begin : row[4] - begin + row[5]]
             at = end
 
-    def _tell(self, phase: str, done: int, total: int = 0) -> None:
+    def _report(self, phase: str, done: int, total: int = 0) -> None:
         if self._progress is not None:
             self._progress(phase, done, total)
 

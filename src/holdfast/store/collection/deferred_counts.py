@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from holdfast.model.ids import Hash
-    from holdfast.store.database.sql_database import Database, Row, Session
+    from holdfast.store.database.sql_database import Database, Row, Transaction
 
     Children = Callable[[Sequence[Hash]], Mapping[Hash, Sequence[Hash]]]
     """Gives the distinct children of each page; raises `IntegrityError` for one that cannot be read."""
@@ -35,7 +35,7 @@ TOUCH = f"""UPDATE blobs SET dead_since = ?,
     WHERE tenant = ? AND hash = ? AND dead_since <= ?"""
 
 
-class _WrongError(Exception):
+class _CountError(Exception):
     """What some page names is not there, or counted less than it should be."""
 
 
@@ -46,8 +46,8 @@ def settle_step(database: Database, tenant: int, children: Children, limit: int 
     Live pages come first, so that what hangs below a new root is counted, not taken for dead in between.
     Pages are read before the transaction begins. Raises `IntegrityError` if a page cannot be read and it matters.
     """
-    with database.reading(once=True) as session:
-        found = session.all(
+    with database.reading(once=True) as transaction:
+        found = transaction.all(
             f"SELECT hash FROM blobs WHERE tenant = ? AND {PENDING} ORDER BY refs DESC LIMIT ?", (tenant, limit)
         )
     if not found:
@@ -56,12 +56,12 @@ def settle_step(database: Database, tenant: int, children: Children, limit: int 
     known, lost = _read(pages, children)
     try:
         return _settle(database, tenant, pages, known, lost)
-    except _WrongError:
+    except _CountError:
         # Which of them, and what of it: alone, each is told from the others.
         for page in pages:
             try:
                 _settle(database, tenant, [page], known, lost)
-            except _WrongError:
+            except _CountError:
                 raise IntegrityError(
                     f"the page {format_hash(page)} names blobs that the catalog does not know",
                     hint="run: holdfast verify",
@@ -90,69 +90,69 @@ def _settle(
     known: Mapping[Hash, Sequence[Hash]],
     lost: Mapping[Hash, IntegrityError],
 ) -> int:
-    with database.writing() as session:
+    with database.writing() as transaction:
         # Those that another process has settled meanwhile, or that are alive again, are not in it.
         rows: dict[Hash, Row] = {}
         for part in chunks(pages):
-            found = session.all(
+            found = transaction.all(
                 f"""SELECT hash, refs, counted, dead_since FROM blobs
                 WHERE tenant = ? AND hash IN {slots(len(part))} AND {PENDING}""",
                 (tenant, *part),
             )
             rows |= {row[0]: row for row in found}
-        _give_up(session, tenant, [row for page, row in rows.items() if page in lost], lost)
+        _give_up(transaction, tenant, [row for page, row in rows.items() if page in lost], lost)
         # What settling one of them changes of another would come too late for that one: its turn is the next step's.
         below = {child for page in rows if page in known for child in known[page]}
         batch = [row for page, row in rows.items() if page in known and page not in below]
         live = [row for row in batch if row[1]]
         dying = [row for row in batch if not row[1] and row[2] == COUNTED]
-        _count(session, tenant, Counter(child for row in live for child in known[row[0]]))
-        _uncount(session, tenant, dying, known)
-        _touch(session, tenant, [row for row in batch if not row[1] and row[2] != COUNTED], known)
+        _count(transaction, tenant, Counter(child for row in live for child in known[row[0]]))
+        _uncount(transaction, tenant, dying, known)
+        _touch(transaction, tenant, [row for row in batch if not row[1] and row[2] != COUNTED], known)
         for counted, settled in ((COUNTED, live), (UNCOUNTED, [row for row in batch if not row[1]])):
-            session.many(
+            transaction.many(
                 "UPDATE blobs SET counted = ? WHERE tenant = ? AND hash = ?",
                 ((counted, tenant, row[0]) for row in settled),
             )
     return len(pages) - len(rows.keys() & below)
 
 
-def _give_up(session: Session, tenant: int, rows: Iterable[Row], lost: Mapping[Hash, IntegrityError]) -> None:
+def _give_up(transaction: Transaction, tenant: int, rows: Iterable[Row], lost: Mapping[Hash, IntegrityError]) -> None:
     for page, refs, _, _ in rows:
         if refs:
             raise lost[page]
         # Nothing needs the page, so nothing needs to know what it named. Counts that its children still hold
         # stay too high: they are kept for nothing, until verify says so.
         _LOG.warning("dead page %s cannot be read; what it named may stay", format_hash(page))
-        session.run("UPDATE blobs SET kind = 2, counted = 0 WHERE tenant = ? AND hash = ?", (tenant, page))
+        transaction.run("UPDATE blobs SET kind = 2, counted = 0 WHERE tenant = ? AND hash = ?", (tenant, page))
 
 
-def _count(session: Session, tenant: int, more: Mapping[Hash, int]) -> None:
+def _count(transaction: Transaction, tenant: int, more: Mapping[Hash, int]) -> None:
     by_number: defaultdict[int, list[Hash]] = defaultdict(list)
     for child, number in more.items():
         by_number[number].append(child)
     for number, named in by_number.items():
-        _expect(named, session.many(COUNT, ((number, tenant, child) for child in sorted(named))))
+        _expect(named, transaction.many(COUNT, ((number, tenant, child) for child in sorted(named))))
 
 
-def _uncount(session: Session, tenant: int, rows: Sequence[Row], known: Mapping[Hash, Sequence[Hash]]) -> None:
+def _uncount(transaction: Transaction, tenant: int, rows: Sequence[Row], known: Mapping[Hash, Sequence[Hash]]) -> None:
     fewer = Counter(child for row in rows for child in known[row[0]])
     groups: defaultdict[tuple[int, int], list[Hash]] = defaultdict(list)
     for child, died in _latest(rows, known).items():
         groups[fewer[child], died].append(child)
     for (number, died), named in groups.items():
-        changed = session.many(
+        changed = transaction.many(
             UNCOUNT, ((number, died, died, number, tenant, child, number) for child in sorted(named))
         )
         _expect(named, changed)
 
 
-def _touch(session: Session, tenant: int, rows: Sequence[Row], known: Mapping[Hash, Sequence[Hash]]) -> None:
+def _touch(transaction: Transaction, tenant: int, rows: Sequence[Row], known: Mapping[Hash, Sequence[Hash]]) -> None:
     groups: defaultdict[int, list[Hash]] = defaultdict(list)
     for child, died in _latest(rows, known).items():
         groups[died].append(child)
     for died, named in groups.items():
-        session.many(TOUCH, ((died, tenant, child, died) for child in sorted(named)))
+        transaction.many(TOUCH, ((died, tenant, child, died) for child in sorted(named)))
 
 
 def _latest(rows: Sequence[Row], known: Mapping[Hash, Sequence[Hash]]) -> dict[Hash, int]:
@@ -166,4 +166,4 @@ def _latest(rows: Sequence[Row], known: Mapping[Hash, Sequence[Hash]]) -> dict[H
 
 def _expect(named: Collection[Hash], changed: int) -> None:
     if changed != len(named):
-        raise _WrongError
+        raise _CountError

@@ -46,7 +46,7 @@ _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-class Session(Protocol):
+class Transaction(Protocol):
     """One open transaction."""
 
     def all(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
@@ -85,15 +85,15 @@ class Database(Protocol):
 
     Both methods raise `LockedError` when the wait for another process runs out, `StorageError` when the disk refuses
     and `IntegrityError` when the database is damaged; where it is not on this machine, `ConnectionLostError` when
-    nothing of the transaction was kept, and `StorageError` with the code ``commit_unknown`` when nobody can tell.
+    nothing of the transaction was kept, and `StorageError` with the code ``commit_unknown`` when that cannot be told.
     """
 
     @property
     def read_only(self) -> bool:
-        """True if nothing can be written: `writing` then raises `StorageError`, and nobody has to be kept from it."""
+        """True if nothing can be written: `writing` then raises `StorageError`, and no process need be kept from it."""
         ...
 
-    def reading(self, *, once: bool = False) -> AbstractContextManager[Session]:
+    def reading(self, *, once: bool = False) -> AbstractContextManager[Transaction]:
         """A transaction that sees one state throughout. Inside another transaction of this thread it is that one.
 
         With ``once`` it is for one statement, or one call of `together`; where the database is elsewhere, that is one
@@ -101,7 +101,7 @@ class Database(Protocol):
         """
         ...
 
-    def writing(self) -> AbstractContextManager[Session]:
+    def writing(self) -> AbstractContextManager[Transaction]:
         """A transaction that is the only writer, of its tenant at least. Left normally it is committed, durably (I4);
         else undone.
         """
@@ -131,12 +131,12 @@ class Database(Protocol):
 class Migration(Protocol):
     """One step from a schema version to the next."""
 
-    def __call__(self, session: Session) -> None:
+    def __call__(self, transaction: Transaction) -> None:
         """Change the schema inside the given transaction."""
         ...
 
 
-class _SqliteSession:
+class _SqliteTransaction:
     __slots__ = ("_connection",)
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -189,7 +189,7 @@ class SqliteDatabase:
         self._path = path
         self._timeout = timeout
         self._lock = threading.RLock()
-        self._session: _SqliteSession | None = None
+        self._current: _SqliteTransaction | None = None
         self._version: int | None = None
         """The schema's, once it is known to be ours."""
         self._alone = False
@@ -269,18 +269,18 @@ class SqliteDatabase:
             self._retry(lambda: self._connection.execute("PRAGMA journal_mode=WAL").fetchone())
             self._retry(lambda: self._pragma("user_version"))
         sqlite_wal_index.hold(self._path)
-        with self.writing() as session:
+        with self.writing() as transaction:
             version = self._pragma("user_version")  # another process may have been first
             self._refuse_newer(version, len(migrations))
-            if version == 0 and session.one("SELECT 1 FROM sqlite_master LIMIT 1"):
+            if version == 0 and transaction.one("SELECT 1 FROM sqlite_master LIMIT 1"):
                 raise FormatError(f"{os.fsdecode(self._path)} is a database of another program, not a catalog")
             if version == 0 and check_new is not None:
                 check_new()
             for number in range(version, len(migrations)):
                 _LOG.info("catalog %s: schema version %d to %d", os.fsdecode(self._path), number, number + 1)
-                migrations[number](session)
-            session.run(f"PRAGMA user_version={len(migrations)}")
-            session.run(f"PRAGMA application_id={application_id}")
+                migrations[number](transaction)
+            transaction.run(f"PRAGMA user_version={len(migrations)}")
+            transaction.run(f"PRAGMA application_id={application_id}")
 
     def _refuse_read_only(self) -> None:
         if self.read_only:
@@ -321,38 +321,38 @@ class SqliteDatabase:
                 time.sleep(0.005)
 
     @contextlib.contextmanager
-    def reading(self, *, once: bool = False) -> Generator[Session]:  # noqa: ARG002 - nothing is to be saved here
+    def reading(self, *, once: bool = False) -> Generator[Transaction]:  # noqa: ARG002 - nothing is to be saved here
         """See `Database.reading`."""
         with self._lock:
-            if self._session is not None:
-                yield self._session
+            if self._current is not None:
+                yield self._current
                 return
-            with self._transaction(_BEGIN) as session:
-                yield session
+            with self._transaction(_BEGIN) as transaction:
+                yield transaction
 
     @contextlib.contextmanager
-    def writing(self) -> Generator[Session]:
+    def writing(self) -> Generator[Transaction]:
         """See `Database.writing`."""
         with self._lock:
-            if self._session is not None:
+            if self._current is not None:
                 raise RuntimeError("a writing transaction inside another transaction")
             self._refuse_read_only()
-            with self._transaction("BEGIN IMMEDIATE") as session:
+            with self._transaction("BEGIN IMMEDIATE") as transaction:
                 if self._version is not None:
                     # A newer program may have brought the file forward while this process had it open.
                     self._refuse_newer(self._pragma("user_version"), self._version)
-                yield session
+                yield transaction
 
     @contextlib.contextmanager
-    def _transaction(self, begin: str) -> Generator[Session]:
+    def _transaction(self, begin: str) -> Generator[Transaction]:
         if self._alone:
             self._connection.close()
             self._open(to_write=begin != _BEGIN)
         with _translated(self._path):
             self._retry(lambda: self._connection.execute(begin))
-            self._session = _SqliteSession(self._connection)
+            self._current = _SqliteTransaction(self._connection)
             try:
-                yield self._session
+                yield self._current
                 self._connection.execute("COMMIT")
             except BaseException:
                 # After some errors (disk full) SQLite has undone the transaction by itself.
@@ -360,7 +360,7 @@ class SqliteDatabase:
                     self._connection.execute("ROLLBACK")
                 raise
             finally:
-                self._session = None
+                self._current = None
                 if self._alone:
                     self._connection.close()
 
@@ -376,7 +376,7 @@ class SqliteDatabase:
     def save_memory(self) -> None:
         """See `Database.save_memory`."""
         with self._lock:
-            if self._session is None and not self._alone:
+            if self._current is None and not self._alone:
                 with _translated(self._path):
                     self._connection.execute("PRAGMA shrink_memory")
 
@@ -390,11 +390,11 @@ class SqliteDatabase:
 
     def check(self) -> list[str]:
         """See `Database.check`."""
-        with self.reading() as session:
+        with self.reading() as transaction:
             # quick_check would not compare tables with their indexes.
-            found = [str(row[0]) for row in session.all("PRAGMA integrity_check(20)")]
+            found = [str(row[0]) for row in transaction.all("PRAGMA integrity_check(20)")]
             found += [
-                f"a row of {row[0]} refers to no row of {row[2]}" for row in session.all("PRAGMA foreign_key_check")
+                f"a row of {row[0]} refers to no row of {row[2]}" for row in transaction.all("PRAGMA foreign_key_check")
             ]
         return [text for text in found if text != "ok"]
 
@@ -405,7 +405,7 @@ class SqliteDatabase:
 
 
 def _read_only_address(path: bytes) -> str:
-    """What SQLite opens a file by that nobody can write through here.
+    """What SQLite opens a file by that cannot be written through here.
 
     Where a log is left, of a process that was killed or writes through another mount, it is read as well. Without one
     SQLite would want to make it, unless it is told that the file does not change.

@@ -67,7 +67,7 @@ def make(catalog: bytes) -> None:
             raise no_room(catalog) from error
         return  # it is there, or SQLite says what is wrong
     try:
-        # (Nobody has locks on it yet that this descriptor would take along.)
+        # (No process has locks on it yet that this descriptor would take along.)
         with contextlib.suppress(OSError):
             fcntl.ioctl(fd, _SET_FLAGS, _IN_PLACE)
     finally:

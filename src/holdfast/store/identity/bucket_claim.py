@@ -40,7 +40,7 @@ _PAUSE = 0.05
 """Seconds between two looks at first; twice as many each time, a second at most."""
 
 
-class Claim(NamedTuple):
+class BucketClaim(NamedTuple):
     """What stands in a bucket."""
 
     store: str
@@ -49,13 +49,13 @@ class Claim(NamedTuple):
     """Microseconds since 1970-01-01 UTC."""
 
 
-def encode(claim: Claim) -> bytes:
+def encode(claim: BucketClaim) -> bytes:
     """The object."""
     body = _BODY.pack(MAGIC, VERSION, bytes.fromhex(claim.store), claim.at)
     return body + blake3(body).digest(_CHECKSUM)
 
 
-def decode(data: bytes) -> Claim:
+def decode(data: bytes) -> BucketClaim:
     """The claim that an object is; raises `FormatError`."""
     if data[: len(MAGIC)] != MAGIC:
         raise FormatError("magic: this is no claim")
@@ -66,7 +66,7 @@ def decode(data: bytes) -> Claim:
         raise FormatError(f"version: {version} is not {VERSION}: a newer Holdfast may have written this claim")
     if blake3(data[: _BODY.size]).digest(_CHECKSUM) != data[_BODY.size :]:
         raise FormatError("checksum: the claim is damaged")
-    return Claim(store.hex(), at)
+    return BucketClaim(store.hex(), at)
 
 
 def prefix(tenant: str) -> str:
@@ -74,10 +74,10 @@ def prefix(tenant: str) -> str:
     return f"claims/{tenant}/"
 
 
-def hold(
+def acquire(
     bucket: RemoteObjects,
     tenant: str,
-    claim: Claim,
+    claim: BucketClaim,
     conditional: bucket_probe.Conditional,
     *,
     sleep: Callable[[float], None] = time.sleep,
@@ -104,7 +104,7 @@ def hold(
 
 
 def _win(bucket: RemoteObjects, tenant: str, name: str, store: str, sleep: Callable[[float], None]) -> None:
-    """Return when nobody else's claim is there; raise if somebody's comes before ours."""
+    """Return when no other claim is there; raise if one comes before ours."""
     pause = _PAUSE
     seen = False
     others: list[str] = []
@@ -121,7 +121,7 @@ def _win(bucket: RemoteObjects, tenant: str, name: str, store: str, sleep: Calla
             if _read(bucket, prefix(tenant) + name).store != store:
                 break
             return
-        # The owner's key comes first, then the smaller id. Whoever comes later withdraws, if it has not won already.
+        # The owner's key comes first, then the smaller id. A later store withdraws, if it has not won already.
         if name != OWNER and (OWNER in others or min(others) < name):
             break
     if not seen:
@@ -165,7 +165,7 @@ def check(bucket: RemoteObjects, tenant: str, store: str) -> None:
     )
 
 
-def holder_of(bucket: RemoteObjects, tenant: str) -> Claim | None:
+def holder_of(bucket: RemoteObjects, tenant: str) -> BucketClaim | None:
     """Whose claim is there; None if there is none."""
     for info in sorted(bucket.list(prefix(tenant)), key=lambda info: (not info.key.endswith(f"/{OWNER}"), info.key)):
         try:
@@ -175,14 +175,14 @@ def holder_of(bucket: RemoteObjects, tenant: str) -> Claim | None:
     return None
 
 
-def take_over(bucket: RemoteObjects, tenant: str) -> None:
-    """Remove every claim: for when the other store is gone for good. Then `hold`."""
+def remove_claims(bucket: RemoteObjects, tenant: str) -> None:
+    """Remove every claim: for when the other store is gone for good. Then `acquire`."""
     for info in bucket.list(prefix(tenant)):
         _LOG.warning("removing the claim %s in %s", info.key, bucket.name)
         bucket.delete(info.key)
 
 
-def _read(bucket: RemoteObjects, key: str) -> Claim:
+def _read(bucket: RemoteObjects, key: str) -> BucketClaim:
     try:
         return decode(bucket.get(key))
     except FormatError as error:
@@ -201,7 +201,7 @@ def _withdraw(bucket: RemoteObjects, key: str, store: str) -> None:
         _LOG.warning("a claim is left in %s: %s", bucket.name, error.message)
 
 
-def _taken(bucket: RemoteObjects, tenant: str, claim: Claim) -> RefusedError:
+def _taken(bucket: RemoteObjects, tenant: str, claim: BucketClaim) -> RefusedError:
     return RefusedError(
         f"the objects of the tenant {tenant} in {bucket.name} belong to another store ({claim.store}): "
         "two catalogs over the same objects would delete each other's",
@@ -215,11 +215,13 @@ def _taken(bucket: RemoteObjects, tenant: str, claim: Claim) -> RefusedError:
 # The claim of one store: made when it is first opened on a bucket, looked at before it deletes -----------------------
 
 
-def own(catalog: Catalog, bucket: RemoteObjects, random: Callable[[int], bytes]) -> store_identity.Identity | None:
+def ensure_claimed(
+    catalog: Catalog, bucket: RemoteObjects, random: Callable[[int], bytes]
+) -> store_identity.StoreIdentity | None:
     """Claim the tenant's objects in ``bucket``, unless the catalog says that this was done: then nothing is sent.
 
     Raises `RefusedError` (code ``claimed``) if another store has them, or if there are objects of which the catalog
-    knows nothing and nobody says whose they are. None where the catalog cannot be written.
+    knows nothing and no claim says whose they are. None where the catalog cannot be written.
     """
     if catalog.database.read_only:
         return None
@@ -229,22 +231,22 @@ def own(catalog: Catalog, bucket: RemoteObjects, random: Callable[[int], bytes])
     identity = identity or store_identity.make(catalog, random)
     holder = holder_of(bucket, catalog.name)
     if holder is None and catalog.newest_pack() is None:
-        refuse_strange(bucket, catalog.name)
+        refuse_foreign_objects(bucket, catalog.name)
     return claim(catalog, bucket, identity, random)
 
 
 def claim(
-    catalog: Catalog, bucket: RemoteObjects, identity: store_identity.Identity, random: Callable[[int], bytes]
-) -> store_identity.Identity:
+    catalog: Catalog, bucket: RemoteObjects, identity: store_identity.StoreIdentity, random: Callable[[int], bytes]
+) -> store_identity.StoreIdentity:
     """Claim the objects, and note it."""
     conditional = bucket_probe.conditional_writes(bucket, catalog.name, random)
-    hold(bucket, catalog.name, Claim(identity.id, catalog.clock.now()), conditional)
+    acquire(bucket, catalog.name, BucketClaim(identity.id, catalog.clock.now()), conditional)
     identity = identity._replace(claimed=bucket.name, conditional=conditional)
     store_identity.change(catalog, identity)
     return identity
 
 
-def refuse_strange(bucket: RemoteObjects, tenant: str) -> None:
+def refuse_foreign_objects(bucket: RemoteObjects, tenant: str) -> None:
     """Raise `RefusedError` if the tenant has objects in the bucket."""
     for kind in KINDS:
         found = next(iter(bucket.list(f"{kind}/{tenant}/")), None)

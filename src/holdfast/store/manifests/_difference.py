@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
-    from holdfast.store.manifests._reader import Pages
+    from holdfast.store.manifests._reader import PageSource
     from holdfast.store.manifests.page_codec import Inner, Leaf, Page
 
 
@@ -31,7 +31,7 @@ class _Node(NamedTuple):
     """The key of the page that follows on its level; None after the last."""
 
 
-def diff(pages: Pages, a: Hash | None, b: Hash | None, prefix: bytes = b"") -> list[Change]:
+def diff(pages: PageSource, a: Hash | None, b: Hash | None, prefix: bytes = b"") -> list[Change]:
     """The changes that lead from manifest ``a`` to manifest ``b``, sorted by path; None is a manifest with nothing.
 
     With ``prefix`` only those of this path and of what is below it. Pages that both manifests have are not read, so
@@ -58,7 +58,7 @@ def diff(pages: Pages, a: Hash | None, b: Hash | None, prefix: bytes = b"") -> l
     return changes
 
 
-def _top(pages: Pages, root: Hash | None) -> list[_Node]:
+def _top(pages: PageSource, root: Hash | None) -> list[_Node]:
     if root is None:
         return []
     page = load(pages, [root])[0]
@@ -69,7 +69,7 @@ def _hashes(nodes: list[_Node]) -> frozenset[Hash]:
     return frozenset(name for node in nodes for name in cast("Inner", node.page).hashes)
 
 
-def _descend(pages: Pages, nodes: list[_Node], shared: frozenset[Hash], prefix: bytes) -> list[_Node]:
+def _descend(pages: PageSource, nodes: list[_Node], shared: frozenset[Hash], prefix: bytes) -> list[_Node]:
     """The children of ``nodes`` that are not ``shared`` and may hold ``prefix`` or what is below it."""
     begin, end = key_range(prefix)
     below: list[tuple[bytes, bytes | None, Hash]] = []

@@ -24,7 +24,7 @@ READ_PAGES = 256
 """How many pages are asked for at once."""
 
 
-class Pages(Protocol):
+class PageSource(Protocol):
     """Where encoded pages come from."""
 
     def read(self, hashes: Sequence[Hash], /) -> list[bytes]:
@@ -35,19 +35,19 @@ class Pages(Protocol):
         ...
 
 
-class CachedPages:
+class PageCache:
     """Pages that are kept, decoded, for as long as they are among the last ``limit`` that were used.
 
     Not safe for use by several threads at once.
     """
 
-    def __init__(self, pages: Pages, limit: int = 2048) -> None:
+    def __init__(self, pages: PageSource, limit: int = 2048) -> None:
         self._pages = pages
         self._limit = limit
         self._kept: OrderedDict[Hash, Page] = OrderedDict()
 
     def read(self, hashes: Sequence[Hash], /) -> list[bytes]:
-        """See `Pages.read`; encoded pages are not kept."""
+        """See `PageSource.read`; encoded pages are not kept."""
         return self._pages.read(hashes)
 
     def load(self, hashes: Sequence[Hash]) -> list[Page]:
@@ -68,7 +68,7 @@ class CachedPages:
         return [found[name] for name in hashes]
 
     def keep(self, pages: Mapping[Hash, Page]) -> None:
-        """Take in pages that somebody has decoded, or made: they are what is asked for next."""
+        """Take in pages that were decoded, or made, elsewhere: they are what is asked for next."""
         kept = self._kept
         for name, page in pages.items():
             kept[name] = page
@@ -77,7 +77,7 @@ class CachedPages:
             kept.popitem(last=False)
 
 
-class Reached(NamedTuple):
+class ReachablePage(NamedTuple):
     """A page that `reachable` came to."""
 
     page: Hash
@@ -87,12 +87,12 @@ class Reached(NamedTuple):
     """Of a leaf the distinct contents of its entries, of any other its child pages."""
 
 
-def load(pages: Pages, hashes: Sequence[Hash], level: int | None = None) -> list[Page]:
+def load(pages: PageSource, hashes: Sequence[Hash], level: int | None = None) -> list[Page]:
     """The decoded pages with these hashes, in their order; `FormatError` for one that is not of ``level``.
 
-    Their paths have not been looked at again: whoever passes paths on from here checks them.
+    Their paths have not been looked at again: a caller that passes paths on checks them.
     """
-    if isinstance(pages, CachedPages):
+    if isinstance(pages, PageCache):
         loaded = pages.load(hashes)
     else:
         loaded = [decode_known_page(data) for data in pages.read(hashes)]
@@ -103,17 +103,17 @@ def load(pages: Pages, hashes: Sequence[Hash], level: int | None = None) -> list
     return loaded
 
 
-def load_root(pages: Pages, root: Hash) -> Page:
+def load_root(pages: PageSource, root: Hash) -> Page:
     """The decoded root page."""
     return load(pages, [root])[0]
 
 
-def totals(pages: Pages, root: Hash) -> tuple[int, int]:
+def totals(pages: PageSource, root: Hash) -> tuple[int, int]:
     """How many entries the manifest holds and the sum of their sizes. Reads the root page alone."""
     return load_root(pages, root).totals
 
 
-def get(pages: Pages, root: Hash, path: bytes) -> Entry | None:
+def get(pages: PageSource, root: Hash, path: bytes) -> Entry | None:
     """The entry at ``path``, or None. Reads one page of each level."""
     page = load_root(pages, root)
     while isinstance(page, Inner):
@@ -125,7 +125,7 @@ def get(pages: Pages, root: Hash, path: bytes) -> Entry | None:
     return page.entry(at) if at < page.count and page.keys[at] == path else None
 
 
-def get_many(pages: Pages, root: Hash, paths: Iterable[bytes]) -> dict[bytes, Entry]:
+def get_many(pages: PageSource, root: Hash, paths: Iterable[bytes]) -> dict[bytes, Entry]:
     """The entries at those of ``paths`` that the manifest holds. Reads each page once, a level at a time."""
     wanted = sorted(set(paths))
     found: dict[bytes, Entry] = {}
@@ -138,14 +138,14 @@ def get_many(pages: Pages, root: Hash, paths: Iterable[bytes]) -> dict[bytes, En
     return found
 
 
-def on_the_way(pages: Pages, root: Hash, paths: Iterable[bytes]) -> list[Hash]:
+def pages_on_path(pages: PageSource, root: Hash, paths: Iterable[bytes]) -> list[Hash]:
     """The pages that `get_many` reads, from the root down."""
     names: list[Hash] = []
     _descend(pages, root, sorted(set(paths)), names)
     return names
 
 
-def _descend(pages: Pages, root: Hash, wanted: Sequence[bytes], names: list[Hash]) -> list[tuple[Page, int, int]]:
+def _descend(pages: PageSource, root: Hash, wanted: Sequence[bytes], names: list[Hash]) -> list[tuple[Page, int, int]]:
     """The leaves that hold paths of ``wanted`` (ascending), or would, each with where its own begin and end; the names
     of all pages that are read go to ``names``.
     """
@@ -157,7 +157,7 @@ def _descend(pages: Pages, root: Hash, wanted: Sequence[bytes], names: list[Hash
             (page.hashes[at], begin, end)
             for page, first, last in level
             if isinstance(page, Inner)
-            for at, begin, end in spread(page.keys, wanted, first, last)
+            for at, begin, end in split_by_child(page.keys, wanted, first, last)
             if at >= 0
         ]
         level = []
@@ -168,7 +168,9 @@ def _descend(pages: Pages, root: Hash, wanted: Sequence[bytes], names: list[Hash
     return level
 
 
-def spread(keys: Sequence[bytes], paths: Sequence[bytes], begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+def split_by_child(
+    keys: Sequence[bytes], paths: Sequence[bytes], begin: int, end: int
+) -> Iterator[tuple[int, int, int]]:
     """Which child each of ``paths[begin:end]`` (ascending) is below: index of the child, begin and end of its paths.
 
     The index is -1 for paths before the first key.
@@ -192,7 +194,7 @@ def key_range(prefix: bytes) -> tuple[bytes, bytes | None]:
     return (prefix, prefix + b"0") if prefix else (b"", None)
 
 
-def iterate(pages: Pages, root: Hash, prefix: bytes = b"", *, after: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
+def iterate(pages: PageSource, root: Hash, prefix: bytes = b"", *, after: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
     """Every (path, entry), ascending, of those that are ``prefix`` or lie below it (all for the empty prefix), and come
     behind the path ``after``.
 
@@ -212,7 +214,7 @@ def iterate(pages: Pages, root: Hash, prefix: bytes = b"", *, after: bytes = b""
                 yield path, entry
 
 
-def _leaves(pages: Pages, page: Page, begin: bytes, end: bytes | None, bound: bytes | None) -> Iterator[Leaf]:
+def _leaves(pages: PageSource, page: Page, begin: bytes, end: bytes | None, bound: bytes | None) -> Iterator[Leaf]:
     """The leaves below ``page`` that may hold keys of the range; ``bound`` is the key of the page after it."""
     keys = page.keys
     if bound is not None and keys and keys[-1] >= bound:
@@ -230,7 +232,7 @@ def _leaves(pages: Pages, page: Page, begin: bytes, end: bytes | None, bound: by
         yield from _leaves(pages, child, begin, end, after)
 
 
-def reachable(pages: Pages, root: Hash, skip: Callable[[Hash], bool]) -> Iterator[Reached]:
+def reachable(pages: PageSource, root: Hash, skip: Callable[[Hash], bool]) -> Iterator[ReachablePage]:
     """Every page of the manifest, parents first, except those for which ``skip`` is true and all that is below them.
 
     ``skip`` is asked once for each page, before it is read: to mark many manifests, answer whether the page was
@@ -244,7 +246,7 @@ def reachable(pages: Pages, root: Hash, skip: Callable[[Hash], bool]) -> Iterato
             for name, page in zip(some, load(pages, some, height), strict=True):
                 height = page.level
                 found = children(page)
-                yield Reached(name, height, found)
+                yield ReachablePage(name, height, found)
                 if height:
                     below += [child for child in found if not skip(child)]
         if height is not None:

@@ -12,8 +12,8 @@ from holdfast.model.fast_typing import TYPE_CHECKING, Generic, TypeVar, cast
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import display
 from holdfast.store.codecs.columns import check_nothing_below
-from holdfast.store.manifests._reader import CachedPages, batches, load, load_root, spread
-from holdfast.store.manifests.builder import Built, cut, grow
+from holdfast.store.manifests._reader import PageCache, batches, load, load_root, split_by_child
+from holdfast.store.manifests.builder import BuiltManifest, cut, grow
 from holdfast.store.manifests.page_codec import (
     EMPTY_PAGE,
     EMPTY_ROOT,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
-    from holdfast.store.manifests._reader import Pages
+    from holdfast.store.manifests._reader import PageSource
     from holdfast.store.manifests.page_codec import Inner, Page
 
 
@@ -52,7 +52,7 @@ class Node(NamedTuple):
 class Tree:
     """A manifest, with those of its pages that were read so far."""
 
-    def __init__(self, pages: Pages, root: Hash) -> None:
+    def __init__(self, pages: PageSource, root: Hash) -> None:
         self._pages = pages
         self.root = load_root(pages, root)
         self.top: Final = Node(next(iter(self.root.keys), b""), root, None)
@@ -77,7 +77,7 @@ class Tree:
             for name, first, last in wanted:
                 page = cast("Inner", self.page(name))
                 # Paths before the first key belong into the first child, as does what follows up to the second key.
-                spreading = spread(page.keys[1:], paths, first, last)
+                spreading = split_by_child(page.keys[1:], paths, first, last)
                 below += [(page.hashes[at + 1], begin, end) for at, begin, end in spreading]
             for some in batches([name for name, _, _ in below]):
                 self._read.update(zip(some, load(self._pages, some, level), strict=True))
@@ -116,7 +116,7 @@ def _child(page: Inner, at: int, after: bytes | None) -> Node:
 T = TypeVar("T")
 
 
-def update(pages: Pages, root: Hash, changes: Mapping[bytes, Entry | None]) -> Built:
+def update(pages: PageSource, root: Hash, changes: Mapping[bytes, Entry | None]) -> BuiltManifest:
     """The manifest ``root`` with ``changes`` made to it: an entry is put at its path, None removes the path.
 
     The root is the one that `build` gives for the resulting entries. Reads the pages that change and those above them,
@@ -131,21 +131,23 @@ def update(pages: Pages, root: Hash, changes: Mapping[bytes, Entry | None]) -> B
     for level in range(1, tree.root.level + 1):
         above = rewrite.level(level, _inners(level), above)
     if not above:
-        return Built(root, {}, *tree.root.totals, {})
+        return BuiltManifest(root, {}, *tree.root.totals, {})
     if tree.top.key not in above:
         # The old root is still a page of its level, beside new ones.
         above[tree.top.key] = Child(root, *tree.root.totals)
     tops = sorted((key, node) for key, node in above.items() if node is not None)
     if not tops:
-        return Built(EMPTY_ROOT, {EMPTY_ROOT: EMPTY_PAGE}, 0, 0, {EMPTY_ROOT: root})
+        return BuiltManifest(EMPTY_ROOT, {EMPTY_ROOT: EMPTY_PAGE}, 0, 0, {EMPTY_ROOT: root})
     top = grow([key for key, _ in tops], [node for _, node in tops], tree.root.level + 1, rewrite.made.__setitem__)
     name = _shrink(tree, top.hash, rewrite.made)
     # Some pages were made and came out as they had been.
     made = {page: data for page, data in rewrite.made.items() if not tree.has_read(page)}
-    if isinstance(pages, CachedPages):
+    if isinstance(pages, PageCache):
         # The next update begins where this one has ended.
         pages.keep({page: rewrite.pages[page] for page in made if page in rewrite.pages})
-    return Built(name, made, top.files, top.size, {page: old for page, old in rewrite.previous.items() if page in made})
+    return BuiltManifest(
+        name, made, top.files, top.size, {page: old for page, old in rewrite.previous.items() if page in made}
+    )
 
 
 def _shrink(tree: Tree, root: Hash, made: dict[Hash, bytes]) -> Hash:
@@ -158,7 +160,7 @@ def _shrink(tree: Tree, root: Hash, made: dict[Hash, bytes]) -> Hash:
         (root,) = page.hashes
 
 
-class _Kind(NamedTuple, Generic[T]):
+class _PageKind(NamedTuple, Generic[T]):
     """What pages of a level are made of: items, which are entries under their paths or children under their keys."""
 
     items: Callable[[Page], list[T]]
@@ -182,11 +184,11 @@ def _replace_children(page: Page, children: Mapping[int, Child]) -> Inner:
     return cast("Inner", page).replaced(children)
 
 
-_LEAVES = _Kind(_entries, _replace_entries, make_leaf)
+_LEAVES = _PageKind(_entries, _replace_entries, make_leaf)
 
 
-def _inners(level: int) -> _Kind[Child]:
-    return _Kind(_children, _replace_children, partial(make_inner, level))
+def _inners(level: int) -> _PageKind[Child]:
+    return _PageKind(_children, _replace_children, partial(make_inner, level))
 
 
 class _Rewrite:
@@ -199,7 +201,7 @@ class _Rewrite:
         """Those that were made, not yet encoded."""
         self.previous: dict[Hash, Hash] = {}
 
-    def level(self, level: int, kind: _Kind[T], changes: Mapping[bytes, T | None]) -> dict[bytes, Child | None]:
+    def level(self, level: int, kind: _PageKind[T], changes: Mapping[bytes, T | None]) -> dict[bytes, Child | None]:
         """Make ``changes`` to the items of the pages of ``level``; returns what that changes for the level above."""
         tree = self._tree
         result: dict[bytes, Child | None] = {}
@@ -221,7 +223,7 @@ class _Rewrite:
     def _cut_again(
         self,
         level: int,
-        kind: _Kind[T],
+        kind: _PageKind[T],
         changes: Mapping[bytes, T | None],
         names: Sequence[bytes],
         done: int,

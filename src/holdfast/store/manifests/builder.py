@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
-    from holdfast.store.manifests._reader import Pages
+    from holdfast.store.manifests._reader import PageSource
 
 _BITS = 6
 _CUT_LEVELS = 32 // _BITS
 _BUFFER = 64 * MAX_ITEMS
 
 
-class Built(NamedTuple):
+class BuiltManifest(NamedTuple):
     """A manifest that was made, and the pages of it that were not there before."""
 
     root: Hash
@@ -73,7 +73,7 @@ def cut(keys: Sequence[bytes], level: int) -> list[int]:
     return starts
 
 
-def build(entries: Iterable[tuple[bytes, Entry]]) -> Built:
+def build(entries: Iterable[tuple[bytes, Entry]]) -> BuiltManifest:
     """The manifest of ``entries``, which come sorted by path, each path once.
 
     Raises `EscapeError` for a path that no workspace may hold; `FormatError` for paths out of order or there twice, a
@@ -81,13 +81,13 @@ def build(entries: Iterable[tuple[bytes, Entry]]) -> Built:
     """
     new_pages: dict[Hash, bytes] = {}
     top = _build(entries, new_pages.__setitem__)
-    return Built(top.hash, new_pages, top.files, top.size, {})
+    return BuiltManifest(top.hash, new_pages, top.files, top.size, {})
 
 
-def check(pages: Pages, root: Hash) -> None:
+def check(pages: PageSource, root: Hash) -> None:
     """Raise `FormatError` unless ``root`` is exactly the manifest that `build` gives for its entries.
 
-    For a manifest that somebody else made: afterwards every rule holds, in each page and between them. Reads every
+    For a manifest of foreign origin: afterwards every rule holds, in each page and between them. Reads every
     page, a few hundred of them at a time.
     """
     try:

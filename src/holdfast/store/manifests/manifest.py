@@ -11,34 +11,34 @@ from __future__ import annotations
 
 from holdfast.store.manifests._difference import diff
 from holdfast.store.manifests._reader import (
-    CachedPages,
-    Pages,
-    Reached,
+    PageCache,
+    PageSource,
+    ReachablePage,
     get,
     get_many,
     iterate,
-    on_the_way,
+    pages_on_path,
     reachable,
     totals,
 )
 from holdfast.store.manifests._updater import update
-from holdfast.store.manifests.builder import Built, build, check
+from holdfast.store.manifests.builder import BuiltManifest, build, check
 from holdfast.store.manifests.page_codec import EMPTY_PAGE, EMPTY_ROOT
 
 __all__ = [
     "EMPTY_PAGE",
     "EMPTY_ROOT",
-    "Built",
-    "CachedPages",
-    "Pages",
-    "Reached",
+    "BuiltManifest",
+    "PageCache",
+    "PageSource",
+    "ReachablePage",
     "build",
     "check",
     "diff",
     "get",
     "get_many",
     "iterate",
-    "on_the_way",
+    "pages_on_path",
     "reachable",
     "totals",
     "update",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
-    from holdfast.store.manifests._reader import Pages
+    from holdfast.store.manifests._reader import PageSource
     from holdfast.store.manifests.page_codec import Page
 
 _Kept = TypeVar("_Kept")
@@ -31,7 +31,7 @@ _AHEAD: Final = 16
 """So many leaves are read at once when the one before was just there: a list is being gone through."""
 
 
-class Stretch(NamedTuple):
+class EntryRun(NamedTuple):
     """Entries that stand next to each other."""
 
     first: int
@@ -53,13 +53,13 @@ class OrderedManifest:
     Each method raises `IntegrityError` for pages that are damaged, missing, or not what the page above says of them.
     """
 
-    def __init__(self, pages: Pages, root: Hash) -> None:
+    def __init__(self, pages: PageSource, root: Hash) -> None:
         self._pages = pages
         self._top = load_root(pages, root)
         self.count, self.size = self._top.totals
         """How many entries there are, and the sum of their sizes."""
         self._turn = Lock()
-        self._stretches: OrderedDict[Hash, Stretch] = OrderedDict()
+        self._stretches: OrderedDict[Hash, EntryRun] = OrderedDict()
         self._branches: OrderedDict[Hash, _Branch] = OrderedDict()
         self._root = root
 
@@ -76,7 +76,7 @@ class OrderedManifest:
             page, name = self._child(page, at), page.hashes[at]
         return bisect_left(page.keys, path)
 
-    def stretch(self, position: int) -> Stretch:
+    def run_at(self, position: int) -> EntryRun:
         """Some entries, that at ``position`` among them. Raises `IndexError` if there is none."""
         if not 0 <= position < self.count:
             raise IndexError(position)
@@ -110,7 +110,7 @@ class OrderedManifest:
         _check(page, at, child)
         return child
 
-    def _stretch(self, page: Inner, at: int, first: int) -> Stretch:
+    def _stretch(self, page: Inner, at: int, first: int) -> EntryRun:
         """The leaf at an index of a page of level 1, whose first entry has the position ``first``."""
         name = page.hashes[at]
         with self._turn:
@@ -120,7 +120,7 @@ class OrderedManifest:
                 return kept
             going_on = at > 0 and page.hashes[at - 1] in self._stretches
             until = min(at + (_AHEAD if going_on else 1), len(page.hashes))
-            stretches: list[Stretch] = []
+            stretches: list[EntryRun] = []
             begin = first
             for index, leaf in enumerate(load(self._pages, page.hashes[at:until], 0), at):
                 _check(page, index, leaf)
@@ -131,10 +131,10 @@ class OrderedManifest:
             return stretches[0]
 
     @staticmethod
-    def _spelled(leaf: Page, first: int) -> Stretch:
+    def _spelled(leaf: Page, first: int) -> EntryRun:
         assert isinstance(leaf, Leaf)
         check_foreign_paths(leaf.keys)
-        return Stretch(first, leaf.keys, leaf.entries())
+        return EntryRun(first, leaf.keys, leaf.entries())
 
 
 def _check(page: Inner, at: int, child: Page) -> None:

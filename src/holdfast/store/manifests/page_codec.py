@@ -28,7 +28,7 @@ from holdfast.store.codecs.columns import (
     split_paths,
     unpack_modes,
 )
-from holdfast.store.codecs.messagepack import Reader, array_head, binary, number, numbers
+from holdfast.store.codecs.messagepack import Unpacker, array_head, binary, number, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -217,7 +217,7 @@ def make_inner(level: int, keys: Sequence[bytes], children: Sequence[Child]) -> 
 
 
 def decode_page(data: bytes) -> Page:
-    """The page that ``data`` encodes, whoever made it.
+    """The page that ``data`` encodes, of any origin.
 
     All that can be checked in one page is: magic, version, types, lengths, numbers and modes in range, paths that may
     name a file of a workspace, ascending and distinct, none of them a directory of another. Memory is bounded by
@@ -301,7 +301,7 @@ def _check_inner(level: int, count: int, hashes: bytes, files: list[int], sizes:
 
 
 def _columns(data: bytes) -> _Fields:
-    reader = Reader(data[len(_HEADER) :])
+    reader = Unpacker(data[len(_HEADER) :])
     reader.array(6)
     level, prefix, rest, hashes = reader.number(), reader.binary(), reader.binary(), reader.binary()
     first, second = reader.numbers(), reader.numbers()

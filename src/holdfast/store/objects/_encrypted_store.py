@@ -18,14 +18,14 @@ from holdfast.store.objects._encryption_format import (
     decrypted,
     plain_size,
 )
-from holdfast.store.objects._upload_spool import Spool
+from holdfast.store.objects._upload_spool import UploadSpool
 from holdfast.store.objects.object_keys import check_key
-from holdfast.store.objects.object_store import ObjectInfo, is_far, put_parts
+from holdfast.store.objects.object_store import ObjectInfo, is_remote, put_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from holdfast.store.objects._encryption_keys import Keys
+    from holdfast.store.objects._encryption_keys import EncryptionKeys
     from holdfast.store.objects.object_store import ObjectStore, Upload
     from holdfast.store.objects.remote_store import RemoteObjects
 
@@ -42,10 +42,10 @@ class EncryptedObjects:
     wrong is read, one that is not encrypted `FormatError`.
     """
 
-    def __init__(self, inner: ObjectStore, keys: Keys, *, scratch: str | None = None) -> None:
+    def __init__(self, inner: ObjectStore, keys: EncryptionKeys, *, scratch: str | None = None) -> None:
         self.inner = inner
         self.keys = keys
-        self.far = is_far(inner)
+        self.far = is_remote(inner)
         self._scratch = scratch
         self._lock = Lock()
         self._openers: OrderedDict[str, tuple[Opener, int]] = OrderedDict()
@@ -173,12 +173,14 @@ class _EncryptedUpload:
 
     __slots__ = ("_committed", "_inner", "_keys", "_sealer", "_spool")
 
-    def __init__(self, inner: ObjectStore, keys: Keys, scratch: str | None, committed: Callable[[str], None]) -> None:
+    def __init__(
+        self, inner: ObjectStore, keys: EncryptionKeys, scratch: str | None, committed: Callable[[str], None]
+    ) -> None:
         self._inner = inner
         self._keys = keys
         self._committed = committed
         self._sealer = Sealer(os.urandom)
-        self._spool = Spool(scratch)
+        self._spool = UploadSpool(scratch)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """See `Upload.write`."""

@@ -28,7 +28,7 @@ _MOST_BYTES = 4096
 _PATIENCE = 30.0
 
 
-class Keys(NamedTuple):
+class EncryptionKeys(NamedTuple):
     """The keys of a tenant."""
 
     current: TenantKey
@@ -37,11 +37,11 @@ class Keys(NamedTuple):
     """By id: what objects may be encrypted with, the current one among them."""
 
 
-def load(current: str, old: Sequence[str] = (), *, environ: Mapping[str, str] | None = None) -> Keys:
+def load(current: str, old: Sequence[str] = (), *, environ: Mapping[str, str] | None = None) -> EncryptionKeys:
     """The keys at the places that are named. Raises `ConfigError`, `UnsupportedError` without the library."""
     surroundings = os.environ if environ is None else environ
     keys = [tenant_key(_secret(place, surroundings)) for place in (current, *old)]
-    return Keys(keys[0], {key.id: key for key in reversed(keys)})
+    return EncryptionKeys(keys[0], {key.id: key for key in reversed(keys)})
 
 
 def _secret(place: str, environ: Mapping[str, str]) -> bytes:

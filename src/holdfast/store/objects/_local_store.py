@@ -166,8 +166,8 @@ class LocalObjects:
     def _ensure_directory(self, path: str) -> None:
         """Make ``path`` and what is missing above it; afterwards the entry of each, from the root down, is durable.
 
-        Whoever has made sure of that marks the directory. One that was there already without the mark is synced as if
-        it were new: another process may have just created it, and been killed before it synced.
+        A store that has made sure of that marks the directory. One that was there already without the mark is synced as
+        if it were new: another process may have just created it, and been killed before it synced.
         """
         if path in self._synced:
             return

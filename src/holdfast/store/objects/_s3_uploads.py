@@ -1,4 +1,4 @@
-"""Uploads in parts to S3 that nobody has finished: found by their keys, and aborted.
+"""Uploads in parts to S3 that were not finished: found by their keys, and aborted.
 
 obstore gives no access to them. So this sends the two requests that are needed, signed as
 https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html says, with the credentials that are in the
@@ -33,7 +33,7 @@ _PAUSE = 0.1
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
 
-class Unfinished(NamedTuple):
+class UnfinishedUpload(NamedTuple):
     """An upload in parts that was begun and not finished."""
 
     key: str
@@ -79,14 +79,16 @@ def address_of(bucket: str, options: Mapping[str, str], timeout: float) -> S3Add
     return S3Address(endpoint.rstrip("/"), bucket, region, access, secret, find("session_token", "token"), timeout)
 
 
-def unfinished(address: S3Address, prefix: str) -> Iterator[Unfinished]:
+def unfinished(address: S3Address, prefix: str) -> Iterator[UnfinishedUpload]:
     """The unfinished uploads whose keys begin with ``prefix``. Raises `StorageError`."""
     marks: dict[str, str] = {}
     for _ in range(_MOST_PAGES):
         query = {"uploads": "", "prefix": prefix, "encoding-type": "url", **marks}
         text = _request(address, "GET", "", query).decode("utf-8", "replace")
         for part in re.findall(r"<Upload>(.*?)</Upload>", text, re.DOTALL):
-            found = Unfinished(unquote(_field(part, "Key")), _field(part, "UploadId"), _when(_field(part, "Initiated")))
+            found = UnfinishedUpload(
+                unquote(_field(part, "Key")), _field(part, "UploadId"), _when(_field(part, "Initiated"))
+            )
             # Some servers know no prefixes here: what is not ours must never be touched.
             if found.key.startswith(prefix) and found.upload:
                 yield found
@@ -101,7 +103,7 @@ def unfinished(address: S3Address, prefix: str) -> Iterator[Unfinished]:
         marks = following
 
 
-def abort(address: S3Address, upload: Unfinished) -> None:
+def abort(address: S3Address, upload: UnfinishedUpload) -> None:
     """Throw it away, with the parts that are there. One that is gone is no error. Raises `StorageError`."""
     _request(address, "DELETE", upload.key, {"uploadId": upload.upload}, missing_is_fine=True)
 

@@ -10,7 +10,7 @@ from holdfast.model.errors import StorageError
 _IN_MEMORY_BYTES = 8 << 20
 
 
-class Spool:
+class UploadSpool:
     """The bytes of an upload whose key is not known yet. One that cannot be written closes itself."""
 
     __slots__ = ("_file",)

@@ -20,11 +20,12 @@ Conditional = Literal["yes", "no", "wrong"]
 """The server refuses to write over an object if asked to; it does not; it says one thing and does another."""
 
 _LEFT_OVER = 3600 * 1_000_000
-"""Microseconds after which what is there was left by somebody who was killed. What is younger may be tried just now."""
+"""Microseconds after which what is there was left by a process that was killed. What is younger may be tried just now.
+"""
 _DATA = b"holdfast probe\n" + bytes(range(64))
 
 
-class Step(NamedTuple):
+class ProbeStep(NamedTuple):
     """One thing that was tried."""
 
     name: str
@@ -33,10 +34,10 @@ class Step(NamedTuple):
     """What was found; for what failed, why."""
 
 
-class Probed(NamedTuple):
+class ProbeResult(NamedTuple):
     """What a bucket can do."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ProbeStep, ...]
     conditional: Conditional
 
     @property
@@ -50,7 +51,7 @@ def conditional_writes(bucket: RemoteObjects, tenant: str, random: Callable[[int
     if it cannot be reached.
     """
     key = f"probe/{tenant}/{random(16).hex()}"
-    bucket.put(key, [_DATA])  # so that whoever may not write, or finds nobody there, is told in those words
+    bucket.put(key, [_DATA])  # so that a missing permission, or server, is told in those words
     bucket.delete(key)
     try:
         try:
@@ -73,21 +74,21 @@ def conditional_writes(bucket: RemoteObjects, tenant: str, random: Callable[[int
         bucket.delete(key)
 
 
-def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) -> Probed:
+def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) -> ProbeResult:
     """Try everything; raises nothing for what fails. After a step that failed, none is tried. What others who try the
     bucket at the same time have written is left alone.
     """
     key = f"probe/{tenant}/{random(16).hex()}"
-    steps: list[Step] = []
+    steps: list[ProbeStep] = []
     found: list[Conditional] = []
     listed: list[ObjectInfo] = []
     try:
         for name, attempt in _attempts(bucket, tenant, key, random, found, listed):
             try:
-                steps.append(Step(name, True, attempt()))
+                steps.append(ProbeStep(name, True, attempt()))
             except HoldfastError as error:
                 advice = f" ({error.hint})" if error.hint else ""
-                steps.append(Step(name, False, error.message + advice))
+                steps.append(ProbeStep(name, False, error.message + advice))
                 break
     finally:
         try:
@@ -98,7 +99,7 @@ def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) ->
                         bucket.delete(info.key)
         except HoldfastError:
             pass  # it has been told
-    return Probed(tuple(steps), found[0] if found else "no")
+    return ProbeResult(tuple(steps), found[0] if found else "no")
 
 
 def _attempts(

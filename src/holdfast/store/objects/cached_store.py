@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.store.objects.object_store import ObjectInfo, ObjectStore, Upload
 
-    class FarObjects(ObjectStore, Protocol):
+    class RemoteObjectStore(ObjectStore, Protocol):
         """An object store that tells an object's size with any part of it."""
 
         name: str
@@ -62,7 +62,7 @@ class CachedObjects:
     far = True
 
     def __init__(
-        self, inner: FarObjects, folder: bytes, max_bytes: int, *, clock: Callable[[], float] = time.time
+        self, inner: RemoteObjectStore, folder: bytes, max_bytes: int, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.inner = inner
         self.name = inner.name
@@ -163,7 +163,7 @@ class CachedObjects:
 
     def drop(self, key: str) -> None:
         """Forget what is here of one object."""
-        folder, name = self._place(key)
+        folder, name = self._block_place(key)
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith(f"{name}."):
@@ -172,7 +172,7 @@ class CachedObjects:
 
     # --- files ---
 
-    def _place(self, key: str) -> tuple[str, str]:
+    def _block_place(self, key: str) -> tuple[str, str]:
         """The directory of an object's blocks, and what their names begin with."""
         digits = blake3(f"{self.name}\0{key}".encode()).hexdigest()[: _NAME_DIGITS + 2]
         return f"{self._folder}/{digits[:2]}", digits[2:]
@@ -183,7 +183,7 @@ class CachedObjects:
         return state.digest(16)
 
     def _read(self, key: str, number: int) -> tuple[bytes, int] | None:
-        folder, name = self._place(key)
+        folder, name = self._block_place(key)
         path = f"{folder}/{name}.{number}"
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -214,7 +214,7 @@ class CachedObjects:
     def _write(self, key: str, number: int, data: bytes, size: int) -> None:
         if not self._works or not data or self._max_bytes < BLOCK_BYTES:
             return
-        folder, name = self._place(key)
+        folder, name = self._block_place(key)
         temporary = f"{folder}/{os.urandom(8).hex()}.tmp"
         try:
             fd = self._create(folder, temporary)

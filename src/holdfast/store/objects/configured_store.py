@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.model.config.settings import Store as Settings
-    from holdfast.store.objects.cached_store import FarObjects
+    from holdfast.store.objects.cached_store import RemoteObjectStore
     from holdfast.store.objects.object_store import ObjectStore
-    from holdfast.store.objects.remote_store import Limits, RemoteObjects
+    from holdfast.store.objects.remote_store import RemoteObjects, RequestLimits
 
 
 def open_objects(
@@ -24,7 +24,7 @@ def open_objects(
     *,
     options: Mapping[str, str] | None = None,
     tenant: str | None = None,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     scratch: str | None = None,
     random: Callable[[int], bytes] = os.urandom,
 ) -> ObjectStore:
@@ -40,16 +40,16 @@ def open_objects(
     path = local_directory(location)
     if path is not None:
         return LocalObjects(path, random=random)
-    from holdfast.store.objects.remote_store import Limits, open_bucket
+    from holdfast.store.objects.remote_store import RequestLimits, open_bucket
 
-    return open_bucket(os.fsdecode(location), options, tenant=tenant, limits=limits or Limits(), scratch=scratch)
+    return open_bucket(os.fsdecode(location), options, tenant=tenant, limits=limits or RequestLimits(), scratch=scratch)
 
 
 CACHE = b"object-cache"
 """In the home."""
 
 
-class Assembled(NamedTuple):
+class ConfiguredStore(NamedTuple):
     """An object store, and what it is made of."""
 
     objects: ObjectStore
@@ -65,31 +65,31 @@ def assemble(
     *,
     open_it: Callable[..., ObjectStore] = open_objects,
     random: Callable[[int], bytes] = os.urandom,
-) -> Assembled:
+) -> ConfiguredStore:
     """The object store at ``location``. Opening neither writes nor connects. Raises `ConfigError`, and
     `UnsupportedError` if encryption is wanted and its library is not there.
     """
     # Not in /tmp, which may be small, and in memory.
     scratch = None if home is None else os.fsdecode(home)
     if local_directory(location) is not None:
-        return Assembled(_encrypted(open_it(location, random=random), settings, scratch), None, location)
-    from holdfast.store.objects.remote_store import Limits, RemoteObjects
+        return ConfiguredStore(_encrypted(open_it(location, random=random), settings, scratch), None, location)
+    from holdfast.store.objects.remote_store import RemoteObjects, RequestLimits
 
     objects = open_it(
         location,
         random=random,
         options=parse_options(settings.options),
         tenant=settings.tenant,
-        limits=Limits(settings.timeout, settings.retries, settings.parallel),
+        limits=RequestLimits(settings.timeout, settings.retries, settings.parallel),
         scratch=scratch,
     )
     bucket = objects if isinstance(objects, RemoteObjects) else None
     if bucket is not None and home is not None and settings.cache_bytes:
         from holdfast.store.objects.cached_store import CachedObjects
 
-        cached: FarObjects = bucket
+        cached: RemoteObjectStore = bucket
         objects = CachedObjects(cached, home + b"/" + CACHE, settings.cache_bytes)
-    return Assembled(_encrypted(objects, settings, scratch), bucket, location)
+    return ConfiguredStore(_encrypted(objects, settings, scratch), bucket, location)
 
 
 def parse_options(options: tuple[str, ...]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Keys are relative paths of ``[A-Za-z0-9._-]`` parts joined by ``/``; an implementation refuses any other.
 
-The port has no conditional write: whoever commits a key last has it. That is safe since
+The port has no conditional write: the last commit of a key has it. That is safe since
 no two writers commit different content under one key. A key holds either a random id of its writer's own, or the hash
 of the content; and what is known is decided in the catalog alone, by its transactions.
 """
@@ -85,7 +85,7 @@ class ObjectStore(Protocol):
         ...
 
 
-def is_far(objects: ObjectStore) -> bool:
+def is_remote(objects: ObjectStore) -> bool:
     """True if each request takes long, as over a network, so that several at once are worth their threads.
 
     An implementation says so by an attribute ``far``.

@@ -18,7 +18,7 @@ from holdfast.model.content import CHUNK_BYTES
 from holdfast.model.errors import ConfigError, HoldfastError, IntegrityError, NotFoundError, StorageError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.store.objects._remote_errors import Secrets, translated
-from holdfast.store.objects._upload_spool import Spool
+from holdfast.store.objects._upload_spool import UploadSpool
 from holdfast.store.objects.object_keys import KINDS, check_key, check_prefix
 from holdfast.store.objects.object_store import ObjectInfo
 
@@ -46,7 +46,7 @@ CLIENT_OPTIONS = frozenset(
 """Options that are about connections, and not about the service."""
 
 
-class Limits(NamedTuple):
+class RequestLimits(NamedTuple):
     """How long and how often is tried, and how much at once."""
 
     timeout: float = 30.0
@@ -68,7 +68,7 @@ class RemoteObjects:
     """
 
     far = True
-    """See `object_store.is_far`."""
+    """See `object_store.is_remote`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RemoteObjects:
         *,
         name: str = "the bucket",
         scratch: str | None = None,
-        limits: Limits = Limits(),  # noqa: B008 - immutable
+        limits: RequestLimits = RequestLimits(),  # noqa: B008 - immutable
         secrets: Secrets | None = None,
         cleaner: Callable[[int], int] | None = None,
     ) -> None:
@@ -115,7 +115,7 @@ class RemoteObjects:
                     if part:
                         yield part
             except GeneratorExit:
-                raise  # nobody wants the rest: what failed is something else
+                raise  # the rest is not wanted: what failed is something else
             except BaseException as error:
                 failed.append(error)
                 raise
@@ -337,7 +337,7 @@ class _RemoteUpload:
 
     def __init__(self, store: RemoteObjects, scratch: str | None) -> None:
         self._store = store
-        self._spool = Spool(scratch)
+        self._spool = UploadSpool(scratch)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """See `Upload.write`."""
@@ -365,7 +365,7 @@ def open_bucket(
     options: Mapping[str, str] | None = None,
     *,
     tenant: str | None = None,
-    limits: Limits = Limits(),  # noqa: B008 - immutable
+    limits: RequestLimits = RequestLimits(),  # noqa: B008 - immutable
     scratch: str | None = None,
 ) -> RemoteObjects:
     """The bucket at ``url`` (``s3://``, ``gs://``, ``az://``, ``memory://``), with the service's own ``options``.
@@ -398,7 +398,7 @@ def open_bucket(
     )
 
 
-def _connections(given: Mapping[str, str], limits: Limits) -> dict[str, object]:
+def _connections(given: Mapping[str, str], limits: RequestLimits) -> dict[str, object]:
     from datetime import timedelta
 
     client: dict[str, object] = {"timeout": timedelta(seconds=limits.timeout), "connect_timeout": timedelta(seconds=10)}
@@ -420,7 +420,7 @@ def _connections(given: Mapping[str, str], limits: Limits) -> dict[str, object]:
 _SWITCHES = ("0", "1", "false", "true", "no", "yes")
 
 
-def _cleaner(url: str, options: Mapping[str, str], tenant: str, limits: Limits) -> Callable[[int], int]:
+def _cleaner(url: str, options: Mapping[str, str], tenant: str, limits: RequestLimits) -> Callable[[int], int]:
     from urllib.parse import unquote, urlsplit
 
     parts = urlsplit(url)

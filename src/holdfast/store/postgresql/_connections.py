@@ -14,13 +14,13 @@ import psycopg
 from holdfast.model.errors import LockedError, StorageError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.store.postgresql import _server_errors as server_errors
-from holdfast.store.postgresql._value_types import Values
+from holdfast.store.postgresql._value_types import ValueAdapters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.store.database.sql_database import Row
-    from holdfast.store.postgresql.catalog_url import Address
+    from holdfast.store.postgresql.catalog_url import CatalogAddress
 
 _LOG = Log(__name__)
 _T = TypeVar("_T")
@@ -44,7 +44,7 @@ _inherited: list[psycopg.Connection[Row]] = []
 """Of a parent process. To close one would end it for the parent, so they are kept until this process ends."""
 
 
-class Link:
+class ServerConnection:
     """One connection. ``name`` is its own, here and on the server; ``commits`` counts the marks that it has set."""
 
     __slots__ = ("_process", "commits", "connection", "name")
@@ -85,22 +85,22 @@ class Connections:
     there, as during a failover, `take` tries again and again.
     """
 
-    def __init__(self, address: Address, *, most: int, timeout: float) -> None:
+    def __init__(self, address: CatalogAddress, *, most: int, timeout: float) -> None:
         self.address = address
         self._most = most
         self._timeout = timeout
-        self._values = Values()
+        self._values = ValueAdapters()
         self._begin()
 
     def _begin(self) -> None:
         self._process = os.getpid()
         self._changed = threading.Condition()
-        self._idle: list[Link] = []
+        self._idle: list[ServerConnection] = []
         self._out = 0
         self._orphans: list[bytes] = []
         """Names of connections that were lost in a writing transaction: the server may not know yet, and keep it."""
 
-    def take(self) -> Link:
+    def take(self) -> ServerConnection:
         """A connection for one transaction; `put` it back. Raises `StorageError` or `LockedError` after the timeout."""
         if os.getpid() != self._process:
             _inherited.extend(link.connection for link in self._idle)
@@ -120,7 +120,7 @@ class Connections:
             self._returned(None)
             raise
 
-    def take_new(self) -> Link:
+    def take_new(self) -> ServerConnection:
         """One beyond the limit, for the thread whose own was lost."""
         with self._changed:
             self._out += 1
@@ -130,7 +130,7 @@ class Connections:
             self._returned(None)
             raise
 
-    def put(self, link: Link) -> None:
+    def put(self, link: ServerConnection) -> None:
         """Give back what `take` gave. One that is lost, or not in order, is closed."""
         if link.inherited:
             _inherited.append(link.connection)
@@ -145,7 +145,7 @@ class Connections:
         self._orphans.append(name)
 
     def close(self) -> None:
-        """Close all that nobody uses just now. Harmless a second time; `take` connects again."""
+        """Close all that no thread uses just now. Harmless a second time; `take` connects again."""
         if os.getpid() != self._process:
             return
         with self._changed:
@@ -153,15 +153,15 @@ class Connections:
         for link in idle:
             link.close()
 
-    def _returned(self, link: Link | None) -> None:
+    def _returned(self, link: ServerConnection | None) -> None:
         with self._changed:
             self._out -= 1
             if link is not None:
                 self._idle.append(link)
             self._changed.notify()
 
-    def _connect(self) -> Link:
-        def connect() -> Link:
+    def _connect(self) -> ServerConnection:
+        def connect() -> ServerConnection:
             link = self._connect_once()
             self._end_orphans(link)
             return link
@@ -177,7 +177,7 @@ class Connections:
                 return connect()
             except psycopg.Error as error:
                 waited = time.monotonic() - begun
-                if server_errors.is_hopeless(error) or waited + pause > self._timeout:
+                if server_errors.is_permanent(error) or waited + pause > self._timeout:
                     raise server_errors.unreachable(self.address, error) from None
                 if waited >= _SILENT and not told:
                     told = True
@@ -194,7 +194,7 @@ class Connections:
             parameters.setdefault("target_session_attrs", "read-write")
         return parameters
 
-    def _connect_once(self) -> Link:
+    def _connect_once(self) -> ServerConnection:
         name = secrets.token_bytes(16)
         connection: psycopg.Connection[Row] = psycopg.connect(
             **self._parameters(),  # pyright: ignore[reportArgumentType] - all are texts, as libpq has them
@@ -208,7 +208,7 @@ class Connections:
         except BaseException:
             connection.close()
             raise
-        return Link(connection, name)
+        return ServerConnection(connection, name)
 
     def _check_server(self, connection: psycopg.Connection[Row]) -> None:
         version = connection.info.server_version
@@ -224,14 +224,14 @@ class Connections:
                 hint="make one with ENCODING 'UTF8', and name it in store.catalog",
             )
 
-    def _end_orphans(self, link: Link) -> None:
-        """Have the server end what it still keeps for connections that are gone, so that nobody waits for them."""
+    def _end_orphans(self, link: ServerConnection) -> None:
+        """Have the server end what it still keeps for connections that are gone, so that no process waits for them."""
         while self._orphans:
             name = self._orphans.pop()
             end_session(link, name)
 
 
-def end_session(link: Link, name: bytes) -> None:
+def end_session(link: ServerConnection, name: bytes) -> None:
     """End what the server still keeps for the connection of this name; it is told, and not yet gone when this returns.
 
     Best effort: a pooler in between may have given its session another name.

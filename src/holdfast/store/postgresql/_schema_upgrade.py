@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.store.database.sql_database import Migration, Row
-    from holdfast.store.postgresql._transaction import PostgresSession
-    from holdfast.store.postgresql.catalog_url import Address
+    from holdfast.store.postgresql._transaction import PostgresTransaction
+    from holdfast.store.postgresql.catalog_url import CatalogAddress
 
 _LOG = Log(__name__)
 
@@ -44,20 +44,20 @@ CREATE TABLE commit_marks (
 class SchemaState:
     """Which version the schema has, and which this program knows."""
 
-    def __init__(self, address: Address, migrations: Sequence[Migration], application_id: int) -> None:
+    def __init__(self, address: CatalogAddress, migrations: Sequence[Migration], application_id: int) -> None:
         self._address = address
         self._migrations = migrations
         self._application = application_id
         self.question = "SELECT application, version FROM catalog_state"
 
-    def look(self, session: PostgresSession) -> bool:
+    def look(self, transaction: PostgresTransaction) -> bool:
         """True if the schema is there, ours and of this version; False if it is older, or not there.
 
         Raises `FormatError` for a newer one, or one of another program.
         """
-        if session.one(_THERE, (SCHEMA,)) is None:
+        if transaction.one(_THERE, (SCHEMA,)) is None:
             return False
-        return self._version(session.one(self.question)) == len(self._migrations)
+        return self._version(transaction.one(self.question)) == len(self._migrations)
 
     def check(self, row: Row | None) -> None:
         """Raise `FormatError` unless ``row``, the answer to `question`, names this version."""
@@ -65,20 +65,20 @@ class SchemaState:
         if version != len(self._migrations):
             raise FormatError(f"the catalog {self._address.shown} has become older: schema version {version}")
 
-    def bring_forward(self, session: PostgresSession, check_new: Callable[[], None] | None) -> None:
+    def bring_forward(self, transaction: PostgresTransaction, check_new: Callable[[], None] | None) -> None:
         """Make the schema, or bring it up to this version. In one transaction, with every other process locked out."""
         version = 0
-        if session.one(_THERE, (SCHEMA,)) is not None:
-            version = self._version(session.one(self.question))
+        if transaction.one(_THERE, (SCHEMA,)) is not None:
+            version = self._version(transaction.one(self.question))
         else:
-            self._begin(session, check_new)
+            self._begin(transaction, check_new)
         for number in range(version, len(self._migrations)):
             _LOG.info("catalog %s: schema version %d to %d", self._address.shown, number, number + 1)
-            self._migrations[number](session)
-        session.run("UPDATE catalog_state SET version = ?", (len(self._migrations),))
+            self._migrations[number](transaction)
+        transaction.run("UPDATE catalog_state SET version = ?", (len(self._migrations),))
 
-    def _begin(self, session: PostgresSession, check_new: Callable[[], None] | None) -> None:
-        there = session.one(
+    def _begin(self, transaction: PostgresTransaction, check_new: Callable[[], None] | None) -> None:
+        there = transaction.one(
             """SELECT relname FROM pg_class
             WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = ?) LIMIT 1""",
             (SCHEMA,),
@@ -91,11 +91,11 @@ class SchemaState:
         if check_new is not None:
             check_new()
         # (IF NOT EXISTS would want the right to make schemas also where an administrator has made this one.)
-        if session.one("SELECT 1 FROM pg_namespace WHERE nspname = ?", (SCHEMA,)) is None:
-            session.run(f"CREATE SCHEMA {SCHEMA}")
+        if transaction.one("SELECT 1 FROM pg_namespace WHERE nspname = ?", (SCHEMA,)) is None:
+            transaction.run(f"CREATE SCHEMA {SCHEMA}")
         for statement in _OWN:
-            session.run(statement)
-        session.run("INSERT INTO catalog_state VALUES (1, ?, 0)", (self._application,))
+            transaction.run(statement)
+        transaction.run("INSERT INTO catalog_state VALUES (1, ?, 0)", (self._application,))
 
     def _version(self, row: Row | None) -> int:
         if row is None or row[0] != self._application:

@@ -16,7 +16,7 @@ from holdfast.model.errors import (
 if TYPE_CHECKING:
     import psycopg
 
-    from holdfast.store.postgresql.catalog_url import Address
+    from holdfast.store.postgresql.catalog_url import CatalogAddress
 
 _DAMAGED: Final = ("XX001", "XX002", "58P01", "42P01", "42703", "22P02", "22021", "3F000")
 """Data, an index or a file is damaged or missing; a table or a column is; bytes that are no text."""
@@ -45,7 +45,7 @@ def is_lost(connection: psycopg.Connection[tuple[object, ...]]) -> bool:
     return connection.closed or connection.broken
 
 
-def is_hopeless(error: psycopg.Error) -> bool:
+def is_permanent(error: psycopg.Error) -> bool:
     """True of a failure to connect that will be the same in a moment."""
     if error.sqlstate:
         return error.sqlstate in _DENIED
@@ -53,7 +53,7 @@ def is_hopeless(error: psycopg.Error) -> bool:
     return any(word in text for word in _HOPELESS) and "starting up" not in text
 
 
-def read_only(address: Address) -> StorageError:
+def read_only(address: CatalogAddress) -> StorageError:
     """The error of a write where nothing can be written."""
     return StorageError(
         f"the catalog {address.shown} cannot be written to from here: the server is a standby, or the home is closed "
@@ -64,7 +64,7 @@ def read_only(address: Address) -> StorageError:
     )
 
 
-def unreachable(address: Address, error: psycopg.Error) -> StorageError:
+def unreachable(address: CatalogAddress, error: psycopg.Error) -> StorageError:
     """The error of a catalog to which there is no connection."""
     # One line for each server that was tried; advice follows each, set off by a tab.
     lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
@@ -76,7 +76,7 @@ def unreachable(address: Address, error: psycopg.Error) -> StorageError:
     )
 
 
-def translate(error: psycopg.Error, address: Address, *, lost: bool) -> HoldfastError:
+def translate(error: psycopg.Error, address: CatalogAddress, *, lost: bool) -> HoldfastError:
     """Our own error for one of a statement. ``lost``: the connection is gone with it."""
     state = error.sqlstate or ""
     text = address.scrub(error.diag.message_primary or str(error))
@@ -104,7 +104,7 @@ def translate(error: psycopg.Error, address: Address, *, lost: bool) -> Holdfast
     )
 
 
-def lock_timeout(address: Address) -> LockedError:
+def lock_timeout(address: CatalogAddress) -> LockedError:
     """The error of a wait for others that has run out."""
     return LockedError(
         f"another process is holding the catalog {address.shown}", hint="try again when the other command has finished"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from holdfast.store.database.sql_database import Row, Statement
-    from holdfast.store.postgresql._connections import Link
+    from holdfast.store.postgresql._connections import ServerConnection
 
     _First = Callable[[psycopg.Connection[Row]], None]
     """Sends the first statement of a transaction."""
@@ -45,12 +45,18 @@ def pipelined(connection: psycopg.Connection[Row]) -> AbstractContextManager[obj
     return connection.pipeline() if psycopg.Pipeline.is_supported() else nullcontext()
 
 
-class PostgresSession:
+class PostgresTransaction:
     """One transaction on one connection."""
 
     __slots__ = ("_begin", "_cursor", "_pipelined", "_streams", "changed", "link", "once")
 
-    def __init__(self, link: Link | None, begin: Callable[[_First], Link] | None = None, *, once: bool = False) -> None:
+    def __init__(
+        self,
+        link: ServerConnection | None,
+        begin: Callable[[_First], ServerConnection] | None = None,
+        *,
+        once: bool = False,
+    ) -> None:
         """Without a ``link``, ``begin`` gives one on the first statement: it begins the transaction there, calls what
         it is given, and with ``once`` ends it, all in one trip.
         """
@@ -150,7 +156,7 @@ class PostgresSession:
         link = self._linked(send)
         return cursors[0] if cursors else self._free_cursor(link).execute(statement, values)
 
-    def _linked(self, first: _First = lambda _: None) -> Link:
+    def _linked(self, first: _First = lambda _: None) -> ServerConnection:
         """The connection on which the transaction has begun; if it does so only now, with ``first``."""
         if self.link is None:
             assert self._begin is not None
@@ -159,7 +165,7 @@ class PostgresSession:
             raise RuntimeError("a second statement in a transaction for one")
         return self.link
 
-    def _free_cursor(self, link: Link) -> psycopg.Cursor[Row]:
+    def _free_cursor(self, link: ServerConnection) -> psycopg.Cursor[Row]:
         """One that waits for no answer: statements in a pipeline need one each."""
         if self._pipelined:
             return link.connection.cursor(binary=True)

@@ -80,7 +80,7 @@ class _HashesDumper(Dumper):
         return head + b"".join([len(one).to_bytes(4, "big") + one for one in obj])
 
 
-class Values:
+class ValueAdapters:
     """What psycopg calls an adaptation context: to be given to `psycopg.connect`."""
 
     connection = None

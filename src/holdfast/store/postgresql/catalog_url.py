@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from holdfast.model.errors import ConfigError, UnsupportedError
+from holdfast.model.store_location import CATALOG_SECRETS, is_catalog_url
 
-SCHEMES: Final = ("postgresql://", "postgres://")
-_SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
 _LEAST_SECRET: Final = 3
 """Shorter passwords are not looked for in messages, where they may be part of any word."""
 
 
-class Address(NamedTuple):
+class CatalogAddress(NamedTuple):
     """Where a catalog is."""
 
     parameters: dict[str, str]
@@ -22,7 +21,7 @@ class Address(NamedTuple):
 
     def scrub(self, text: str) -> str:
         """``text`` of the database's or the library's, without what must not be seen."""
-        for name in _SECRET:
+        for name in CATALOG_SECRETS:
             secret = self.parameters.get(name, "")
             if len(secret) >= _LEAST_SECRET:
                 text = text.replace(secret, "***")
@@ -30,36 +29,14 @@ class Address(NamedTuple):
 
     def __repr__(self) -> str:
         """As it is shown."""
-        return f"Address({self.shown})"
+        return f"CatalogAddress({self.shown})"
 
 
-def is_address(catalog: str) -> bool:
-    """True if ``store.catalog`` names a database on PostgreSQL."""
-    return catalog.startswith(SCHEMES)
-
-
-def without_secrets(catalog: str) -> str:
-    """The URL without its passwords, for whoever has them elsewhere (as in ``~/.pgpass``); read as libpq reads it, but
-    without loading that. What is no URL of a catalog comes to nothing.
-    """
-    if not is_address(catalog):
-        return ""
-    from urllib.parse import unquote
-
-    scheme, _, rest = catalog.partition("://")
-    user, at, _ = rest.partition("@")
-    if at and "/" not in user:
-        rest = user.partition(":")[0] + rest[len(user) :]
-    place, question, query = rest.partition("?")
-    kept = [word for word in query.split("&") if unquote(word.partition("=")[0]) not in _SECRET]
-    return f"{scheme}://{place}{question if kept else ''}{'&'.join(kept)}"
-
-
-def parse(catalog: str) -> Address:
+def parse(catalog: str) -> CatalogAddress:
     """What ``store.catalog`` says; raises `ConfigError` for what is no such URL, in words that do not repeat it, and
     `UnsupportedError` where psycopg is not installed (which is imported here, and not before).
     """
-    if not is_address(catalog):
+    if not is_catalog_url(catalog):
         raise ConfigError(
             "store.catalog is no URL of a catalog",
             hint="it is empty (the catalog is in the home), or postgresql://user@host:5432/database",
@@ -82,7 +59,7 @@ def parse(catalog: str) -> Address:
             hint="postgresql://user@host:5432/database; in names and passwords %, #, @, : and / are written as %25, "
             "%23, %40, %3A and %2F",
         ) from None
-    return Address(parameters, _shown(parameters))
+    return CatalogAddress(parameters, _shown(parameters))
 
 
 def _is_ambiguous(catalog: str) -> bool:

@@ -23,14 +23,14 @@ from holdfast.model.log import Log
 from holdfast.store.postgresql import _server_errors as server_errors
 from holdfast.store.postgresql._connections import Connections, end_session
 from holdfast.store.postgresql._schema_upgrade import SCHEMA, SchemaState
-from holdfast.store.postgresql._transaction import PostgresSession, pipelined
+from holdfast.store.postgresql._transaction import PostgresTransaction, pipelined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from holdfast.store.database.sql_database import Migration, Row, Session
-    from holdfast.store.postgresql._connections import Link
-    from holdfast.store.postgresql.catalog_url import Address
+    from holdfast.store.database.sql_database import Migration, Row, Transaction
+    from holdfast.store.postgresql._connections import ServerConnection
+    from holdfast.store.postgresql.catalog_url import CatalogAddress
 
 _LOG = Log(__name__)
 
@@ -53,7 +53,7 @@ class PostgresDatabase:
 
     def __init__(
         self,
-        address: Address,
+        address: CatalogAddress,
         migrations: Sequence[Migration],
         *,
         tenant: str,
@@ -84,38 +84,38 @@ class PostgresDatabase:
         return self._closed or self._standby
 
     @contextmanager
-    def reading(self, *, once: bool = False) -> Generator[Session]:
+    def reading(self, *, once: bool = False) -> Generator[Transaction]:
         """See `Database.reading`. Raises `ConnectionLostError` where the connection breaks meanwhile.
 
         It begins with its first statement. Until that is answered a lost connection is replaced.
         """
-        session = self._session()
-        if session is not None:
-            yield session
+        transaction = self._current()
+        if transaction is not None:
+            yield transaction
             return
-        with self._transaction(PostgresSession(None, partial(self._begun_reading, once), once=once)) as session:
-            yield session
+        with self._transaction(PostgresTransaction(None, partial(self._begun_reading, once), once=once)) as transaction:
+            yield transaction
 
     @contextmanager
-    def writing(self) -> Generator[Session]:
+    def writing(self) -> Generator[Transaction]:
         """See `Database.writing`. Raises `ConnectionLostError` where the connection breaks and nothing was committed;
         `StorageError` with code ``commit_unknown`` if it breaks in the commit and the server does not come back.
         """
-        if self._session() is not None:
+        if self._current() is not None:
             raise RuntimeError("a writing transaction inside another transaction")
         if self._closed:
             raise server_errors.read_only(self.address)
-        # Shared: whoever brings the schema forward waits for this, and this for them.
+        # Shared: a process that brings the schema forward waits for this, and this for them.
         locks = f"SELECT pg_advisory_xact_lock_shared({self._schema_key}), pg_advisory_xact_lock({self._key})"
-        with self._transaction(self._begun_writing(locks), locks) as session:
-            yield session
+        with self._transaction(self._begun_writing(locks), locks) as transaction:
+            yield transaction
 
     def again(self, call: Callable[[], Any]) -> Any:
         """``call()``; once more, a few times, while the connection is lost and nothing was committed.
 
         What it calls must do with one transaction what it does, or do no harm twice.
         """
-        if self._session() is not None:
+        if self._current() is not None:
             return call()  # the transaction around it is lost as well
         for left in reversed(range(_TRIES)):
             try:
@@ -134,8 +134,8 @@ class PostgresDatabase:
 
     def size(self) -> int:
         """See `Database.size`: of all tenants, with indexes."""
-        with self.reading() as session:
-            row = session.one(
+        with self.reading() as transaction:
+            row = transaction.one(
                 "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c "
                 "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = ? AND c.relkind = 'r'",
                 (SCHEMA,),
@@ -147,9 +147,9 @@ class PostgresDatabase:
         from holdfast.store.postgresql._integrity_check import check
 
         with self.reading():
-            session = self._session()
-            assert session is not None
-            return check(session)
+            transaction = self._current()
+            assert transaction is not None
+            return check(transaction)
 
     def close(self) -> None:
         """See `Database.close`."""
@@ -158,52 +158,52 @@ class PostgresDatabase:
     # --- opening ---
 
     def _open(self, check_new: Callable[[], None] | None) -> None:
-        with self._transaction(PostgresSession(None, partial(self._begun_reading, False))) as session:
-            current = self._standing.look(session)
+        with self._transaction(PostgresTransaction(None, partial(self._begun_reading, False))) as transaction:
+            current = self._standing.look(transaction)
         if current:
             return
         if self.read_only:
             raise server_errors.read_only(self.address)
         locks = f"SELECT pg_advisory_xact_lock({self._schema_key})"
-        with self._transaction(self._begun_writing(locks, checked=False), locks) as session:
-            self._standing.bring_forward(session, check_new)
+        with self._transaction(self._begun_writing(locks, checked=False), locks) as transaction:
+            self._standing.bring_forward(transaction, check_new)
 
     # --- transactions ---
 
-    def _session(self) -> PostgresSession | None:
-        """That of the transaction which this thread is in. (A child that was forked in one is in none.)"""
-        session, process = getattr(self._here, "session", (None, 0))
-        return session if process == os.getpid() else None
+    def _current(self) -> PostgresTransaction | None:
+        """The transaction that this thread is in. (A child that was forked in one is in none.)"""
+        transaction, process = getattr(self._here, "transaction", (None, 0))
+        return transaction if process == os.getpid() else None
 
     @contextmanager
-    def _transaction(self, session: PostgresSession, locks: str = "") -> Generator[PostgresSession]:
-        self._here.session = session, os.getpid()
+    def _transaction(self, transaction: PostgresTransaction, locks: str = "") -> Generator[PostgresTransaction]:
+        self._here.transaction = transaction, os.getpid()
         try:
             try:
-                yield session
-                if session.link is not None and session.link.inherited:
+                yield transaction
+                if transaction.link is not None and transaction.link.inherited:
                     raise RuntimeError("a transaction is not a forked child's to end")
-                session.end()
+                transaction.end()
             except BaseException:
-                if session.link is not None and not session.link.inherited:
-                    self._roll_back(session.link)
-                    session.end()
+                if transaction.link is not None and not transaction.link.inherited:
+                    self._roll_back(transaction.link)
+                    transaction.end()
                 raise
             finally:
-                self._here.session = None, 0
-            if session.link is not None and not session.once:
-                self._commit(session.link, locks if session.changed else "")
+                self._here.transaction = None, 0
+            if transaction.link is not None and not transaction.once:
+                self._commit(transaction.link, locks if transaction.changed else "")
         except psycopg.Error as error:
-            link = session.link
+            link = transaction.link
             if locks and link is not None and link.lost:
                 self._connections.orphan(link.name)
             raise server_errors.translate(error, self.address, lost=link is not None and link.lost) from error
         finally:
-            if session.link is not None:
-                self._connections.put(session.link)
+            if transaction.link is not None:
+                self._connections.put(transaction.link)
 
-    def _begun_reading(self, once: bool, first: Callable[[psycopg.Connection[Row]], None]) -> Link:
-        def begin(link: Link, _: float) -> None:
+    def _begun_reading(self, once: bool, first: Callable[[psycopg.Connection[Row]], None]) -> ServerConnection:
+        def begin(link: ServerConnection, _: float) -> None:
             # All in one trip.
             with pipelined(link.connection):
                 link.connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -215,8 +215,8 @@ class PostgresDatabase:
 
         return self._begun(begin)
 
-    def _begun_writing(self, locks: str, *, checked: bool = True) -> PostgresSession:
-        def begin(link: Link, limit: float) -> None:
+    def _begun_writing(self, locks: str, *, checked: bool = True) -> PostgresTransaction:
+        def begin(link: ServerConnection, limit: float) -> None:
             # All in one trip. Each of these statements sees what was committed before it began: what is read after the
             # lock is as of the lock, which a snapshot of the whole transaction would not be.
             look = f"; {self._standing.question}" if checked else ""
@@ -227,9 +227,9 @@ class PostgresDatabase:
                     pass
                 self._standing.check(cursor.fetchone())
 
-        return PostgresSession(self._begun(begin, to_write=True))
+        return PostgresTransaction(self._begun(begin, to_write=True))
 
-    def _begun(self, begin: Callable[[Link, float], None], *, to_write: bool = False) -> Link:
+    def _begun(self, begin: Callable[[ServerConnection, float], None], *, to_write: bool = False) -> ServerConnection:
         """A connection on which a transaction has begun; ``begin`` is told how many seconds it may wait for a lock.
         Lost ones are replaced: nothing has happened on them yet.
         """
@@ -263,14 +263,15 @@ class PostgresDatabase:
                         "another process holds the catalog %s; waiting at most %g s", self.address.shown, self._timeout
                     )
                 else:
-                    # The pool may have had several that are lost; a server that lets nobody in is not asked in a hurry.
+                    # The pool may have had several that are lost; a server that accepts no connection is not asked in a
+                    # hurry.
                     time.sleep(min(_PAUSE * tries, 0.5) if tries > 2 else 0)
             except BaseException:
                 self._roll_back(link)
                 self._connections.put(link)
                 raise
 
-    def _commit(self, link: Link, locks: str) -> None:
+    def _commit(self, link: ServerConnection, locks: str) -> None:
         if not locks:
             cursor = link.connection.execute(b"COMMIT")
         else:
@@ -291,10 +292,10 @@ class PostgresDatabase:
                 hint="nothing was changed; run the command again",
             )
 
-    def _settle(self, lost: Link, locks: str, error: psycopg.Error) -> None:
+    def _settle(self, lost: ServerConnection, locks: str, error: psycopg.Error) -> None:
         """Find out whether a commit has happened whose answer did not come: return if it has.
 
-        Raises what tells that it has not; ``commit_unknown`` if nobody can be asked.
+        Raises what tells that it has not; ``commit_unknown`` if no server can be asked.
         """
         _LOG.warning("the connection to the catalog %s broke in a commit; asking again", self.address.shown)
         ends = time.monotonic() + self._timeout
@@ -317,7 +318,7 @@ class PostgresDatabase:
             hint="nothing of it was changed; run the command again",
         ) from error
 
-    def _has_mark(self, lost: Link, locks: str, limit: float) -> bool:
+    def _has_mark(self, lost: ServerConnection, locks: str, limit: float) -> bool:
         link = self._connections.take_new()
         try:
             # The old session may be at it still. It goes, or has come to its end when its locks can be had.
@@ -331,7 +332,7 @@ class PostgresDatabase:
             self._roll_back(link)
             self._connections.put(link)
 
-    def _roll_back(self, link: Link) -> None:
+    def _roll_back(self, link: ServerConnection) -> None:
         try:
             if not link.lost and link.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 link.connection.execute(b"ROLLBACK")
@@ -395,12 +396,14 @@ class ServerInfo(NamedTuple):
 
 def server_info(database: PostgresDatabase) -> ServerInfo:
     """Ask the server; raises as `Database.reading`."""
-    with database.reading() as session:
+    with database.reading() as transaction:
         begun = time.perf_counter()
-        session.one("SELECT 1")
+        transaction.one("SELECT 1")
         took = time.perf_counter() - begun
-        rows = dict(session.all("SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes')"))
-        row = session.one(
+        rows = dict(
+            transaction.all("SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes')")
+        )
+        row = transaction.one(
             """SELECT current_setting('server_version'), pg_is_in_recovery(),
             extract(epoch from clock_timestamp())::float8, inet_server_addr() IS NULL, coalesce(s.ssl, false)
             FROM (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()) s"""

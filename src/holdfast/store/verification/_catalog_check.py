@@ -28,21 +28,21 @@ from holdfast.store.identity.store_identity import STORES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.store.database.sql_database import Session
+    from holdfast.store.database.sql_database import Transaction
 
     _Found = tuple[Literal["catalog", "reference", "format", "damaged", "missing"], str, str]
 
 
-def check_history(session: Session, tenant: int) -> Iterator[_Found]:
+def check_history(transaction: Transaction, tenant: int) -> Iterator[_Found]:
     """What is wrong, as kind, object and message. Use it up inside the transaction."""
-    yield from _check_checkpoints(session, tenant)
-    yield from _check_changesets(session, tenant)
-    yield from _check_cursors(session, tenant)
-    yield from _check_checksums(session, tenant)
+    yield from _check_checkpoints(transaction, tenant)
+    yield from _check_changesets(transaction, tenant)
+    yield from _check_cursors(transaction, tenant)
+    yield from _check_checksums(transaction, tenant)
 
 
-def _check_checkpoints(session: Session, tenant: int) -> Iterator[_Found]:
-    rows = session.all(
+def _check_checkpoints(transaction: Transaction, tenant: int) -> Iterator[_Found]:
+    rows = transaction.all(
         """SELECT number, id, parent, kind, not_captured,
             (SELECT count(*) FROM not_captured n WHERE n.tenant = c.tenant AND n.checkpoint = c.id),
             (SELECT p.number FROM checkpoints p WHERE p.tenant = c.tenant AND p.id = c.parent)
@@ -60,12 +60,12 @@ def _check_checkpoints(session: Session, tenant: int) -> Iterator[_Found]:
             yield "catalog", name, f"{said} paths are said not to be captured, {there} are listed"
 
 
-def _check_changesets(session: Session, tenant: int) -> Iterator[_Found]:
-    rows = session.all(
+def _check_changesets(transaction: Transaction, tenant: int) -> Iterator[_Found]:
+    rows = transaction.all(
         "SELECT id, parent, added, modified, deleted, total_files FROM checkpoints WHERE tenant = ?", (tenant,)
     )
     for name, parent, added, modified, deleted, files in rows:
-        row = session.one("SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (tenant, name))
+        row = transaction.one("SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (tenant, name))
         if row is None:
             if parent is None and (added, modified, deleted) != (files, 0, 0):
                 yield "catalog", name, "it has no parent, but not all of its files count as added"
@@ -79,8 +79,8 @@ def _check_changesets(session: Session, tenant: int) -> Iterator[_Found]:
             yield "catalog", name, "the changeset does not have as many changes as it is said to"
 
 
-def _check_cursors(session: Session, tenant: int) -> Iterator[_Found]:
-    rows = session.all(
+def _check_cursors(transaction: Transaction, tenant: int) -> Iterator[_Found]:
+    rows = transaction.all(
         """SELECT id, live, head, position, redo_tip,
             head IS NULL OR EXISTS (SELECT 1 FROM checkpoints c WHERE c.tenant = w.tenant AND c.id = w.head),
             position IS NULL OR EXISTS (SELECT 1 FROM history h
@@ -101,13 +101,13 @@ def _check_cursors(session: Session, tenant: int) -> Iterator[_Found]:
             yield "reference", name, f"the redo tip {redo_tip} is no event of this workspace"
         if not source_there:
             yield "reference", name, "the checkpoint that it was forked from does not exist"
-    for (seq,) in session.all(
+    for (seq,) in transaction.all(
         """SELECT seq FROM history e WHERE tenant = ? AND previous IS NOT NULL AND NOT EXISTS (SELECT 1 FROM history p
             WHERE p.tenant = e.tenant AND p.workspace = e.workspace AND p.seq = e.previous AND p.seq < e.seq)""",
         (tenant,),
     ):
         yield "reference", f"event {seq}", "the event whose state it replaced is not in the history before it"
-    for (seq,) in session.all(
+    for (seq,) in transaction.all(
         """SELECT seq FROM history e WHERE tenant = ? AND ahead IS NOT NULL AND NOT EXISTS (SELECT 1 FROM history p
             WHERE p.tenant = e.tenant AND p.workspace = e.workspace AND p.seq = e.ahead AND p.seq < e.seq)""",
         (tenant,),
@@ -115,37 +115,37 @@ def _check_cursors(session: Session, tenant: int) -> Iterator[_Found]:
         yield "reference", f"event {seq}", "the event that it was undone from is not in the history before it"
 
 
-def _check_checksums(session: Session, tenant: int) -> Iterator[_Found]:
-    for _ in damaged(session, TENANTS, tenant):
+def _check_checksums(transaction: Transaction, tenant: int) -> Iterator[_Found]:
+    for _ in damaged(transaction, TENANTS, tenant):
         yield "damaged", "catalog", "the record of the tenant itself is damaged"
-    for name in damaged(session, CHECKPOINTS, tenant):
+    for name in damaged(transaction, CHECKPOINTS, tenant):
         yield "damaged", str(name), "the catalog's record of this checkpoint, or what belongs to it, is damaged"
-    for name in damaged(session, WORKSPACES, tenant):
+    for name in damaged(transaction, WORKSPACES, tenant):
         yield "damaged", str(name), "the catalog's record of this workspace is damaged"
-    for seq in damaged(session, HISTORY, tenant):
+    for seq in damaged(transaction, HISTORY, tenant):
         yield "damaged", f"event {seq}", "the catalog's record of this event is damaged"
-    for _ in damaged(session, STORES, tenant):
+    for _ in damaged(transaction, STORES, tenant):
         yield "damaged", "catalog", "the record of which store this is is damaged"
-    for name in damaged(session, PROMOTIONS, tenant):
+    for name in damaged(transaction, PROMOTIONS, tenant):
         yield "damaged", str(name), "the catalog's record of this promotion is damaged"
 
 
 # Merges: the rows of second parents, and of changes that wait to be applied anew --------------------------------------
 
 
-def check_merges(session: Session, tenant: int) -> Iterator[_Found]:
+def check_merges(transaction: Transaction, tenant: int) -> Iterator[_Found]:
     """What is wrong in the catalog, as kind, object and message. Use it up inside the transaction."""
     for covered in COVERED_MERGES:
         what = "merge" if covered is MERGES else "change to be applied anew"
-        for key in damaged(session, covered, tenant):
+        for key in damaged(transaction, covered, tenant):
             yield "damaged", str(key), f"the catalog's record of this {what} is damaged"
-    for name, other in session.all(
+    for name, other in transaction.all(
         """SELECT checkpoint, other FROM merges m WHERE tenant = ? AND NOT EXISTS (
             SELECT 1 FROM checkpoints c WHERE c.tenant = m.tenant AND c.id = m.other)""",
         (tenant,),
     ):
         yield "reference", name, f"the checkpoint {other} that it is said to hold the work of does not exist"
-    for name, record in session.all("SELECT id, record FROM merges WHERE tenant = ? AND record <> ''", (tenant,)):
+    for name, record in transaction.all("SELECT id, record FROM merges WHERE tenant = ? AND record <> ''", (tenant,)):
         try:
             json.loads(record)
         except ValueError:
@@ -157,8 +157,8 @@ def check_merges(session: Session, tenant: int) -> Iterator[_Found]:
 _WHAT = {EXPORTS.table: "export", TOKENS.table: "token", ANSWERS.table: "kept answer"}
 
 
-def check_serving(session: Session, tenant: int) -> Iterator[tuple[Literal["damaged"], str, str]]:
+def check_serving(transaction: Transaction, tenant: int) -> Iterator[tuple[Literal["damaged"], str, str]]:
     """What is wrong in the catalog, as kind, object and message. Use it up inside the transaction."""
     for covered in COVERED_SERVING:
-        for key in damaged(session, covered, tenant):
+        for key in damaged(transaction, covered, tenant):
             yield "damaged", str(key), f"the catalog's record of this {_WHAT[covered.table]} is damaged"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.session_types import SessionHash
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.database.sql_database import Session
+    from holdfast.store.database.sql_database import Transaction
     from holdfast.store.objects.object_store import ObjectStore
 
     _Found = tuple[Literal["catalog", "reference", "format", "damaged", "missing"], str, str]
@@ -30,20 +30,20 @@ def session_key(tenant: str, name: str) -> str:
     return f"sessions/{tenant}/checkpoints/{name}"
 
 
-def check_sessions(session: Session, tenant: int) -> Iterator[_Found]:
+def check_sessions(transaction: Transaction, tenant: int) -> Iterator[_Found]:
     """What is wrong in the catalog, as kind, object and message. Use it up inside the transaction."""
     for covered in COVERED_4:
-        for key in damaged(session, covered, tenant):
+        for key in damaged(transaction, covered, tenant):
             yield "damaged", str(key), f"the catalog's record of this {_WHAT[covered.table]} is damaged"
-    yield from _check_journals(session, tenant)
-    yield from _check_states(session, tenant)
-    for name, checkpoint in session.all(
+    yield from _check_journals(transaction, tenant)
+    yield from _check_states(transaction, tenant)
+    for name, checkpoint in transaction.all(
         """SELECT name, checkpoint FROM session_refs r WHERE tenant = ? AND NOT EXISTS (
             SELECT 1 FROM session_checkpoints c WHERE c.tenant = r.tenant AND c.hash = r.checkpoint)""",
         (tenant,),
     ):
         yield "reference", name, f"the session checkpoint {checkpoint} that it names does not exist"
-    for (name,) in session.all(
+    for (name,) in transaction.all(
         """SELECT id FROM sessions s WHERE tenant = ? AND status = 'live' AND NOT EXISTS (
             SELECT 1 FROM session_refs r WHERE r.tenant = s.tenant AND r.name = 'sessions/' || s.id || '/HEAD')""",
         (tenant,),
@@ -51,10 +51,10 @@ def check_sessions(session: Session, tenant: int) -> Iterator[_Found]:
         yield "reference", name, "this session has no HEAD"
 
 
-def _check_journals(session: Session, tenant: int) -> Iterator[_Found]:
+def _check_journals(transaction: Transaction, tenant: int) -> Iterator[_Found]:
     from holdfast.store.codecs.session_format import decode_journal
 
-    for name, data, entries in session.all(
+    for name, data, entries in transaction.all(
         "SELECT session, data, entries FROM session_journals WHERE tenant = ?", (tenant,)
     ):
         try:
@@ -64,10 +64,10 @@ def _check_journals(session: Session, tenant: int) -> Iterator[_Found]:
             yield "format", name, f"the session's journal cannot be read: {error.message}"
 
 
-def _check_states(session: Session, tenant: int) -> Iterator[_Found]:
+def _check_states(transaction: Transaction, tenant: int) -> Iterator[_Found]:
     from holdfast.store.codecs.session_format import decode_checkpoint
 
-    for name, tree, kept, tier, data, there in session.all(
+    for name, tree, kept, tier, data, there in transaction.all(
         """SELECT hash, tree, kept, tier, data,
             EXISTS (SELECT 1 FROM checkpoints p WHERE p.tenant = c.tenant AND p.id = c.tree)
         FROM session_checkpoints c WHERE tenant = ?""",
@@ -84,18 +84,20 @@ def _check_states(session: Session, tenant: int) -> Iterator[_Found]:
                 yield "format", name, f"the session checkpoint cannot be read: {error.message}"
 
 
-def check_objects(catalog: Catalog, where: Callable[[str], ObjectStore | None], *, read_data: bool) -> Iterator[_Found]:
+def check_session_objects(
+    catalog: Catalog, where: Callable[[str], ObjectStore | None], *, read_data: bool
+) -> Iterator[_Found]:
     """What is wrong with the objects of states that are warm or cold; ``where`` gives the object store of a tier (None:
     it is not known, and not looked at).
     """
     find = "SELECT hash, tier, stored FROM session_checkpoints WHERE tenant = ? AND tier <> 'hot'"
-    with catalog.database.reading() as session:
-        rows = session.all(find, (catalog.tenant,))
+    with catalog.database.reading() as transaction:
+        rows = transaction.all(find, (catalog.tenant,))
     for name, tier, stored in rows:
         found = _check_object(catalog.name, name, stored, where(tier), read_data=read_data)
         if found is not None:
-            with catalog.database.reading() as session:
-                now = session.one(f"{find} AND hash = ?", (catalog.tenant, name))
+            with catalog.database.reading() as transaction:
+                now = transaction.one(f"{find} AND hash = ?", (catalog.tenant, name))
             if now == (name, tier, stored):  # else it was just moved on, or deleted
                 yield found
 

@@ -21,8 +21,7 @@ from holdfast.store.codecs.compression import LARGE
 from holdfast.store.collection.collector import LEASE
 from holdfast.store.objects.object_keys import is_key
 from holdfast.store.verification._catalog_check import check_history, check_merges, check_serving
-from holdfast.store.verification.session_check import check_objects as check_states
-from holdfast.store.verification.session_check import check_sessions
+from holdfast.store.verification.session_check import check_session_objects, check_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import Hash
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.collection.deferred_counts import Children
-    from holdfast.store.database.sql_database import Session
+    from holdfast.store.database.sql_database import Transaction
     from holdfast.store.objects.object_store import ObjectStore
 
 _PAGES_PER_READ = 64
@@ -126,12 +125,12 @@ class Verifier:
         try:
             for text in self._catalog.database.check():
                 self._add("catalog", "catalog", text)
-            with self._catalog.database.reading() as session:
-                self._load(session)
-                self._problems += [Problem(*found) for found in check_history(session, self._catalog.tenant)]
-                self._problems += [Problem(*found) for found in check_sessions(session, self._catalog.tenant)]
-                self._problems += [Problem(*found) for found in check_merges(session, self._catalog.tenant)]
-                self._problems += [Problem(*found) for found in check_serving(session, self._catalog.tenant)]
+            with self._catalog.database.reading() as transaction:
+                self._load(transaction)
+                self._problems += [Problem(*found) for found in check_history(transaction, self._catalog.tenant)]
+                self._problems += [Problem(*found) for found in check_sessions(transaction, self._catalog.tenant)]
+                self._problems += [Problem(*found) for found in check_merges(transaction, self._catalog.tenant)]
+                self._problems += [Problem(*found) for found in check_serving(transaction, self._catalog.tenant)]
             self._check_rows()
             self._check_objects()
             self._read_pages()
@@ -139,7 +138,7 @@ class Verifier:
             if read_data:
                 self._read_content()
             self._name_checkpoints()
-            states = check_states(self._catalog, self._states_in, read_data=read_data)
+            states = check_session_objects(self._catalog, self._states_in, read_data=read_data)
             self._problems += [Problem(*found) for found in states]
         finally:
             self._lease.release()
@@ -148,26 +147,26 @@ class Verifier:
     def _add(self, kind: _Kind, name: str, message: str) -> None:
         self._problems.append(Problem(kind, name, message))
 
-    def _load(self, session: Session) -> None:
+    def _load(self, transaction: Transaction) -> None:
         tenant = (self._catalog.tenant,)
         self._rows = {
             row[0]: _Row(*row[1:])
-            for row in session.stream(
+            for row in transaction.stream(
                 """SELECT hash, kind, size, codec, base, pack, place, length, generation, refs, deltas, counted,
                 dead_since FROM blobs WHERE tenant = ?""",
                 tenant,
             )
         }
-        packs = session.all("SELECT number, key, size FROM packs WHERE tenant = ?", tenant)
+        packs = transaction.all("SELECT number, key, size FROM packs WHERE tenant = ?", tenant)
         for number, key, size in packs:
             if is_key(key):
                 self._packs[number] = _Pack(key, size)
             else:
                 self._add("damaged", f"pack {number}", f"no object can be called {key!r}")
         self._roots = [
-            (row[0], row[1]) for row in session.all("SELECT id, root FROM checkpoints WHERE tenant = ?", tenant)
+            (row[0], row[1]) for row in transaction.all("SELECT id, root FROM checkpoints WHERE tenant = ?", tenant)
         ]
-        self._pinned = [row[0] for row in session.all("SELECT root FROM pins WHERE tenant = ?", tenant)]
+        self._pinned = [row[0] for row in transaction.all("SELECT root FROM pins WHERE tenant = ?", tenant)]
 
     # --- rows ---
 
@@ -230,7 +229,7 @@ class Verifier:
         for done, (number, pack) in enumerate(self._packs.items()):
             self._lease.renew()
             self._check_pack(pack, members.get(number, []))
-            self._tell("objects", done + 1, len(self._packs))
+            self._report("objects", done + 1, len(self._packs))
 
     def _check_large(self, name: Hash, row: _Row) -> None:
         self._check_size(self._large_key(name, row), row.length, [name])
@@ -280,7 +279,7 @@ class Verifier:
                 for child in below:
                     if child not in self._rows:
                         self._add("missing", format_hash(child), f"the page {format_hash(page)} names it")
-            self._tell("pages", min(at + _PAGES_PER_READ, len(pages)), len(pages))
+            self._report("pages", min(at + _PAGES_PER_READ, len(pages)), len(pages))
         for checkpoint, root in self._roots:
             row = self._rows.get(root)
             if row is None:
@@ -306,11 +305,11 @@ class Verifier:
                 if damage.hash is not None:
                     row = self._rows.get(damage.hash)
                     if row is None or row.pack != number:
-                        continue  # dead bytes: what they stand on may be collected already, and nobody reads them
+                        continue  # dead bytes: what they stand on may be collected already, and are never read
                 self._add("damaged", pack.key, damage.message)
                 if damage.hash is not None:
                     self._bad.add(damage.hash)
-            self._tell("content", done + 1, len(self._packs))
+            self._report("content", done + 1, len(self._packs))
         for name, row in self._rows.items():
             if row.pack is None and name not in self._bad:
                 self._lease.renew()
@@ -345,6 +344,6 @@ class Verifier:
                 todo += above.get(name, [])
         return hit
 
-    def _tell(self, phase: str, done: int, total: int) -> None:
+    def _report(self, phase: str, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress(phase, done, total)

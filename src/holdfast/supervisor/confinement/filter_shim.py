@@ -44,25 +44,25 @@ def arguments(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *
     above = os.fsencode(os.path.dirname(package))
     python = os.fsencode(sys.executable)
     start = [python, b"-I", b"-S", b"-B", b"-c", _START.encode(), above]
-    return [*start, b"%d" % channel, ignored(), b"%d" % guarded, b"%d" % len(closed), *closed, *command]
+    return [*start, b"%d" % channel, ignored_signals(), b"%d" % guarded, b"%d" % len(closed), *closed, *command]
 
 
 def main(argv: Sequence[str]) -> NoReturn:
     """See `arguments`."""
     channel, numbers, guarded, count, *rest = argv
     closed, command = rest[: int(count)], rest[int(count) :]
-    ignore(numbers)
+    ignore_signals(numbers)
     words = [os.fsencode(word) for word in command]
     enter(int(channel), [os.fsencode(path) for path in closed], words, guarded=guarded == "1")
 
 
-def ignored() -> bytes:
-    """The numbers of the signals that this process ignores, for `ignore`."""
+def ignored_signals() -> bytes:
+    """The numbers of the signals that this process ignores, for `ignore_signals`."""
     return b",".join(b"%d" % number for number in _signals() if signal.getsignal(number) is signal.SIG_IGN)
 
 
-def ignore(numbers: str) -> None:
-    """Ignore what `ignored` has said, and nothing else."""
+def ignore_signals(numbers: str) -> None:
+    """Ignore what `ignored_signals` has said, and nothing else."""
     for number in _signals():
         signal.signal(number, signal.SIG_IGN if str(int(number)) in numbers.split(",") else signal.SIG_DFL)
     for number in _PYTHONS_OWN:
@@ -89,11 +89,11 @@ def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *, gu
     # (Before the filter, which refuses the calls of Landlock.)
     landlock.confine(closed)
     listener = seccomp_notify.install(seccomp_program.program(os.uname().machine, guarded=guarded))
-    hand_out(talk, listener)
-    become(talk, command)
+    hand_out_listener(talk, listener)
+    become_command(talk, command)
 
 
-def hand_out(talk: socket.socket, *descriptors: int) -> None:
+def hand_out_listener(talk: socket.socket, *descriptors: int) -> None:
     """Give away by what the tree is served, and wait for the word to go on; ends if there comes none."""
     import socket
 
@@ -104,7 +104,7 @@ def hand_out(talk: socket.socket, *descriptors: int) -> None:
         os._exit(1)
 
 
-def become(talk: socket.socket, command: Sequence[bytes]) -> NoReturn:
+def become_command(talk: socket.socket, command: Sequence[bytes]) -> NoReturn:
     """Be the command; see `enter`."""
     try:
         os.execvp(command[0], list(command))  # noqa: S606

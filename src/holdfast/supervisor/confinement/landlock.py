@@ -48,13 +48,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def version() -> int:
     """The kernel's version of Landlock; 0 if it has none or it is switched off.
 
-    `shortcomings` says what is different before `SCOPES_SINCE`.
+    `limitations` says what is different before `SCOPES_SINCE`.
     """
     found = _libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
     return max(found, 0)
 
 
-def shortcomings() -> list[str]:
+def limitations() -> list[str]:
     """What does not work, or is not kept out, for want of Landlock in this kernel; for people. Empty is best."""
     found = version()
     missing: list[str] = []
@@ -65,8 +65,8 @@ def shortcomings() -> list[str]:
         )
     if found < SCOPES_SINCE:
         missing.append(
-            "the kernel's Landlock keeps no signals in (Linux 6.12): a supervised program can kill whoever looks after"
-            " it, which ends its run, and other processes of the user"
+            "the kernel's Landlock keeps no signals in (Linux 6.12): a supervised program can kill the process "
+            "that looks after it, which ends its run, and other processes of the user"
         )
     return missing
 
@@ -96,7 +96,7 @@ def confine(closed: Iterable[bytes]) -> bool:
     return True
 
 
-def keep_in() -> bool:
+def confine_mounts() -> bool:
     """Put this process and all it starts into a domain in which files are as ever: only nothing is mounted or
     unmounted, nothing outside is traced or looked into, and (Linux 6.12) no signal goes out. Needs
     `holdfast.supervisor.confinement.seccomp_notify.give_up_privileges`. Returns False if the kernel cannot (Linux

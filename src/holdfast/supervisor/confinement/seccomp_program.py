@@ -36,7 +36,7 @@ from holdfast.supervisor.syscalls.table import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.supervisor.syscalls.table import Target
+    from holdfast.supervisor.syscalls.table import TargetArgument
 
 INSTRUCTION: Final = struct.Struct("=HBBI")
 """``struct sock_filter``: code, jump if true, jump if false, constant."""
@@ -171,7 +171,7 @@ def _stolen() -> _Block:
     ]
 
 
-def _aimed(target: Target, others: int) -> _Block:
+def _aimed(target: TargetArgument, others: int) -> _Block:
     """What is to be done about a call that sets something of processes; ``others``: of any but the caller."""
     block: _Block = []
     if target.kind is not None:

@@ -8,7 +8,7 @@ kept.
   While the keeper lives that is refused, and afterwards the tree's filter and its domain let it open nothing for
   writing at all. The tree of another keeper, of which this log is no business, might open it.
 - A Landlock rule set: the filter of *every* tree, of whichever keeper, refuses to make one, and no keeper makes one for
-  somebody else. Where a kernel has no Landlock, nobody can show one, and the first has to do. What others use to shut
+  another. Where a kernel has no Landlock, no process can show one, and the first has to do. What others use to shut
   programs in (containers, sandboxes) lets rule sets be made, since these only ever take rights away.
 
 Sources: unix(7), ``SCM_RIGHTS``; fcntl(2), ``F_GETFL``; landlock_create_ruleset(2).
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def proof_of(log: bytes) -> Generator[list[int]]:
+def make_proof(log: bytes) -> Generator[list[int]]:
     """What to send first with a request to the keeper of the log in ``log``; empty for who cannot write there."""
     with ExitStack() as opened:
         proof: list[int] = []
@@ -47,8 +47,8 @@ def proof_of(log: bytes) -> Generator[list[int]]:
 
 
 def take_proof(fds: list[int], log: bytes) -> bool:
-    """Whether descriptors that came with a request begin with what `shown` gives for the log, or with as much of it as
-    this kernel has. What belongs to it is closed, and taken out of the list. For the log's keeper.
+    """Whether descriptors that came with a request begin with what `make_proof` gives for the log, or with as much of
+    it as this kernel has. What belongs to it is closed, and taken out of the list. For the log's keeper.
     """
     if not (fds and _is_lock(fds[0], log)):
         return False

@@ -16,16 +16,16 @@ from holdfast.model.errors import FormatError, HoldfastError, rebuilt
 from holdfast.undo.service import (
     BarrierInfo,
     ConflictInfo,
-    GoingOn,
-    Limits,
-    Parting,
+    LogLimits,
     PathChange,
     ProcessInfo,
-    Settled,
+    RunEnding,
     StepInfo,
+    StepOutcome,
     Thresholds,
     TicketInfo,
     UndoReport,
+    UnfinishedStep,
 )
 
 LENGTH: Final = struct.Struct("<I")
@@ -58,7 +58,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "check_connected": (tuple[list[int]], None),
     "written_late": (tuple[()], list[tuple[int, bytes]]),
     "mixed_since": (tuple[int, int | None], list[tuple[int, bytes]]),
-    "going_on": (tuple[()], list[GoingOn]),
+    "going_on": (tuple[()], list[UnfinishedStep]),
     "processes": (tuple[str], list[ProcessInfo]),
     "signal": (tuple[str, int], int),
     "forgotten": (tuple[()], list[str]),
@@ -76,11 +76,11 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "write": (tuple[bytes, bytes | None, str], StepInfo | None),
     "serves": (tuple[str], bool),
     "expect": (tuple[str, list[bytes]], int),
-    "settle": (tuple[int, int | None], Settled),
+    "settle": (tuple[int, int | None], StepOutcome),
     "guard": (tuple[str, Thresholds], None),
     "thresholds": (tuple[()], Thresholds),
-    "limits": (tuple[()], Limits),
-    "configure": (tuple[Limits], None),
+    "limits": (tuple[()], LogLimits),
+    "configure": (tuple[LogLimits], None),
     "barriers": (tuple[()], list[BarrierInfo]),
     "held": (tuple[()], list[TicketInfo]),
     "answer": (tuple[int, bool], TicketInfo),
@@ -89,7 +89,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "resume": (tuple[()], None),
     "visit": (tuple[()], None),
     "join": (JoinRequest, None),
-    "leave": (tuple[()], Parting),
+    "leave": (tuple[()], RunEnding),
 }
 """Of every method: the types of its arguments, and of its result."""
 

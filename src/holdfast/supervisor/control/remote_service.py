@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.files.linux.private_socket import address
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
 from holdfast.model.paths import KEEPER_SOCKET
-from holdfast.supervisor.control._unsupervised_proof import proof_of
+from holdfast.supervisor.control._unsupervised_proof import make_proof
 from holdfast.supervisor.control.frames import (
     GONE,
     LENGTH,
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from holdfast.undo.service import (
         BarrierInfo,
         ConflictInfo,
-        GoingOn,
-        Limits,
-        Parting,
+        LogLimits,
         PathChange,
         ProcessInfo,
-        Settled,
+        RunEnding,
         StepInfo,
+        StepOutcome,
         Thresholds,
         TicketInfo,
         UndoReport,
+        UnfinishedStep,
     )
 
 
@@ -132,7 +132,7 @@ class RemoteUndoService:
         """See `UndoService.mixed_since`."""
         return self._ask("mixed_since", at, seq)
 
-    def going_on(self) -> Sequence[GoingOn]:
+    def going_on(self) -> Sequence[UnfinishedStep]:
         """See `UndoService.going_on`."""
         return self._ask("going_on")
 
@@ -207,7 +207,7 @@ class RemoteUndoService:
         """
         return self._ask("expect", run, list(command))
 
-    def settle(self, step: StepId, exit_code: int | None) -> Settled:
+    def settle(self, step: StepId, exit_code: int | None) -> StepOutcome:
         """A step that was expected is over, when its operations in flight are.
 
         What its processes change from now on is another step. ``exit_code`` counts if the keeper does not know better.
@@ -225,11 +225,11 @@ class RemoteUndoService:
         """See `UndoService.thresholds`."""
         return self._ask("thresholds")
 
-    def limits(self) -> Limits:
+    def limits(self) -> LogLimits:
         """See `UndoService.limits`."""
         return self._ask("limits")
 
-    def configure(self, limits: Limits) -> None:
+    def configure(self, limits: LogLimits) -> None:
         """See `UndoService.configure`."""
         self._ask("configure", limits)
 
@@ -279,7 +279,7 @@ class RemoteUndoService:
             raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {request.read_only}")
         self._ask("join", *request, descriptors=descriptors)
 
-    def leave(self) -> Parting:
+    def leave(self) -> RunEnding:
         """The agent has ended: returns when all steps of the run are finished. What lives on is served until it ends,
         and what it changes from now on makes new steps.
         """
@@ -292,7 +292,7 @@ class RemoteUndoService:
     def _ask(self, method: str, *arguments: object, descriptors: Sequence[int] = ()) -> Any:
         try:
             frame = encode_request(method, *arguments)
-            with proof_of(self._log) if method in WITH_PROOF else nullcontext([]) as proof:
+            with make_proof(self._log) if method in WITH_PROOF else nullcontext([]) as proof:
                 if sent := [*proof, *descriptors]:
                     socket.send_fds(self._socket, [frame[:1]], sent)
                     frame = frame[1:]

@@ -11,7 +11,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from holdfast.files.linux.private_socket import Peer, address, peer, peer_process
+from holdfast.files.linux.private_socket import SocketPeer, address, peer_of, peer_process
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import KEEPER_SOCKET
@@ -58,7 +58,7 @@ _DESCRIPTORS = 2 + 2 + MOST_READ_ONLY
 _END, _READ, _WRITE = 0, 1, 4  # (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT
 
 LATER = object()
-"""What a method returns if `Client.send` will be called when the result is there."""
+"""What a method returns if `KeeperClient.send` will be called when the result is there."""
 
 
 class AnswerBudget:
@@ -70,7 +70,7 @@ class AnswerBudget:
         self.left = size
 
 
-class Client:
+class KeeperClient:
     """One connection."""
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Client:
         connection: socket.socket,
         selector: select.epoll,
         room: AnswerBudget,
-        who: Peer,
+        who: SocketPeer,
         process: int | None,
         *,
         was_inside: bool,
@@ -164,8 +164,8 @@ class SocketServer:
         self,
         folder: bytes,
         selector: select.epoll,
-        perform: Callable[[Client, str, tuple[Any, ...]], object],
-        left: Callable[[Client], None],
+        perform: Callable[[KeeperClient, str, tuple[Any, ...]], object],
+        left: Callable[[KeeperClient], None],
         is_inside: Callable[[int], bool],
     ) -> None:
         """Bind the socket, mode 0600, in place of one that a dead keeper left; the caller holds the log.
@@ -179,7 +179,7 @@ class SocketServer:
         self._perform = perform
         self._left = left
         self._is_inside = is_inside
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, KeeperClient] = {}
         self._rooms = {inside: AnswerBudget(size) for inside, size in _UNREAD_BYTES.items()}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         os.fchmod(self._socket.fileno(), 0o600)  # before it has a name: it never exists with another mode
@@ -222,7 +222,7 @@ class SocketServer:
             connection, _ = self._socket.accept()
         except OSError:
             return  # it went away, or there are no descriptors left
-        who = peer(connection)
+        who = peer_of(connection)
         process = peer_process(connection)
         was_inside = self._may_be_inside(who, process)
         alike = sum(client.was_inside is was_inside for client in self._clients.values())
@@ -234,16 +234,16 @@ class SocketServer:
             return
         connection.setblocking(False)
         room = self._rooms[was_inside]
-        client = Client(connection, self._selector, room, who, process, was_inside=was_inside)
+        client = KeeperClient(connection, self._selector, room, who, process, was_inside=was_inside)
         self._clients[connection.fileno()] = client
         self._selector.register(connection.fileno(), _READ)
 
-    def _may_be_inside(self, who: Peer, process: int | None) -> bool:
+    def _may_be_inside(self, who: SocketPeer, process: int | None) -> bool:
         """A connection outlives its maker in other hands, and the maker's number comes back as another process's."""
         # (In this order: if it has not ended after the look, what was looked at was that process.)
         return self._is_inside(who.pid) or process is None or has_ended(process)
 
-    def _receive(self, client: Client) -> None:
+    def _receive(self, client: KeeperClient) -> None:
         try:
             piece, fds, _, _ = socket.recv_fds(client.socket, _PIECE, _DESCRIPTORS)
         except BlockingIOError:
@@ -274,7 +274,7 @@ class SocketServer:
         self._answer(client, body)
         client.drop_fds()
 
-    def _answer(self, client: Client, body: bytes) -> None:
+    def _answer(self, client: KeeperClient, body: bytes) -> None:
         try:
             if _log.wants("trace"):
                 _log.trace("request", process=client.peer.pid, bytes=body.hex(" "))
@@ -301,13 +301,13 @@ class SocketServer:
             else:
                 client.send(encode_result(result))
 
-    def _is_outside(self, client: Client) -> bool:
+    def _is_outside(self, client: KeeperClient) -> bool:
         if not take_proof(client.fds, self._folder):
             return False
         # (A proof may have been handed on.)
         return not (client.was_inside or self._may_be_inside(client.peer, client.process))
 
-    def _end(self, client: Client) -> None:
+    def _end(self, client: KeeperClient) -> None:
         del self._clients[client.socket.fileno()]
         client.close()
         self._left(client)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.model.errors import HeldError, HoldfastError, lacks_room
+from holdfast.model.errors import HeldError, HoldfastError, out_of_space_errno
 from holdfast.model.log import Log
 from holdfast.supervisor.syscalls.pending_call import LaterError, PendingCall, Reply, SlowError
 from holdfast.supervisor.syscalls.retries import Retries
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.supervisor.confinement.seccomp_notify import Listener
-    from holdfast.supervisor.keeper.keeper_context import KeeperContext
+    from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.process_tree.members import Processes, Run
-    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.resolution.territory import ReadOnly
     from holdfast.supervisor.syscalls.caller_access import CallerAccess
     from holdfast.supervisor.syscalls.retries import Pipe
@@ -120,14 +120,14 @@ class DispatchLock:
         return _at_once.epoll_wait(self._selector, self._event, 1, 0) > 0
 
 
-def receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]) -> None:
+def receive_calls(tree: SupervisedTree, dispatch_lock: DispatchLock, fail: Callable[[], None]) -> None:
     """Receive the calls of a tree until its last process has ended. A thread that cannot go on calls ``fail``."""
     for _ in range(_RECEIVERS):
         tree.listener.hold()
-        threading.Thread(target=_receive, args=(tree, turns, fail), daemon=True).start()
+        threading.Thread(target=_receive, args=(tree, dispatch_lock, fail), daemon=True).start()
 
 
-def _receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]) -> None:
+def _receive(tree: SupervisedTree, dispatch_lock: DispatchLock, fail: Callable[[], None]) -> None:
     listener = tree.listener
     _raise_thread_priority()
     try:
@@ -135,7 +135,7 @@ def _receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]
         # Before that it leaves them waiting, until the keeper ends.)
         while (found := listener.receive()) is not None or not listener.is_over():
             if found is not None:
-                turns.put(lambda found=found: tree.serve(found))
+                dispatch_lock.put(lambda found=found: tree.serve(found))
     except BaseException as error:
         _log.warning("a call failed by a mistake of Holdfast's own: %r", error)
         fail()
@@ -146,7 +146,7 @@ def _receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]
 
 def raise_priority() -> None:
     """Have this process be preferred to those of other sessions (sched(7), autogroup), where that counts and is
-    allowed: within its own, `receive` sees to it.
+    allowed: within its own, `receive_calls` sees to it.
     """
     with suppress(OSError), open("/proc/self/autogroup", "w") as file:
         file.write(str(_NICE))
@@ -172,7 +172,7 @@ def handler_table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tu
     return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED | LOSING).items()}
 
 
-def _refuse(_call: PendingCall, _world: Supervision) -> Reply:
+def _refuse(_call: PendingCall, _context: HandlerContext) -> Reply:
     return Reply(error=errno.ENOSYS)
 
 
@@ -185,7 +185,7 @@ class TreeDescriptors(NamedTuple):
 
 
 class SupervisedTree:
-    """One supervised tree. Implements `Supervision` for its calls.
+    """One supervised tree. Implements `HandlerContext` for its calls.
 
     Its methods are for the thread whose turn it is; slow calls are carried out on threads of their own.
     """
@@ -222,23 +222,23 @@ class SupervisedTree:
         self._slow_later: list[tuple[PendingCall, Pipe | None]] = []
         self._tells = _log.wants("debug")
 
-    # Supervision ------------------------------------------------------------------------------------------------
+    # HandlerContext ---------------------------------------------------------------------------------------------
 
     def step(self, call: PendingCall) -> StepId:
-        """See `Supervision.step`."""
+        """See `HandlerContext.step`."""
         if not self.is_valid(call):
             raise OSError(errno.EINTR, os.strerror(errno.EINTR))
         # (Nearly always, nothing slow is going on.)
         if self._slow and (known := self._slow.get(threading.get_ident())) is not None:
             return known
-        return self._steps.of(self._processes.group(self.run, call.tid))
+        return self._steps.step_of(self._processes.group(self.run, call.tid))
 
     def holds(self, tgid: int) -> bool:
-        """See `Supervision.holds`."""
+        """See `HandlerContext.holds`."""
         return self._processes.is_of(self.run, tgid)
 
     def is_valid(self, call: PendingCall) -> bool:
-        """See `Supervision.is_valid`."""
+        """See `HandlerContext.is_valid`."""
         return self.listener.is_valid(call.id)
 
     # Serving ----------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class SupervisedTree:
         if self.listener.is_closed:  # (while the call was in the queue; the thread that received it may be gone)
             self.listener.refuse(found[0])
         elif name == _END:
-            self._processes.leaving(self.run, found[1])
+            self._processes.sort_children(self.run, found[1])
             self.listener.go_on(found[0])
         else:
             self._handle(PendingCall(found[0], found[1], name, found[6:], self.access), handler)  # type: ignore[arg-type]
@@ -276,7 +276,7 @@ class SupervisedTree:
             if self.is_valid(call):
                 self._handle(call, self._handlers[call.name])
 
-    def try_again(self) -> None:
+    def retry_later_calls(self) -> None:
         """Try some of the calls anew that have to be."""
         for call in self.later.take():
             if self.is_valid(call):
@@ -310,7 +310,7 @@ class SupervisedTree:
             self._fail(call, error)
         else:
             if reply.fd >= 0:
-                self.later.opened(reply.fd)
+                self.later.note_opened(reply.fd)
             self._reply(call, reply)
 
     def _begin_slow(self, call: PendingCall, handler: Handler) -> None:
@@ -361,7 +361,7 @@ class SupervisedTree:
     def _fail(self, call: PendingCall, error: Exception) -> None:
         if isinstance(error, HoldfastError):
             _log.warning("%s by thread %d failed: %s", call.name, call.tid, error)
-            self.listener.answer(call.id, 0, lacks_room(error) or errno.EIO)
+            self.listener.answer(call.id, 0, out_of_space_errno(error) or errno.EIO)
         else:
             import traceback
 

@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import HeldError, HoldfastError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -22,7 +22,7 @@ from holdfast.undo.tree.rooted_directories import Directories
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.supervisor.keeper.keeper_context import ServedWorkspace
+    from holdfast.supervisor.keeper._keeper_context import ServedWorkspace
     from holdfast.undo.journal.records import StepId
 
 _log = Log(__name__)
@@ -53,7 +53,7 @@ def record_inherited(pid: int, workspace: ServedWorkspace, step: Callable[[], St
                 if found.st_size > MOST_BYTES:
                     _log.warning("what is written to %s is not recorded: it is too large to be copied", display(inner))
                     continue
-                workspace.interceptor.opening(step(), place, fd)
+                workspace.interceptor.before_open(step(), place, fd)
                 recorded.add(found.st_ino)
             except (OSError, HoldfastError, HeldError) as error:
                 _log.warning("what the run has open from the start is not recorded: %s", error)
@@ -81,7 +81,7 @@ def _written(pid: int) -> Iterator[int]:
             fd = os.open(f"/proc/{pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
         except (OSError, StopIteration, ValueError):
             continue
-        about = os.stat(through(fd))
+        about = os.stat(proc_path(fd))
         if stat.S_ISREG(about.st_mode) and (about.st_dev, about.st_ino) not in spared:
             spared.add((about.st_dev, about.st_ino))
             yield fd

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.process_tree.members import StepGroup, ticks_now
-from holdfast.undo.service import Settled
+from holdfast.undo.service import StepOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,14 +48,14 @@ class StepLifecycle:
         self._expected: set[StepId] = set()
         """Those that last until they are settled."""
         self._groups: dict[StepId, StepGroup] = {}
-        """The group of each step, until `lives` is asked."""
+        """The group of each step, until `is_alive` is asked."""
 
-    def of(self, group: StepGroup) -> StepId:
+    def step_of(self, group: StepGroup) -> StepId:
         """The step that the group's changes belong to now. Opens one if there is none.
 
         Raises `PermissionError` if it may change nothing any more, `StorageError`.
         """
-        explicit = self._service.explicit(group.run.id)
+        explicit = self._service.explicit_step(group.run.id)
         if group.explicit and group.explicit != explicit:
             if self._recorder.is_denied(group.explicit):
                 self._bar(group)
@@ -66,7 +66,7 @@ class StepLifecycle:
             group.explicit = explicit
             return explicit
         if group.ambient:
-            return self._service.ambient()
+            return self._service.ambient_step()
         if not group.step:
             group.step = self._service.open(
                 "command", run=group.run.id, command=group.command, directory=group.directory
@@ -87,7 +87,7 @@ class StepLifecycle:
         run.awaited, run.awaited_since = group, ticks_now()
         return group.step
 
-    def settle(self, step: StepId, exit_code: int | None) -> Callable[[], Settled]:
+    def settle(self, step: StepId, exit_code: int | None) -> Callable[[], StepOutcome]:
         """Close a step that was expected; returns what is left to do, for another thread.
 
         Raises `NotFoundError` if it is not open.
@@ -102,22 +102,22 @@ class StepLifecycle:
         denied = self._recorder.is_denied(step) or self._recorder.is_held(step)
         finish = self._closing(group)
 
-        def settle() -> Settled:
+        def settle() -> StepOutcome:
             info = finish() if finish is not None else None
             if info is None:  # it was taken back already, or is nothing
                 info = next((info for info in self._service.steps() if info.id == step), None)
-            return Settled(info=info, denied=denied)
+            return StepOutcome(info=info, denied=denied)
 
         return settle
 
-    def lives(self, step: StepId) -> Callable[[], bool]:
+    def is_alive(self, step: StepId) -> Callable[[], bool]:
         """Whether any process of a step that ends now is still there, whenever it is asked; asked for once."""
         group = self._groups.pop(step, None)
         return lambda: group is not None and group.live > 0
 
     def is_of(self, group: StepGroup, step: StepId) -> bool:
         """Whether what the group would change now belongs to the step."""
-        if step == self._service.explicit(group.run.id):
+        if step == self._service.explicit_step(group.run.id):
             return True
         return step < 0 if group.ambient else step == group.step
 
@@ -146,11 +146,11 @@ class StepLifecycle:
         rolled back.
         """
         self._close_each(self._service.explicit_steps(None))
-        self._finish(0, self._service.closing_ambient)
+        self._finish(0, self._service.begin_close_ambient)
 
     def _close_each(self, steps: Sequence[StepId]) -> None:
         for step in steps:
-            self._finish(step, partial(self._service.closing, step))
+            self._finish(step, partial(self._service.begin_close, step))
 
     def _close(self, group: StepGroup) -> None:
         self._finish(group.step, lambda: self._closing(group))
@@ -170,7 +170,7 @@ class StepLifecycle:
         del self._open[step]
         self._expected.discard(step)
         self._denied.pop(step, None)
-        return self._service.closing(step, group.exit_code)
+        return self._service.begin_close(step, group.exit_code)
 
     @staticmethod
     def _bar(group: StepGroup) -> None:

@@ -19,7 +19,7 @@ from holdfast.supervisor.keeper._call_dispatcher import SupervisedTree, TreeDesc
 from holdfast.supervisor.keeper._inherited_fds import record_inherited
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.process_tree.descendants import descendants, signal_all
-from holdfast.supervisor.process_tree.members import Processes, Run, command_of, descends, parent_of, thread_group
+from holdfast.supervisor.process_tree.members import Processes, Run, command_of, descends_from, parent_of, thread_group
 from holdfast.supervisor.process_tree.writable_inodes import inodes_held_for_writing
 from holdfast.supervisor.resolution.directory_cache import DIRECTORIES
 from holdfast.supervisor.resolution.procfs import is_below
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.supervisor.control.frames import JoinRequest
-    from holdfast.supervisor.control.socket_server import Client
-    from holdfast.supervisor.keeper.keeper_context import KeeperContext
+    from holdfast.supervisor.control.socket_server import KeeperClient
+    from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.keeper.mounted_trees import MountedTree, MountedTrees
     from holdfast.supervisor.syscalls.caller_access import Freezer
     from holdfast.undo.journal.records import StepId
@@ -60,7 +60,7 @@ class SupervisedTrees:
         self.calls_ready = select.poll()
         """Every listener is registered here, for its end alone, and the keeper's selector."""
         self.calls_ready.register(keeper.selector.fileno(), select.POLLIN)
-        self._runs: dict[Client, Run] = {}
+        self._runs: dict[KeeperClient, Run] = {}
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
         self._spared: dict[str, frozenset[int]] = {}
         """By run, the processes that were there when one of them opened its explicit step: they go on while that is
@@ -87,7 +87,7 @@ class SupervisedTrees:
         """All that are served. From any thread."""
         return (*list(self.trees.values()), *self._mounted)
 
-    def join(self, client: Client, request: JoinRequest) -> None:
+    def join(self, client: KeeperClient, request: JoinRequest) -> None:
         """Serve the tree whose descriptors came with the request; see `RemoteUndoService.join`."""
         agent = request.agent
         if len(client.fds) != _JOINS_WITH + request.read_only or client in self._runs:
@@ -109,10 +109,10 @@ class SupervisedTrees:
             self._serve_calls(client, run)
         self._runs[client] = run
         self._guard()
-        run.handed_in = record_inherited(agent, self._keeper.workspace, lambda: self._steps.of(run.agents))
+        run.handed_in = record_inherited(agent, self._keeper.workspace, lambda: self._steps.step_of(run.agents))
         _log.info("run joined", run=run.id, agent=agent)
 
-    def _serve_calls(self, client: Client, run: Run) -> None:
+    def _serve_calls(self, client: KeeperClient, run: Run) -> None:
         waiting, parent, *kept = client.fds
         listener = Listener(waiting)
         client.fds.clear()
@@ -143,13 +143,13 @@ class SupervisedTrees:
         """The run of this id, if it has joined and not left."""
         return next((run for run in self._runs.values() if run.id == id_), None)
 
-    def guard(self, client: Client, id_: str, thresholds: Thresholds) -> None:
+    def guard(self, client: KeeperClient, id_: str, thresholds: Thresholds) -> None:
         """See `RemoteUndoService.guard`."""
         joined = next((joined for joined, run in self._runs.items() if run.id == id_), None)
         if joined is None:
             raise NotFoundError(f"no run {id_} is served here")
         if not _is_above(client.peer.pid, joined.peer.pid):
-            raise RefusedError(f"the run {id_} was started by somebody else, who alone changes its safeguards")
+            raise RefusedError(f"the run {id_} was started by another process, which alone changes its safeguards")
         self._runs[joined].thresholds = thresholds
         self._guard()
 
@@ -171,7 +171,7 @@ class SupervisedTrees:
         """A process of the run is about to open an explicit step."""
         tree = next((tree for tree in self._members if tree.run.id == id_), None)
         if tree is not None and not self._service.explicit_steps(id_):
-            self._spared[id_] = frozenset(self._processes.living(tree.run))
+            self._spared[id_] = frozenset(self._processes.living_processes(tree.run))
 
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `RemoteUndoService.expect`."""
@@ -180,7 +180,7 @@ class SupervisedTrees:
             raise NotFoundError(f"no run {id_} is served here")
         return self._steps.expect(run, tuple(command))
 
-    def leave(self, client: Client) -> str:
+    def leave(self, client: KeeperClient) -> str:
         """The run's agent has ended; what is left of its tree is served until it ends too. Returns the run's id."""
         run = self._runs.pop(client, None)
         if run is None:
@@ -192,7 +192,7 @@ class SupervisedTrees:
         self._guard()
         return run.id
 
-    def connection_lost(self, client: Client) -> None:
+    def connection_lost(self, client: KeeperClient) -> None:
         """The connection has ended. If a run came by it and has not left, its tree is to end; a mount ends in any
         case: the process that looks after its users holds the connection as long as there are any.
         """
@@ -201,7 +201,7 @@ class SupervisedTrees:
             self._kill(run)  # its launcher or its parent was killed
             for tree in [tree for tree in self.trees.values() if tree.run is run]:
                 self.tree_ended(tree)
-        if (mounted := self._mounted.of(client)) is not None:
+        if (mounted := self._mounted.tree_of(client)) is not None:
             self._unmounted(mounted)
         if run is not None:
             self._steps.close_run(run)
@@ -283,7 +283,7 @@ class SupervisedTrees:
 
     def _kill(self, run: Run) -> None:
         """Kill the processes of a run, and wait until they are gone; not for ever: one may hang in the kernel."""
-        signal_all(lambda: self._processes.living(run), (signal.SIGKILL,))
+        signal_all(lambda: self._processes.living_processes(run), (signal.SIGKILL,))
         pidfds = self._processes.pidfds(run)
         for pidfd in pidfds:
             with suppress(ProcessLookupError):
@@ -300,7 +300,7 @@ class SupervisedTrees:
     def ended(self, fd: int) -> None:
         """A process has ended, or a mount is gone."""
         if self._mounted.watches(fd):
-            self._unmounted(self._mounted.over(fd))
+            self._unmounted(self._mounted.ended_tree(fd))
         else:
             self._process_ended(fd)
 
@@ -327,13 +327,15 @@ class SupervisedTrees:
     def _is_inside(self, pid: int, trees: Iterable[Member]) -> bool | None:
         """None if it cannot be told."""
         anchors = frozenset[int]().union(*(tree.anchors for tree in trees))
-        return descends(pid, lambda each: each in anchors or self._processes.is_known(each))
+        return descends_from(pid, lambda each: each in anchors or self._processes.is_known(each))
 
     def held_for_writing(self, thorough: bool) -> frozenset[int] | None:
         """See `UndoLog.writers`."""
         mounted = tuple(tree.run for tree in self._mounted)
         # (What those have open in a mount is known without looking, which the mount itself would have to answer.)
-        found = inodes_held_for_writing(lambda: self._processes.tgids_but(mounted), None if thorough else _OPEN_FILES)
+        found = inodes_held_for_writing(
+            lambda: self._processes.tgids_except(mounted), None if thorough else _OPEN_FILES
+        )
         if found is None:
             return None
         # (But what they had open before leads past it.)
@@ -358,14 +360,14 @@ class SupervisedTrees:
                     freezer.release()
 
     @property
-    def tries_again(self) -> bool:
+    def has_retries(self) -> bool:
         """Whether `try_again` has anything to do."""
         return any(tree.later for tree in self.trees.values())
 
     def try_again(self) -> None:
         """Try calls anew that wait for what no event says."""
         for tree in self.trees.values():
-            tree.try_again()
+            tree.retry_later_calls()
 
     def tick(self) -> None:
         """Do what is due a few times a second."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.files.git.configuration import User
+from holdfast.files.git.configuration import GitUser
 from holdfast.files.git.object_lookup import GitObjects
 from holdfast.files.ignore.excluded_paths import ExcludedDirectories
 from holdfast.files.ignore.rules import IgnoreSources
@@ -32,11 +32,11 @@ from holdfast.model.log import Log
 from holdfast.supervisor.control.frames import GONE, SUPERVISED, JoinRequest, encode_error, encode_result
 from holdfast.supervisor.control.socket_server import LATER, SocketServer
 from holdfast.supervisor.keeper._background_thread import BackgroundThread
-from holdfast.supervisor.keeper._call_dispatcher import DispatchLock, raise_priority, receive
+from holdfast.supervisor.keeper._call_dispatcher import DispatchLock, raise_priority, receive_calls
+from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.keeper._step_lifecycle import StepLifecycle
 from holdfast.supervisor.keeper._supervised_trees import SupervisedTrees
-from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
-from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.supervisor.keeper.mounted_trees import MountedTrees
 from holdfast.supervisor.keeper.stderr_log import log_to_stderr
 from holdfast.supervisor.outsiders.outside_watcher import OutsideWatcher
@@ -46,7 +46,7 @@ from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import BEAT_SECONDS, recover
 from holdfast.undo.reports.step_views import undo_report
-from holdfast.undo.reports.unreported_rollbacks import note
+from holdfast.undo.reports.unreported_rollbacks import note_rollback
 from holdfast.undo.safeguards.losses import Losses
 from holdfast.undo.safeguards.tickets import Safeguards
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from holdfast.supervisor.control.socket_server import Client
+    from holdfast.supervisor.control.socket_server import KeeperClient
     from holdfast.supervisor.keeper._supervised_trees import Member
     from holdfast.undo.safeguards.losses import Rules
     from holdfast.undo.safeguards.open_step import OpenStep
@@ -70,7 +70,7 @@ _SWITCH_SECONDS = 0.0005
 """How long the second thread may keep the first one waiting, at most."""
 
 
-def _locked_in_time(open_log: Callable[[], UndoLog]) -> UndoLog:
+def _open_log_in_time(open_log: Callable[[], UndoLog]) -> UndoLog:
     """Open the log once no command has it any more: those that only look at it, again and again, have it for a moment
     each, and to start anew for each try would be to lose against them. Raises `LockedError` if it is kept for longer.
     """
@@ -87,7 +87,7 @@ def _locked_in_time(open_log: Callable[[], UndoLog]) -> UndoLog:
 class Keeper:
     """See the module."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: KeeperSettings) -> None:
         """Open the log, finish what a killed keeper left, and open the socket.
 
         Raises `LockedError` if there is another keeper, and what `UndoLog` raises.
@@ -98,12 +98,12 @@ class Keeper:
             clock, losses=Losses(lambda: _rules(settings), GitObjects(os.path.realpath(settings.root)).hold)
         )
         least = Heartbeat(*settings.least)
-        self._undo_log = _locked_in_time(
+        self._undo_log = _open_log_in_time(
             lambda: UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)
         )
         recovered = recover(self._undo_log).rolled_back
         if recovered is not None and recovered.steps:
-            note(settings.log, undo_report(self._undo_log.quarantine, [recovered]))
+            note_rollback(settings.log, undo_report(self._undo_log.quarantine, [recovered]))
         self._service = LocalUndoService(self._undo_log, safeguards, intercepts=True, own=settings.forbidden)
         self._worker = BackgroundThread()
         self._epoll = select.epoll()
@@ -114,8 +114,10 @@ class Keeper:
         workspace = ServedWorkspace(root_fd, forbidden, recorder, self._undo_log.preimages)
         parts = KeeperContext(workspace, self._service, self._steps, self._worker, self._epoll, self._lapse)
         self._mounted = MountedTrees(settings.server, parts)
-        self._turns = DispatchLock(lambda: self._service.is_quiet, self._epoll)
-        self._runs = SupervisedTrees(parts, self._mounted, lambda tree: receive(tree, self._turns, self.stop))
+        self._dispatch_lock = DispatchLock(lambda: self._service.is_quiet, self._epoll)
+        self._runs = SupervisedTrees(
+            parts, self._mounted, lambda tree: receive_calls(tree, self._dispatch_lock, self.stop)
+        )
         self._undo_log.writers = self._runs.held_for_writing
         self._outsiders = OutsideWatcher(
             self._service,
@@ -126,10 +128,10 @@ class Keeper:
             blocks=settings.outside_blocks,
             backend=settings.watch,
         )
-        self._undo_log.notice = self._outsiders.settle
-        recorder.on_meet = self._outsiders.hear
-        self._pauses: dict[Client, ExitStack] = {}
-        self._visitors: set[Client] = set()
+        self._undo_log.flush_foreign_edits = self._outsiders.settle
+        recorder.on_contact = self._outsiders.settle_before
+        self._pauses: dict[KeeperClient, ExitStack] = {}
+        self._visitors: set[KeeperClient] = set()
         """Clients that the keeper must not end before they have hung up."""
         self._asked = 0
         """Requests that are not answered yet."""
@@ -139,7 +141,7 @@ class Keeper:
         """The second thread is about to do what is due."""
         self._over = False
         self._begun = False
-        self._control = SocketServer(settings.log, self._epoll, self._perform, self._left, self._runs.holds)
+        self._control = SocketServer(settings.log, self._epoll, self._perform, self._end_client, self._runs.holds)
 
     # The serving thread -----------------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class Keeper:
         others = self._epoll.fileno()
         runs = self._runs
         calls_ready, trees = runs.calls_ready, runs.trees
-        service, turns = self._service, self._turns
+        service, dispatch_lock = self._service, self._dispatch_lock
         others_ready = select.poll()  # (select() knows no descriptor above 1,023)
         others_ready.register(others, select.POLLIN)
         due = again = 0.0
@@ -160,9 +162,9 @@ class Keeper:
                 others_ready.poll(BEAT_SECONDS * 1000)
                 ready = [others]
             else:
-                seconds = _AGAIN_SECONDS if runs.tries_again else BEAT_SECONDS
-                ready = [fd for fd, _ in calls_ready.poll(0 if turns.has_calls else seconds * 1000)]
-            with turns:
+                seconds = _AGAIN_SECONDS if runs.has_retries else BEAT_SECONDS
+                ready = [fd for fd, _ in calls_ready.poll(0 if dispatch_lock.has_calls else seconds * 1000)]
+            with dispatch_lock:
                 for fd in ready:
                     # (The selector comes first: who has ended is forgotten before its number comes again.)
                     if fd == others:
@@ -177,7 +179,7 @@ class Keeper:
                 if now >= due:
                     due = now + BEAT_SECONDS
                     self._tick(now)
-        with turns:
+        with dispatch_lock:
             self._runs.end()
         self._worker.end()
         self._outsiders.end()
@@ -258,7 +260,7 @@ class Keeper:
 
     # What is asked for ------------------------------------------------------------------------------------------
 
-    def _perform(self, client: Client, method: str, arguments: tuple[Any, ...]) -> object:
+    def _perform(self, client: KeeperClient, method: str, arguments: tuple[Any, ...]) -> object:
         match method:
             case "join":
                 self._runs.join(client, JoinRequest(*arguments))
@@ -266,7 +268,7 @@ class Keeper:
                 return None
             case "leave":
                 run = self._runs.leave(client)
-                return self._ask(client, lambda: self._service.parting(run))
+                return self._ask(client, lambda: self._service.run_ending(run))
             case "visit":
                 if self._over:
                     raise HoldfastError("the keeper is ending", code=GONE)
@@ -287,15 +289,15 @@ class Keeper:
                 ticket, allow = arguments
                 return self._change(client, lambda: self._service.answer(ticket, allow=allow), self._runs.retry)
             case "begin":
-                run = self._asking(client)
+                run = self._run_of_client(client)
                 if run:
                     self._runs.prepare_explicit_step(run)
                 return self._ask(client, lambda: self._service.begin(*arguments, run=run or ""))
             case "commit":
-                run = self._asking(client)
+                run = self._run_of_client(client)
                 return self._ask(client, lambda: self._service.commit(*arguments, run=run))
             case "rollback":
-                run = self._asking(client)
+                run = self._run_of_client(client)
                 return self._change(client, lambda: self._service.rollback(*arguments, run=run))
             case "write":
                 return self._write(client, *arguments)
@@ -313,11 +315,11 @@ class Keeper:
                 step, code = arguments
                 return self._ask(client, self._steps.settle(step, code))
             case "steps" | "barriers" | "going_on":
-                return self._ask(client, lambda: self._listed(method))
+                return self._ask(client, lambda: self._list(method))
             case _:
                 return self._ask(client, lambda: getattr(self._service, method)(*arguments))
 
-    def _asking(self, client: Client) -> str | None:
+    def _run_of_client(self, client: KeeperClient) -> str | None:
         """The run that asks; None if a process outside does. Raises `RefusedError` if it is neither."""
         if client.is_outside:
             return None
@@ -326,7 +328,7 @@ class Keeper:
             raise RefusedError("who asks is not outside, and of no run that is served here", code=SUPERVISED)
         return run
 
-    def _write(self, client: Client, path: bytes, expected: bytes | None, run: str) -> object:
+    def _write(self, client: KeeperClient, path: bytes, expected: bytes | None, run: str) -> object:
         if not client.fds:
             raise FormatError("write: the content comes as a descriptor")
         content = client.fds.pop(0)
@@ -352,7 +354,7 @@ class Keeper:
 
         return self._ask(client, write, self._runs.retry)
 
-    def _listed(self, method: str) -> object:
+    def _list(self, method: str) -> object:
         self._outsiders.settle()
         return getattr(self._service, method)()
 
@@ -360,7 +362,9 @@ class Keeper:
         self._outsiders.settle()  # (as before every change of the tree)
         self._service.foresee(steps, forward=forward)
 
-    def _change(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
+    def _change(
+        self, client: KeeperClient, work: Callable[[], object], then: Callable[[], None] = lambda: None
+    ) -> object:
         """`_ask` for what changes the tree."""
 
         def change() -> object:
@@ -371,7 +375,7 @@ class Keeper:
 
         return self._ask(client, change, then)
 
-    def _ask(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
+    def _ask(self, client: KeeperClient, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
         """Have ``work`` done on the second thread, and its result sent; ``then`` is called on this one."""
 
         def job() -> None:
@@ -415,20 +419,20 @@ class Keeper:
         if step.reverses:
             return lambda: False
         if step.begin.kind == "command":
-            return self._steps.lives(step.id)
+            return self._steps.is_alive(step.id)
         return lambda: bool(self._runs)
 
-    def _left(self, client: Client) -> None:
+    def _end_client(self, client: KeeperClient) -> None:
         self._release(client)
         self._visitors.discard(client)
         self._runs.connection_lost(client)
         self._end_if_alone()
 
-    def _release(self, client: Client) -> None:
+    def _release(self, client: KeeperClient) -> None:
         if (pause := self._pauses.pop(client, None)) is not None:
             self._worker.do(lambda: self._resume(pause))
 
-    def _enter(self, client: Client) -> None:
+    def _enter(self, client: KeeperClient) -> None:
         pause = self._pauses.setdefault(client, ExitStack())
         self._outsiders.settle()  # what happened before is not the client's
         pause.enter_context(self._service.quiet())
@@ -439,12 +443,12 @@ class Keeper:
         self._mounted.forget()
 
 
-def _rules(settings: Settings) -> Rules:
+def _rules(settings: KeeperSettings) -> Rules:
     """What says of a path whether checkpoints leave it out, by the rules that are there now. Those of the root, and
     from outside, are read at once.
     """
     root = os.path.realpath(settings.root)
-    sources = IgnoreSources(root, user=User(*settings.user), exclude=settings.exclude)
+    sources = IgnoreSources(root, user=GitUser(*settings.user), exclude=settings.exclude)
     excluded = ExcludedDirectories(root, sources, (settings.log, *settings.forbidden))
     excluded.leaves_out(b".")
     return excluded.leaves_out
@@ -455,7 +459,7 @@ def _directory(path: bytes) -> int:
 
 
 def main(fd: int) -> int:
-    """Be a keeper: read `Settings` from the socket ``fd``, answer there when ready, and serve."""
+    """Be a keeper: read `KeeperSettings` from the socket ``fd``, answer there when ready, and serve."""
     import resource
     import socket
 
@@ -463,7 +467,7 @@ def main(fd: int) -> int:
 
     starter = socket.socket(fileno=fd)
     (length,) = LENGTH.unpack(starter.recv(LENGTH.size, socket.MSG_WAITALL))
-    settings = msgspec.msgpack.decode(starter.recv(length, socket.MSG_WAITALL), type=Settings)
+    settings = msgspec.msgpack.decode(starter.recv(length, socket.MSG_WAITALL), type=KeeperSettings)
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)  # (they are a terminal's)
     raise_priority()

@@ -8,10 +8,10 @@ import msgspec
 
 from holdfast.model.log import Level
 from holdfast.undo.journal.heartbeat import NONE
-from holdfast.undo.service import Limits
+from holdfast.undo.service import LogLimits
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a keeper has to know."""
 
     root: bytes
@@ -19,7 +19,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The directory of the undo log, absolute."""
     forbidden: tuple[bytes, ...] = ()
     """Directories beside it that nothing inside may change anything beneath."""
-    limits: Limits = Limits()
+    limits: LogLimits = LogLimits()
     least: tuple[int, int, int, int] = NONE
     """The numbers of the log that the history knows, as a `Heartbeat`; see `UndoLog`."""
     outside_blocks: bool = True
@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     watch: Literal["auto", "fanotify", "inotify"] = "auto"
     """How the changes of others are seen: by fanotify or inotify."""
     server: str = ""
-    """The module whose `serve` (`holdfast.supervisor.keeper.mounted_trees.Mounting`) serves the mounts of runs that
+    """The module whose `serve` (`holdfast.supervisor.keeper.mounted_trees.MountFactory`) serves the mounts of runs that
     have one; empty: there are none.
     """
     log_level: Level = "warn"

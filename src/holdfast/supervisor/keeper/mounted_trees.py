@@ -1,7 +1,7 @@
 """Trees that are served by a mount instead of a filter: what their processes change comes as requests of the kernel's.
 
-Another module (`Settings.server` names it) serves a mount, on threads of its own, by the device and a `MountHost`.
-Those threads ask here which step a process's change belongs to, and the thread that serves calls answers.
+Another module (`KeeperSettings.server` names it) serves a mount, on threads of its own, by the device and a
+`MountHost`. Those threads ask here which step a process's change belongs to, and the thread that serves calls answers.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.model.errors import HeldError, StorageError, UnsupportedError
 from holdfast.model.log import Log
-from holdfast.supervisor.process_tree.members import descends, thread_group
+from holdfast.supervisor.process_tree.members import descends_from, thread_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.supervisor.control.socket_server import Client
-    from holdfast.supervisor.keeper.keeper_context import KeeperContext
+    from holdfast.supervisor.control.socket_server import KeeperClient
+    from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.process_tree.members import Processes, Run, StepGroup
     from holdfast.undo.journal.records import StepId
 
@@ -32,7 +32,7 @@ itself wait for what that thread has to read (the memory of a process can be a f
 """
 
 
-class Mount(Protocol):
+class ServedMount(Protocol):
     """A mounted tree that is served."""
 
     @property
@@ -59,10 +59,10 @@ class Mount(Protocol):
         ...
 
 
-class Mounting(Protocol):
+class MountFactory(Protocol):
     """Begins to serve."""
 
-    def __call__(self, device: int, host: MountHost) -> Mount:
+    def __call__(self, device: int, host: MountHost) -> ServedMount:
         """Serve the mounted ``device``, and take it over. Raises `HoldfastError` or `OSError`, and does not take it."""
         ...
 
@@ -121,19 +121,19 @@ class MountHost:
 
     def _is_plain(self, group: StepGroup) -> bool:
         """Whether its step is its own, as nearly always."""
-        explicit = self._keeper.service.explicit(self._run.id)
+        explicit = self._keeper.service.explicit_step(self._run.id)
         return not (group.ambient or group.explicit or group.barred or explicit is not None)
 
     def _find(self, tid: int) -> StepId:
         # (What has ended before this was asked for has done what it did, and what it left is looked at first.)
         self._close_ended(self._run)
         group = self._group(tid)
-        step = self._keeper.steps.of(group)
+        step = self._keeper.steps.step_of(group)
         self._groups[tid] = group
         return step
 
     def _group(self, tid: int) -> StepGroup:
-        if not self._processes.knows(tid) and not descends(thread_group(tid), self._anchors.__contains__):
+        if not self._processes.knows(tid) and not descends_from(thread_group(tid), self._anchors.__contains__):
             # A process from outside has come by way of ``/proc``, a namespace or a descriptor. It is none of the
             # run's, and does not end with it.
             return self._run.ambient
@@ -181,7 +181,9 @@ class _StepQuestion:
 class MountedTree:
     """One tree that is served by a mount."""
 
-    def __init__(self, run: Run, client: Client, host: MountHost, mount: Mount, anchors: frozenset[int]) -> None:
+    def __init__(
+        self, run: Run, client: KeeperClient, host: MountHost, mount: ServedMount, anchors: frozenset[int]
+    ) -> None:
         self.run = run
         self.client = client
         """The connection that the mount lasts as long as."""
@@ -195,7 +197,7 @@ class MountedTrees:
     """All of them. For the serving thread, unless a method says otherwise."""
 
     def __init__(self, server: str, keeper: KeeperContext) -> None:
-        """``server`` is `Settings.server`."""
+        """``server`` is `KeeperSettings.server`."""
         self._server = server
         self._keeper = keeper
         self._trees: dict[int, MountedTree] = {}
@@ -210,7 +212,7 @@ class MountedTrees:
         return bool(self._trees)
 
     def serve(
-        self, run: Run, client: Client, device: int, processes: Processes, close_ended: Callable[[Run], None]
+        self, run: Run, client: KeeperClient, device: int, processes: Processes, close_ended: Callable[[Run], None]
     ) -> None:
         """Serve a run's mount, whose ``device`` is taken over in any case; see `MountHost`. Raises `HoldfastError`."""
         anchors = frozenset((run.agent, client.peer.pid))
@@ -220,7 +222,7 @@ class MountedTrees:
                 raise UnsupportedError(
                     "the keeper that this workspace has serves no mounts", hint="try again when what it runs has ended"
                 )
-            mounting: Mounting = importlib.import_module(self._server).serve
+            mounting: MountFactory = importlib.import_module(self._server).serve
             mount = mounting(device, host)
         except OSError as error:
             os.close(device)
@@ -235,11 +237,11 @@ class MountedTrees:
         """Whether a descriptor that the selector named says that a mount is over."""
         return fd in self._trees
 
-    def over(self, fd: int) -> MountedTree:
+    def ended_tree(self, fd: int) -> MountedTree:
         """The one that is."""
         return self._trees[fd]
 
-    def of(self, client: Client) -> MountedTree | None:
+    def tree_of(self, client: KeeperClient) -> MountedTree | None:
         """The one that came by this connection."""
         return next((tree for tree in self if tree.client is client), None)
 
@@ -252,7 +254,7 @@ class MountedTrees:
             self._keeper.worker.do(tree.mount.close)
 
     def settle(self, run: Run) -> None:
-        """See `Mount.settle`, of a run's mount, if it has one."""
+        """See `ServedMount.settle`, of a run's mount, if it has one."""
         for tree in self:
             if tree.run is run:
                 tree.mount.settle()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.model.log import arrange
+from holdfast.model.log import set_sender
 
 if TYPE_CHECKING:
     import logging
@@ -32,9 +32,9 @@ def log_to_stderr(directory: bytes, level: Level) -> None:
     """
 
     def begin() -> None:
-        from holdfast.model.log_format import Lines, send
+        from holdfast.model.log_format import LineHandler, send
 
-        class Notes(Lines):
+        class Notes(LineHandler):
             def emit(self, record: logging.LogRecord) -> None:
                 super().emit(record)
                 if os.fstat(_STDERR).st_size >= _MOST_BYTES:
@@ -42,7 +42,7 @@ def log_to_stderr(directory: bytes, level: Level) -> None:
 
         send(level, Notes(as_json=True))
 
-    arrange(level, begin)
+    set_sender(level, begin)
 
 
 def _begin_anew(directory: bytes) -> None:

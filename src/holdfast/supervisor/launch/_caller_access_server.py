@@ -1,8 +1,8 @@
 """What the parent of a tree does for the keeper: it may look into the tree's processes where the keeper may not.
 
-`holdfast.supervisor.syscalls.caller_access` is the other side, and says what is asked. Whoever holds the other end of
-the socket is trusted: it never comes into the tree, and all that can be had here is what a process of this user could
-have anyway.
+`holdfast.supervisor.syscalls.caller_access` is the other side, and says what is asked. The process that holds the other
+end of the socket is trusted: it never comes into the tree, and all that can be had here is what a process of this user
+could have anyway.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.supervisor.syscalls.caller_access import (
     REQUEST,
     copy_descriptor,
 )
-from holdfast.supervisor.syscalls.caller_memory import look
+from holdfast.supervisor.syscalls.caller_memory import peek
 
 
 def begin_serving() -> socket.socket:
@@ -39,7 +39,7 @@ def _serve(keeper: socket.socket) -> None:
             number, what, pid, first, second = REQUEST.unpack(request)
             try:
                 if what == MEMORY:
-                    found, size = look(pid, first, second)
+                    found, size = peek(pid, first, second)
                     keeper.send(ANSWER.pack(number, 0) + found[:size])
                 elif what == DESCRIPTOR:
                     taken = copy_descriptor(pid, first)

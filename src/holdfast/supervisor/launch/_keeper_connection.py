@@ -13,10 +13,10 @@ from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.supervisor.control.frames import GONE, LENGTH, JoinRequest, decode_answer
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.keeper.stderr_log import open_log
-from holdfast.supervisor.launch._parent_messages import send
+from holdfast.supervisor.launch._parent_messages import send_message
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.keeper.keeper_settings import Settings
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.supervisor.launch._parent_messages import LaunchRequest
 
 _PATIENCE_SECONDS = 10.0
@@ -66,7 +66,7 @@ def join(
         time.sleep(_RETRY_SECONDS)
 
 
-def _start(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _start(settings: KeeperSettings) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a keeper; as long as the socket is open it waits for a run to join."""
     os.makedirs(settings.log, 0o700, exist_ok=True)
     ours, its = socket.socketpair()
@@ -84,7 +84,7 @@ def _start(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.socket]:
     finally:
         os.close(notes)
         its.close()
-    send(ours, settings)
+    send_message(ours, settings)
     try:
         head = ours.recv(LENGTH.size, socket.MSG_WAITALL)
     except ConnectionResetError:

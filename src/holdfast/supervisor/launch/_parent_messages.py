@@ -12,8 +12,8 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from holdfast.supervisor.control.frames import LENGTH
-from holdfast.supervisor.keeper.keeper_settings import Settings
-from holdfast.undo.service import OFF, Parting, Thresholds
+from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
+from holdfast.undo.service import OFF, RunEnding, Thresholds
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     one_step: bool
     fails_whole: bool = False
     """If the command fails, or is killed, all that it has started ends with it."""
-    settings: Settings
+    settings: KeeperSettings
     read_only: tuple[int, ...] = ()
     """Directories that the command may not change anything beneath, open; inherited."""
     closed: tuple[bytes, ...] = ()
@@ -71,7 +71,7 @@ class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
     """With ``ended``: as `os.wait` has it."""
     stays: bool = False
     """With ``ended``: something of the tree lives on, and this process with it."""
-    parting: Parting = Parting()
+    parting: RunEnding = RunEnding()
     """With ``ended``: what the keeper has said last."""
     message: str = ""
     """With ``failed``: what went wrong."""
@@ -79,13 +79,13 @@ class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None = None
 
 
-def send(to: socket.socket, value: object) -> None:
+def send_message(to: socket.socket, value: object) -> None:
     """Send one. Raises `OSError` if the other side is gone."""
     body = msgspec.msgpack.encode(value)
     to.sendall(LENGTH.pack(len(body)) + body)
 
 
-def receive(source: socket.socket, type_: type[T]) -> T | None:
+def receive_message(source: socket.socket, type_: type[T]) -> T | None:
     """Wait for one; None if the other side is gone."""
     try:
         head = source.recv(LENGTH.size, socket.MSG_WAITALL)

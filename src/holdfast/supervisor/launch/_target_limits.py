@@ -13,9 +13,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.supervisor.confinement.seccomp_notify import Listener
-from holdfast.supervisor.operations.process_limits import refusal
+from holdfast.supervisor.operations.process_limits import target_errno
 from holdfast.supervisor.operations.registers import integer
-from holdfast.supervisor.process_tree.members import descends
+from holdfast.supervisor.process_tree.members import descends_from
 from holdfast.supervisor.syscalls.table import TARGETS, WAITED_FOR, numbers
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _answer(listener: Listener, names: dict[int, str], spared: Callable[[], Coll
                 met.append(pid)
             return bool(met)
 
-        return tgid != own and bool(descends(tgid, is_known)) and met == [own]
+        return tgid != own and bool(descends_from(tgid, is_known)) and met == [own]
 
     while True:
         try:
@@ -51,7 +51,7 @@ def _answer(listener: Listener, names: dict[int, str], spared: Callable[[], Coll
         if found is not None:
             id_, tid, _, number, _, _, *args = found
             name = names[number]
-            if error := _waiting(tid, args) if name == WAITED_FOR[0] else refusal(name, tid, args, holds):
+            if error := _waiting(tid, args) if name == WAITED_FOR[0] else target_errno(name, tid, args, holds):
                 listener.answer(id_, 0, error)
             else:
                 listener.go_on(id_)

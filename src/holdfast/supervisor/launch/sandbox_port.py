@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-class Prepared(NamedTuple):
+class PreparedCommand(NamedTuple):
     """A program to execute, in a child of the caller's, in the caller's session and its terminal's foreground.
 
     It ends as the command does: with its exit code, or 128 and the number of the signal that ended it. It stops and
@@ -27,7 +27,7 @@ class Prepared(NamedTuple):
     """To be inherited under the same numbers, besides the standard ones; they stay the box's own."""
 
 
-class Box(Protocol):
+class Sandbox(Protocol):
     """A place for one command."""
 
     def prepare(
@@ -37,7 +37,7 @@ class Box(Protocol):
         directory: bytes,
         environment: Mapping[bytes, bytes],
         keep: Sequence[int] = (),
-    ) -> AbstractContextManager[Prepared]:
+    ) -> AbstractContextManager[PreparedCommand]:
         """What has to be executed so that ``command`` runs inside, in ``directory``, with what the box lets through of
         ``environment`` and, of all descriptors, the standard ones and ``keep`` alone.
 

@@ -24,16 +24,23 @@ import msgspec
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.confinement.filter_shim import arguments
-from holdfast.supervisor.launch._parent_messages import ANSWER, RELAYED, LaunchReport, LaunchRequest, receive, send
+from holdfast.supervisor.launch._parent_messages import (
+    ANSWER,
+    RELAYED,
+    LaunchReport,
+    LaunchRequest,
+    receive_message,
+    send_message,
+)
 from holdfast.supervisor.process_tree.descendants import become_subreaper, children, end_descendants
 from holdfast.undo.service import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
-    from holdfast.supervisor.keeper.keeper_settings import Settings
-    from holdfast.supervisor.launch.sandbox_port import Box
-    from holdfast.undo.service import Parting, Thresholds
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
+    from holdfast.supervisor.launch.sandbox_port import Sandbox
+    from holdfast.undo.service import RunEnding, Thresholds
 
 _CAP_SYS_PTRACE = 19
 _ADMINS_ONLY = 2
@@ -63,20 +70,20 @@ class SupervisedCommand(NamedTuple):
 
 def supervise(
     command: SupervisedCommand,
-    settings: Settings,
+    settings: KeeperSettings,
     *,
-    box: Box | None = None,
+    box: Sandbox | None = None,
     entry: Callable[[int], Sequence[bytes]] | None = None,
-    parted: Callable[[Parting], object] = lambda _parting: None,
+    parted: Callable[[RunEnding], object] = lambda _parting: None,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
     When it returns, all steps of the run are finished. What the command has left running goes on, supervised. Without a
     ``box`` the command runs as any child does. ``parted`` is called with what the keeper says of the run at its end.
 
-    With an ``entry``, the command sees the workspace by a mount alone, which `Settings.server` serves, and no filter
-    asks. ``entry`` gets a channel's descriptor, and returns what to execute: a program that makes the mount, sends its
-    device through the channel, and then enters as `filter_shim.enter` does. It goes with neither ``box`` nor
+    With an ``entry``, the command sees the workspace by a mount alone, which `KeeperSettings.server` serves, and no
+    filter asks. ``entry`` gets a channel's descriptor, and returns what to execute: a program that makes the mount,
+    sends its device through the channel, and then enters as `filter_shim.enter` does. It goes with neither ``box`` nor
     ``read_only``.
 
     Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if another process keeps the undo log,
@@ -122,13 +129,13 @@ def supervise(
                 channel_ends.close()  # (kept open here, the parent would see no end of a box that dies early)
                 with suppress(OSError):  # (it was killed already, which is seen below)
                     numbers = tuple(map(int, blocked))
-                    send(ours, msgspec.structs.replace(order, blocked=numbers, relays=relay is not None))
+                    send_message(ours, msgspec.structs.replace(order, blocked=numbers, relays=relay is not None))
                 return _follow(ours, parent, mine, relay, parted)
     finally:
         become_subreaper(wanted=was_subreaper)
 
 
-def _boxed(order: LaunchRequest, box: Box, context: ExitStack, channel: int, shim: int) -> LaunchRequest:
+def _boxed(order: LaunchRequest, box: Sandbox, context: ExitStack, channel: int, shim: int) -> LaunchRequest:
     command = arguments(shim, order.closed, order.command, guarded=order.thresholds.asks)
     prepared = context.enter_context(
         box.prepare(command, directory=order.directory, environment=order.environment, keep=[shim])
@@ -194,7 +201,7 @@ def _follow(
     parent: subprocess.Popen[bytes],
     mine: set[int],
     relay: _Relay | None,
-    parted: Callable[[Parting], object],
+    parted: Callable[[RunEnding], object],
 ) -> int:
     keeper = 0
     while (report := _next_report(parent_socket, relay)) is not None:
@@ -275,7 +282,7 @@ def _stop_with(command: int) -> None:
 def _next_report(parent_socket: socket.socket, relay: _Relay | None) -> LaunchReport | None:
     if relay is not None:
         relay.until_readable()
-    return receive(parent_socket, LaunchReport)
+    return receive_message(parent_socket, LaunchReport)
 
 
 class _Relay:
@@ -351,7 +358,7 @@ def main() -> int:
     """
     import argparse
 
-    from holdfast.supervisor.keeper.keeper_settings import Settings
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 
     parser = argparse.ArgumentParser(prog="holdfast.supervisor.launch.supervised_run")
     parser.add_argument("--log", required=True, type=os.fsencode)
@@ -361,7 +368,7 @@ def main() -> int:
     parser.add_argument("--watch", choices=("auto", "fanotify", "inotify"), default="auto")
     parser.add_argument("command", nargs="+", type=os.fsencode)
     given = parser.parse_args()
-    settings = Settings(root=os.path.realpath(given.root), log=os.path.realpath(given.log), watch=given.watch)
+    settings = KeeperSettings(root=os.path.realpath(given.root), log=os.path.realpath(given.log), watch=given.watch)
     read_only = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in given.read_only]
     try:
         command = SupervisedCommand(given.command, one_step=given.one_step, read_only=read_only)

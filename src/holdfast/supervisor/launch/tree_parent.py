@@ -27,7 +27,13 @@ from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.confinement.filter_shim import CANNOT_EXECUTE, GO, enter
 from holdfast.supervisor.launch._caller_access_server import begin_serving
 from holdfast.supervisor.launch._keeper_connection import join
-from holdfast.supervisor.launch._parent_messages import RELAYED, LaunchReport, LaunchRequest, receive, send
+from holdfast.supervisor.launch._parent_messages import (
+    RELAYED,
+    LaunchReport,
+    LaunchRequest,
+    receive_message,
+    send_message,
+)
 from holdfast.supervisor.process_tree.descendants import (
     GRACE_SECONDS,
     descendants,
@@ -68,7 +74,7 @@ class _Parent:
         ]
         self._early: list[int] = []
         """Signals that came before the command's process was there."""
-        self._noted: dict[int, _Noted] = {}
+        self._noted: dict[int, _NotedSignals] = {}
         """Signals of which it is not known yet which processes have got them."""
         self._asked: tuple[int, ...] = ()
         """Those of them that the launcher is asked about."""
@@ -107,7 +113,7 @@ class _Parent:
             # (The launcher, which would be told, was killed in the same moment.)
             stays = self._tell(LaunchReport(kind="ended", status=status, stays=stays, parting=parting)) and stays
         if stays:
-            self._stay(remote, awake)
+            self._look_after_rest(remote, awake)
         else:
             end_descendants(self._spared)
         signal.set_wakeup_fd(-1)  # (the socket is about to be closed, and the keeper may end in the same moment)
@@ -119,7 +125,7 @@ class _Parent:
     def _tell(self, report: LaunchReport) -> bool:
         """Tell the launcher; False if it is gone."""
         try:
-            send(self._launcher, report)
+            send_message(self._launcher, report)
         except OSError:
             return False
         return True
@@ -127,7 +133,7 @@ class _Parent:
     # The command ------------------------------------------------------------------------------------------------
 
     def _start(self, awake: socket.socket) -> tuple[int, int]:
-        """Start what becomes the command: it waits under the filter for `_go_on`. The listener, and its number."""
+        """Start what becomes the command: it waits under the filter for `GO`. The listener, and its number."""
         order = self._order
         if order.box:
             shim, self._channel = order.shim, socket.socket(fileno=order.channel)
@@ -273,7 +279,7 @@ class _Parent:
         """Signals have come, to this process or to the launcher, or (0) the launcher has said all that it got."""
         for number in numbers:
             if number in RELAYED and self._order.relays:
-                noted = self._noted.setdefault(number, _Noted())
+                noted = self._noted.setdefault(number, _NotedSignals())
                 noted.ours, noted.its = noted.ours or is_own, noted.its or not is_own
             elif not number:
                 asked, self._asked = self._asked, ()
@@ -328,7 +334,7 @@ class _Parent:
             except ProcessLookupError:
                 pass
 
-    def _stay(self, remote: RemoteUndoService, awake: socket.socket) -> None:
+    def _look_after_rest(self, remote: RemoteUndoService, awake: socket.socket) -> None:
         """Look after what lives on when the command has ended: out of the terminal's way, until it has ended too."""
         self._launcher.close()
         os.setsid()
@@ -347,7 +353,7 @@ class _Parent:
                 reap_orphans(set(self._spared))
 
 
-class _Noted:
+class _NotedSignals:
     """Who has got a signal, since a moment ago."""
 
     def __init__(self) -> None:
@@ -382,7 +388,7 @@ def main(arguments: Sequence[str]) -> int:
 
     launcher = socket.socket(fileno=int(arguments[0]))
     launcher.set_inheritable(False)
-    order = receive(launcher, LaunchRequest)
+    order = receive_message(launcher, LaunchRequest)
     if order is None:
         return 1
     for fd in order.read_only:
@@ -393,7 +399,7 @@ def main(arguments: Sequence[str]) -> int:
         parent.run()
     except HoldfastError as error:
         report = LaunchReport(kind="failed", message=error.message, code=error.code, hint=error.hint)
-        send(launcher, report)
+        send_message(launcher, report)
         end_descendants()
         return error.exit_code
     return 0

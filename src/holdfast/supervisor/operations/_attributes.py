@@ -9,10 +9,10 @@ import stat
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.unreadable_file import takes_long
 from holdfast.supervisor.operations._blocking_open import LEASED, reopen_in_time
-from holdfast.supervisor.operations.registers import check_flags, failure, integer, unsigned
+from holdfast.supervisor.operations.registers import check_flags, integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD, PathResolver, ResolvedObject
 from holdfast.supervisor.syscalls.caller_memory import read, read_path
 from holdfast.supervisor.syscalls.pending_call import Reply, SlowError
@@ -21,7 +21,7 @@ from holdfast.undo.safeguards.guard import Risk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 AT_SYMLINK_NOFOLLOW = 0x100
@@ -36,7 +36,7 @@ _TIMES = struct.Struct("=qqqq")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Target(NamedTuple):
+class ObjectArgument(NamedTuple):
     """What a call names."""
 
     dirfd: int
@@ -53,25 +53,25 @@ class Target(NamedTuple):
         if self.path or not self.empty:
             return resolver.object(self.dirfd, self.path, follow=self.follow)
         if self.dirfd == AT_FDCWD:
-            return resolver.reached(resolver.start(AT_FDCWD))
+            return resolver.check_reachable(resolver.start(AT_FDCWD))
         return resolver.descriptor(self.dirfd)
 
 
-def named(call: PendingCall, dirfd: int, address: int, flags: int = 0) -> Target:
+def object_argument(call: PendingCall, dirfd: int, address: int, flags: int = 0) -> ObjectArgument:
     """What a path names, by the flags of a call of the newer kind."""
     check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)
     path = read_path(call, address)
-    return Target(dirfd, path, follow=not flags & AT_SYMLINK_NOFOLLOW, empty=bool(flags & AT_EMPTY_PATH))
+    return ObjectArgument(dirfd, path, follow=not flags & AT_SYMLINK_NOFOLLOW, empty=bool(flags & AT_EMPTY_PATH))
 
 
-def change(call: PendingCall, world: Supervision, target: Target, perform: Callable[[int], None]) -> Reply:
+def change(call: PendingCall, context: HandlerContext, target: ObjectArgument, perform: Callable[[int], None]) -> Reply:
     """Let ``perform`` change the metadata of what the target names, which it is given as a descriptor."""
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         opened = target.find(resolver)
         resolver.check_writable(opened)
         if opened.path is not None:
-            world.interceptor.changing(world.step(call), opened.place, opened.fd)
-        with resolver.acting():
+            context.interceptor.before_metadata_change(context.step(call), opened.place, opened.fd)
+        with resolver.caller_credentials():
             resolver.check_waiting()
             perform(opened.fd)
         return Reply()
@@ -80,81 +80,81 @@ def change(call: PendingCall, world: Supervision, target: Target, perform: Calla
 def check(result: int) -> None:
     """Raise what a function of the C library has left in ``errno`` if it has failed."""
     if result < 0:
-        raise failure(ctypes.get_errno())
+        raise os_error(ctypes.get_errno())
 
 
 # Mode -------------------------------------------------------------------------------------------------------------
 
 
-def _chmod(call: PendingCall, world: Supervision, target: Target, mode: int) -> Reply:
+def _chmod(call: PendingCall, context: HandlerContext, target: ObjectArgument, mode: int) -> Reply:
     mode &= 0o7777
 
     def perform(fd: int) -> None:
         if _libc.syscall(_SYS_FCHMODAT2, fd, b"", ctypes.c_uint(mode), AT_EMPTY_PATH) < 0:
             number = ctypes.get_errno()
             if number != errno.ENOSYS:
-                raise failure(number)
-            os.chmod(through(fd), mode)
+                raise os_error(number)
+            os.chmod(proc_path(fd), mode)
 
-    return change(call, world, target, perform)
+    return change(call, context, target, perform)
 
 
-def chmod(call: PendingCall, world: Supervision) -> Reply:
+def chmod(call: PendingCall, context: HandlerContext) -> Reply:
     """``chmod``."""
-    return _chmod(call, world, named(call, AT_FDCWD, call.args[0]), unsigned(call.args[1]))
+    return _chmod(call, context, object_argument(call, AT_FDCWD, call.args[0]), unsigned(call.args[1]))
 
 
-def fchmod(call: PendingCall, world: Supervision) -> Reply:
+def fchmod(call: PendingCall, context: HandlerContext) -> Reply:
     """``fchmod``."""
-    return _chmod(call, world, Target(integer(call.args[0]), None), unsigned(call.args[1]))
+    return _chmod(call, context, ObjectArgument(integer(call.args[0]), None), unsigned(call.args[1]))
 
 
-def fchmodat(call: PendingCall, world: Supervision) -> Reply:
+def fchmodat(call: PendingCall, context: HandlerContext) -> Reply:
     """``fchmodat``, which has no flags."""
-    return _chmod(call, world, named(call, integer(call.args[0]), call.args[1]), unsigned(call.args[2]))
+    return _chmod(call, context, object_argument(call, integer(call.args[0]), call.args[1]), unsigned(call.args[2]))
 
 
-def fchmodat2(call: PendingCall, world: Supervision) -> Reply:
+def fchmodat2(call: PendingCall, context: HandlerContext) -> Reply:
     """``fchmodat2``."""
-    target = named(call, integer(call.args[0]), call.args[1], integer(call.args[3]))
-    return _chmod(call, world, target, unsigned(call.args[2]))
+    target = object_argument(call, integer(call.args[0]), call.args[1], integer(call.args[3]))
+    return _chmod(call, context, target, unsigned(call.args[2]))
 
 
 # Owner ------------------------------------------------------------------------------------------------------------
 
 
-def _chown(call: PendingCall, world: Supervision, target: Target, uid: int, gid: int) -> Reply:
+def _chown(call: PendingCall, context: HandlerContext, target: ObjectArgument, uid: int, gid: int) -> Reply:
     owner, group = ctypes.c_uint(uid), ctypes.c_uint(gid)
-    return change(call, world, target, lambda fd: check(_libc.fchownat(fd, b"", owner, group, AT_EMPTY_PATH)))
+    return change(call, context, target, lambda fd: check(_libc.fchownat(fd, b"", owner, group, AT_EMPTY_PATH)))
 
 
-def chown(call: PendingCall, world: Supervision) -> Reply:
+def chown(call: PendingCall, context: HandlerContext) -> Reply:
     """``chown``."""
-    return _chown(call, world, named(call, AT_FDCWD, call.args[0]), call.args[1], call.args[2])
+    return _chown(call, context, object_argument(call, AT_FDCWD, call.args[0]), call.args[1], call.args[2])
 
 
-def lchown(call: PendingCall, world: Supervision) -> Reply:
+def lchown(call: PendingCall, context: HandlerContext) -> Reply:
     """``lchown``."""
-    target = named(call, AT_FDCWD, call.args[0], AT_SYMLINK_NOFOLLOW)
-    return _chown(call, world, target, call.args[1], call.args[2])
+    target = object_argument(call, AT_FDCWD, call.args[0], AT_SYMLINK_NOFOLLOW)
+    return _chown(call, context, target, call.args[1], call.args[2])
 
 
-def fchown(call: PendingCall, world: Supervision) -> Reply:
+def fchown(call: PendingCall, context: HandlerContext) -> Reply:
     """``fchown``."""
-    return _chown(call, world, Target(integer(call.args[0]), None), call.args[1], call.args[2])
+    return _chown(call, context, ObjectArgument(integer(call.args[0]), None), call.args[1], call.args[2])
 
 
-def fchownat(call: PendingCall, world: Supervision) -> Reply:
+def fchownat(call: PendingCall, context: HandlerContext) -> Reply:
     """``fchownat``."""
-    target = named(call, integer(call.args[0]), call.args[1], integer(call.args[4]))
-    return _chown(call, world, target, call.args[2], call.args[3])
+    target = object_argument(call, integer(call.args[0]), call.args[1], integer(call.args[4]))
+    return _chown(call, context, target, call.args[2], call.args[3])
 
 
 # Times ------------------------------------------------------------------------------------------------------------
 
 
-def _utime(call: PendingCall, world: Supervision, target: Target, times: bytes | None) -> Reply:
-    return change(call, world, target, lambda fd: check(_libc.utimensat(fd, b"", times, AT_EMPTY_PATH)))
+def _utime(call: PendingCall, context: HandlerContext, target: ObjectArgument, times: bytes | None) -> Reply:
+    return change(call, context, target, lambda fd: check(_libc.utimensat(fd, b"", times, AT_EMPTY_PATH)))
 
 
 def _microseconds(call: PendingCall, address: int) -> bytes | None:
@@ -163,68 +163,68 @@ def _microseconds(call: PendingCall, address: int) -> bytes | None:
         return None
     accessed, a, modified, m = _TIMES.unpack(read(call, address, _TIMES.size))
     if not (0 <= a < 1_000_000 and 0 <= m < 1_000_000):
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     return _TIMES.pack(accessed, a * 1000, modified, m * 1000)
 
 
-def utime(call: PendingCall, world: Supervision) -> Reply:
+def utime(call: PendingCall, context: HandlerContext) -> Reply:
     """``utime``."""
     times = None
     if call.args[1]:
         accessed, modified = _SECONDS.unpack(read(call, call.args[1], _SECONDS.size))
         times = _TIMES.pack(accessed, 0, modified, 0)
-    return _utime(call, world, named(call, AT_FDCWD, call.args[0]), times)
+    return _utime(call, context, object_argument(call, AT_FDCWD, call.args[0]), times)
 
 
-def utimes(call: PendingCall, world: Supervision) -> Reply:
+def utimes(call: PendingCall, context: HandlerContext) -> Reply:
     """``utimes``."""
     times = _microseconds(call, call.args[1])
-    return _utime(call, world, named(call, AT_FDCWD, call.args[0]), times)
+    return _utime(call, context, object_argument(call, AT_FDCWD, call.args[0]), times)
 
 
-def futimesat(call: PendingCall, world: Supervision) -> Reply:
+def futimesat(call: PendingCall, context: HandlerContext) -> Reply:
     """``futimesat``."""
     times = _microseconds(call, call.args[2])
     dirfd = integer(call.args[0])
     if not call.args[1] and dirfd != AT_FDCWD:
-        return _utime(call, world, Target(dirfd, None), times)
-    return _utime(call, world, named(call, dirfd, call.args[1]), times)
+        return _utime(call, context, ObjectArgument(dirfd, None), times)
+    return _utime(call, context, object_argument(call, dirfd, call.args[1]), times)
 
 
-def utimensat(call: PendingCall, world: Supervision) -> Reply:
+def utimensat(call: PendingCall, context: HandlerContext) -> Reply:
     """``utimensat``, and with it ``futimens``."""
     dirfd, flags = integer(call.args[0]), integer(call.args[3])
     times = read(call, call.args[2], _TIMES.size) if call.args[2] else None
     if times is not None and _TIMES.unpack(times)[1::2] == (_UTIME_OMIT, _UTIME_OMIT):
         return Reply()  # whatever else is asked
     if call.args[1] or dirfd == AT_FDCWD:
-        return _utime(call, world, named(call, dirfd, call.args[1], flags), times)
+        return _utime(call, context, object_argument(call, dirfd, call.args[1], flags), times)
     check_flags(flags, 0)
-    return _utime(call, world, Target(dirfd, None), times)
+    return _utime(call, context, ObjectArgument(dirfd, None), times)
 
 
 # Size -------------------------------------------------------------------------------------------------------------
 
 
-def truncate(call: PendingCall, world: Supervision) -> Reply:
+def truncate(call: PendingCall, context: HandlerContext) -> Reply:
     """``truncate``. (``ftruncate`` needs a descriptor that was opened for writing.)"""
     size = (call.args[1] ^ 1 << 63) - (1 << 63)
     if size < 0:
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     path = read_path(call, call.args[0])
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         opened = resolver.object(AT_FDCWD, path)
         found = os.fstat(opened.fd)
         if not stat.S_ISREG(found.st_mode):
-            raise failure(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL)
+            raise os_error(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL)
         resolver.check_writable(opened)
         if opened.path is not None and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
             raise SlowError
         # (To open it tells whether it may be done at all; and while it is open no process gets a lease on it.)
-        fd = resolver.held(reopen_in_time(resolver, opened.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
+        fd = resolver.keep_open(reopen_in_time(resolver, opened.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
         if opened.path is not None:
-            world.interceptor.opening(world.step(call), opened.place, opened.fd, Risk(cut=size))
-        with resolver.acting():
+            context.interceptor.before_open(context.step(call), opened.place, opened.fd, Risk(cut=size))
+        with resolver.caller_credentials():
             resolver.check_waiting()
             os.ftruncate(fd, size)
         return Reply()

@@ -35,7 +35,7 @@ def reopen_in_time(resolver: PathResolver, fd: int, flags: int, waits: int) -> i
     Raises `OSError`, and `LaterError`.
     """
     try:
-        with resolver.acting():
+        with resolver.caller_credentials():
             resolver.check_waiting()  # (it may cut the file short)
             opened = reopen(fd, flags | os.O_NONBLOCK)
     except OSError as error:

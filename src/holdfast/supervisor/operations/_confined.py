@@ -13,7 +13,7 @@ from holdfast.files.linux.syscalls import (
     RESOLVE_NO_SYMLINKS,
     openat2,
 )
-from holdfast.supervisor.operations.registers import check_flags, failure
+from holdfast.supervisor.operations.registers import check_flags, os_error
 from holdfast.supervisor.resolution.path_resolver import split
 from holdfast.supervisor.resolution.procfs import is_in_proc
 
@@ -39,7 +39,7 @@ class Confined:
         """See `PathResolver.object`."""
         self._begin(dirfd, path)
         fd = self._open(path, 0 if follow else os.O_NOFOLLOW)
-        return self._sight.named(self, fd, dirfd, path, follow=follow)
+        return self._sight.check_found(self, fd, dirfd, path, follow=follow)
 
     def locate(self, dirfd: int, path: bytes) -> ResolvedName:
         """See `PathResolver.locate`."""
@@ -49,25 +49,25 @@ class Confined:
     def follow(self, _resolved: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
         """See `PathResolver.follow`."""
         if self._resolve & RESOLVE_NO_SYMLINKS:
-            raise failure(errno.ELOOP)
+            raise os_error(errno.ELOOP)
         target = os.readlink(b"", dir_fd=link)
         if is_in_proc(link):
-            raise failure(errno.ELOOP)
+            raise os_error(errno.ELOOP)
         if not target.startswith(b"/"):
             return self._parent(os.path.join(self._head, target))
         if self._resolve & RESOLVE_BENEATH:
-            raise failure(errno.EXDEV)
+            raise os_error(errno.EXDEV)
         return self._parent(target)
 
     def _begin(self, dirfd: int, path: bytes) -> None:
         if not path:
-            raise failure(errno.ENOENT)
+            raise os_error(errno.ENOENT)
         self._start = self._sight.start(dirfd, b"" if self._resolve & _CLOSED else path)
         if self._sight.caller.foreign and not self._resolve & _CLOSED:
             if path.startswith(b"/"):
                 self._resolve |= RESOLVE_IN_ROOT
             elif not self._resolve & RESOLVE_NO_SYMLINKS or b".." in path.split(b"/"):
-                raise failure(errno.EXDEV)  # the way might lead over the caller's root, where the kernel would go on
+                raise os_error(errno.EXDEV)  # the way might lead over the caller's root, where the kernel would go on
 
     def _parent(self, path: bytes) -> ResolvedName:
         self._head, name, slash = split(path)
@@ -75,10 +75,10 @@ class Confined:
         return self._sight.resolve_name(dir_fd, name, slash, self._head)
 
     def _open(self, path: bytes, flags: int) -> int:
-        with self._sight.acting():
-            fd = self._sight.held(openat2(self._start, path, os.O_PATH | flags, self._resolve))
+        with self._sight.caller_credentials():
+            fd = self._sight.keep_open(openat2(self._start, path, os.O_PATH | flags, self._resolve))
         if is_in_proc(fd):
-            raise failure(errno.ELOOP)
+            raise os_error(errno.ELOOP)
         return fd
 
 
@@ -86,7 +86,7 @@ def check_resolve(resolve: int) -> None:
     """Raise what ``openat2`` fails with for these rules, whatever the path."""
     check_flags(resolve, _KNOWN)
     if resolve & _CLOSED == _CLOSED:
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     if resolve & _RESOLVE_CACHED:
         # The answer is allowed at any time: then the caller asks again without this rule.
-        raise failure(errno.EAGAIN)
+        raise os_error(errno.EAGAIN)

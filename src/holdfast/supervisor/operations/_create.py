@@ -7,9 +7,9 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.supervisor.operations.registers import check_flags, failure, integer, unsigned
+from holdfast.supervisor.operations.registers import check_flags, integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD, PathResolver, ResolvedName, ResolvedObject
-from holdfast.supervisor.resolution.territory import SELF_FD, keeps_log
+from holdfast.supervisor.resolution.territory import SELF_FD, is_log_name
 from holdfast.supervisor.syscalls.caller_memory import read_path, read_paths
 from holdfast.supervisor.syscalls.pending_call import Reply
 from holdfast.undo.journal.records import FileType, file_type
@@ -17,7 +17,7 @@ from holdfast.undo.journal.records import FileType, file_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _AT_SYMLINK_FOLLOW = 0x400
@@ -27,95 +27,99 @@ _AT_EMPTY_PATH = 0x1000
 def make(
     resolver: PathResolver,
     call: PendingCall,
-    world: Supervision,
+    context: HandlerContext,
     resolved: ResolvedName,
     type_: FileType,
     perform: Callable[[], None],
 ) -> Reply:
     """Let ``perform`` make something that is not there."""
-    performed = resolver.creating(perform)
+    performed = resolver.create_by_caller(perform)
     if resolved.path is None:
         performed()
     else:
-        world.interceptor.create(world.step(call), resolved.place, type_, performed)
+        context.interceptor.create(context.step(call), resolved.place, type_, performed)
     return Reply()
 
 
-def _mkdir(call: PendingCall, world: Supervision, dirfd: int, address: int, mode: int) -> Reply:
+def _mkdir(call: PendingCall, context: HandlerContext, dirfd: int, address: int, mode: int) -> Reply:
     path = read_path(call, address)
-    with PathResolver(call, world) as resolver:
-        resolved = resolver.parent(dirfd, path, makes=True)
-        return make(resolver, call, world, resolved, "d", lambda: os.mkdir(resolved.full, mode, dir_fd=resolved.dir_fd))
+    with PathResolver(call, context) as resolver:
+        resolved = resolver.locate_writable(dirfd, path, makes=True)
+        return make(
+            resolver, call, context, resolved, "d", lambda: os.mkdir(resolved.full, mode, dir_fd=resolved.dir_fd)
+        )
 
 
-def mkdir(call: PendingCall, world: Supervision) -> Reply:
+def mkdir(call: PendingCall, context: HandlerContext) -> Reply:
     """``mkdir``."""
-    return _mkdir(call, world, AT_FDCWD, call.args[0], call.args[1] & 0xFFFF)
+    return _mkdir(call, context, AT_FDCWD, call.args[0], call.args[1] & 0xFFFF)
 
 
-def mkdirat(call: PendingCall, world: Supervision) -> Reply:
+def mkdirat(call: PendingCall, context: HandlerContext) -> Reply:
     """``mkdirat``."""
-    return _mkdir(call, world, integer(call.args[0]), call.args[1], call.args[2] & 0xFFFF)
+    return _mkdir(call, context, integer(call.args[0]), call.args[1], call.args[2] & 0xFFFF)
 
 
-def _mknod(call: PendingCall, world: Supervision, dirfd: int, address: int, mode: int, device: int) -> Reply:
+def _mknod(call: PendingCall, context: HandlerContext, dirfd: int, address: int, mode: int, device: int) -> Reply:
     path = read_path(call, address)
     kind = stat.S_IFMT(mode) or stat.S_IFREG
     if kind == stat.S_IFDIR:
-        raise failure(errno.EPERM)
+        raise os_error(errno.EPERM)
     if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
-        raise failure(errno.EINVAL)
-    with PathResolver(call, world) as resolver:
-        resolved = resolver.parent(dirfd, path, makes=True)
+        raise os_error(errno.EINVAL)
+    with PathResolver(call, context) as resolver:
+        resolved = resolver.locate_writable(dirfd, path, makes=True)
 
         def perform() -> None:
             os.mknod(resolved.full, mode, device, dir_fd=resolved.dir_fd)
 
-        return make(resolver, call, world, resolved, file_type(kind), perform)
+        return make(resolver, call, context, resolved, file_type(kind), perform)
 
 
-def mknod(call: PendingCall, world: Supervision) -> Reply:
+def mknod(call: PendingCall, context: HandlerContext) -> Reply:
     """``mknod``."""
-    return _mknod(call, world, AT_FDCWD, call.args[0], call.args[1] & 0xFFFF, unsigned(call.args[2]))
+    return _mknod(call, context, AT_FDCWD, call.args[0], call.args[1] & 0xFFFF, unsigned(call.args[2]))
 
 
-def mknodat(call: PendingCall, world: Supervision) -> Reply:
+def mknodat(call: PendingCall, context: HandlerContext) -> Reply:
     """``mknodat``."""
-    return _mknod(call, world, integer(call.args[0]), call.args[1], call.args[2] & 0xFFFF, unsigned(call.args[3]))
+    return _mknod(call, context, integer(call.args[0]), call.args[1], call.args[2] & 0xFFFF, unsigned(call.args[3]))
 
 
-def _symlink(call: PendingCall, world: Supervision, target_address: int, dirfd: int, address: int) -> Reply:
+def _symlink(call: PendingCall, context: HandlerContext, target_address: int, dirfd: int, address: int) -> Reply:
     target, path = read_paths(call, target_address, address)
     if not target:
-        raise failure(errno.ENOENT)
-    with PathResolver(call, world) as resolver:
-        resolved = resolver.parent(dirfd, path, makes=True)
+        raise os_error(errno.ENOENT)
+    with PathResolver(call, context) as resolver:
+        resolved = resolver.locate_writable(dirfd, path, makes=True)
         _check_link(resolved)
         return make(
-            resolver, call, world, resolved, "l", lambda: os.symlink(target, resolved.full, dir_fd=resolved.dir_fd)
+            resolver, call, context, resolved, "l", lambda: os.symlink(target, resolved.full, dir_fd=resolved.dir_fd)
         )
 
 
 def _check_link(resolved: ResolvedName) -> None:
     """Raise EACCES where a link would lead to a place for an undo log, which Holdfast alone makes."""
-    if keeps_log(resolved.name):
-        raise failure(errno.EACCES)
+    if is_log_name(resolved.name):
+        raise os_error(errno.EACCES)
 
 
-def symlink(call: PendingCall, world: Supervision) -> Reply:
+def symlink(call: PendingCall, context: HandlerContext) -> Reply:
     """``symlink``."""
-    return _symlink(call, world, call.args[0], AT_FDCWD, call.args[1])
+    return _symlink(call, context, call.args[0], AT_FDCWD, call.args[1])
 
 
-def symlinkat(call: PendingCall, world: Supervision) -> Reply:
+def symlinkat(call: PendingCall, context: HandlerContext) -> Reply:
     """``symlinkat``."""
-    return _symlink(call, world, call.args[0], integer(call.args[1]), call.args[2])
+    return _symlink(call, context, call.args[0], integer(call.args[1]), call.args[2])
 
 
-def _link(call: PendingCall, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
+def _link(
+    call: PendingCall, context: HandlerContext, source: tuple[int, int], target: tuple[int, int], flags: int
+) -> Reply:
     old, new = read_paths(call, source[1], target[1])
     check_flags(flags, _AT_SYMLINK_FOLLOW | _AT_EMPTY_PATH)
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         if not old and flags & _AT_EMPTY_PATH:
             opened = (
                 resolver.descriptor(source[0])
@@ -124,12 +128,12 @@ def _link(call: PendingCall, world: Supervision, source: tuple[int, int], target
             )
         else:
             opened = resolver.object(source[0], old, follow=bool(flags & _AT_SYMLINK_FOLLOW))
-        resolved = resolver.parent(target[0], new, makes=True)
-        return _name_again(resolver, call, world, opened, resolved)
+        resolved = resolver.locate_writable(target[0], new, makes=True)
+        return _name_again(resolver, call, context, opened, resolved)
 
 
 def _name_again(
-    resolver: PathResolver, call: PendingCall, world: Supervision, opened: ResolvedObject, resolved: ResolvedName
+    resolver: PathResolver, call: PendingCall, context: HandlerContext, opened: ResolvedObject, resolved: ResolvedName
 ) -> Reply:
     def perform() -> None:
         source = b"%d" % opened.fd
@@ -147,30 +151,30 @@ def _name_again(
         if resolved.path is None:
             performed()
         else:
-            world.interceptor.create(world.step(call), resolved.place, file_type(found.st_mode), performed)
+            context.interceptor.create(context.step(call), resolved.place, file_type(found.st_mode), performed)
     elif opened.path is None and resolved.path is None:
         performed()
     elif opened.path is None or resolved.path is None:
         # Changes through a name outside would be of no step: for links, the workspace is a file system of its own.
         raise _crossing(resolver, resolved)
     else:
-        world.interceptor.link(world.step(call), opened.fd, resolved.place, performed)
+        context.interceptor.link(context.step(call), opened.fd, resolved.place, performed)
     return Reply()
 
 
 def _crossing(resolver: PathResolver, resolved: ResolvedName) -> OSError:
-    return failure(errno.EEXIST if resolver.is_taken(resolved) else errno.EXDEV)
+    return os_error(errno.EEXIST if resolver.is_taken(resolved) else errno.EXDEV)
 
 
-def link(call: PendingCall, world: Supervision) -> Reply:
+def link(call: PendingCall, context: HandlerContext) -> Reply:
     """``link``."""
-    return _link(call, world, (AT_FDCWD, call.args[0]), (AT_FDCWD, call.args[1]), 0)
+    return _link(call, context, (AT_FDCWD, call.args[0]), (AT_FDCWD, call.args[1]), 0)
 
 
-def linkat(call: PendingCall, world: Supervision) -> Reply:
+def linkat(call: PendingCall, context: HandlerContext) -> Reply:
     """``linkat``."""
     source, target = (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3])
-    return _link(call, world, source, target, integer(call.args[4]))
+    return _link(call, context, source, target, integer(call.args[4]))
 
 
 HANDLERS: dict[str, Handler] = {

@@ -15,7 +15,7 @@ from holdfast.files.linux.unreadable_file import takes_long
 from holdfast.supervisor.confinement import landlock
 from holdfast.supervisor.operations._blocking_open import LEASED, NOBODY_READS, NOTHING, reopen_in_time
 from holdfast.supervisor.operations._confined import Confined, check_resolve
-from holdfast.supervisor.operations.registers import failure, integer, unsigned
+from holdfast.supervisor.operations.registers import integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import (
     AT_FDCWD,
     MOST_LINKS,
@@ -31,7 +31,7 @@ from holdfast.supervisor.syscalls.pending_call import Reply, SlowError
 from holdfast.undo.safeguards.guard import risk_of
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _TTY_NUMBER = 4
@@ -75,52 +75,52 @@ class OpenRequest(NamedTuple):
         return bool(self.flags & (_WRITING | os.O_TRUNC))
 
 
-def open_path(call: PendingCall, world: Supervision, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
+def open_path(call: PendingCall, context: HandlerContext, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
     """Open what ``path`` leads to."""
     flags = wish.flags
     if flags & os.O_PATH or not (wish.writes or flags & (os.O_CREAT | O_TMPFILE)):
         # Nothing comes of it that could change anything, whatever a thread makes of the path meanwhile. (Of `openat2`
         # it could change the flags as well.)
-        return _read_confined(call, world, dirfd, path, wish) if call.name == "openat2" else Reply(native=True)
+        return _read_confined(call, context, dirfd, path, wish) if call.name == "openat2" else Reply(native=True)
     if flags & os.O_CREAT and flags & os.O_DIRECTORY:
-        raise failure(errno.EINVAL)
-    with PathResolver(call, world) as resolver:
+        raise os_error(errno.EINVAL)
+    with PathResolver(call, context) as resolver:
         look = Confined(resolver, wish.resolve) if wish.resolve else resolver
         if flags & O_TMPFILE or not flags & os.O_CREAT:
             follow = not flags & os.O_NOFOLLOW
-            return open_found(resolver, call, world, look.object(dirfd, path, follow=follow), wish)
+            return open_found(resolver, call, context, look.object(dirfd, path, follow=follow), wish)
         resolved = look.locate(dirfd, path)
         for _ in range(_TRIES):
             try:
-                return _open_or_create(resolver, call, world, look, resolved, wish)
+                return _open_or_create(resolver, call, context, look, resolved, wish)
             except FileExistsError:
                 # A process outside was quicker, and with O_EXCL what is there is an error.
                 if flags & os.O_EXCL:
                     raise
-        raise failure(errno.EAGAIN)
+        raise os_error(errno.EAGAIN)
 
 
-def _read_confined(call: PendingCall, world: Supervision, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
+def _read_confined(call: PendingCall, context: HandlerContext, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
     """`openat2` without writing. What cannot be handed over fails as where the call is unknown: programs fall back."""
     if wish.flags & os.O_PATH:
-        raise failure(errno.ENOSYS)
-    with PathResolver(call, world) as resolver:
+        raise os_error(errno.ENOSYS)
+    with PathResolver(call, context) as resolver:
         look = Confined(resolver, wish.resolve) if wish.resolve else resolver
         opened = look.object(dirfd, path, follow=not wish.flags & os.O_NOFOLLOW)
         mode = os.fstat(opened.fd).st_mode
         if stat.S_ISLNK(mode):
-            raise failure(errno.ELOOP)
+            raise os_error(errno.ELOOP)
         if wish.flags & os.O_DIRECTORY and not stat.S_ISDIR(mode):
-            raise failure(errno.ENOTDIR)
+            raise os_error(errno.ENOTDIR)
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or is_native(opened.fd, opened.where, mode):
-            raise failure(errno.ENOSYS)
+            raise os_error(errno.ENOSYS)
         return _reply(reopen_in_time(resolver, opened.fd, wish.flags & ~_NAMING, LEASED), wish)
 
 
 def _open_or_create(
     resolver: PathResolver,
     call: PendingCall,
-    world: Supervision,
+    context: HandlerContext,
     look: PathResolver | Confined,
     resolved: ResolvedName,
     wish: OpenRequest,
@@ -128,25 +128,25 @@ def _open_or_create(
     for _ in range(MOST_LINKS):
         if not resolved.is_special:
             if resolved.slash:
-                raise failure(errno.EISDIR)
+                raise os_error(errno.EISDIR)
             if wish.flags & os.O_EXCL or (resolver.is_own and not _is_there(resolved)):
-                return _create(resolver, call, world, resolved, wish)
+                return _create(resolver, call, context, resolved, wish)
         try:
             fd = step(resolver, resolved.dir_fd, resolved.name, _LINK)
         except FileNotFoundError:
-            return _create(resolver, call, world, resolved, wish)
+            return _create(resolver, call, context, resolved, wish)
         mode = os.fstat(fd).st_mode
         if not stat.S_ISLNK(mode):
             if wish.flags & os.O_EXCL:
-                raise failure(errno.EEXIST)
-            return open_found(resolver, call, world, ResolvedObject(fd, resolved.where), wish)
+                raise os_error(errno.EEXIST)
+            return open_found(resolver, call, context, ResolvedObject(fd, resolved.where), wish)
         if wish.flags & os.O_NOFOLLOW:
-            raise failure(errno.ELOOP)
+            raise os_error(errno.ELOOP)
         following = look.follow(resolved, fd)
         if isinstance(following, ResolvedObject):
-            return open_found(resolver, call, world, following, wish)
+            return open_found(resolver, call, context, following, wish)
         resolved = following
-    raise failure(errno.ELOOP)
+    raise os_error(errno.ELOOP)
 
 
 def _is_there(resolved: ResolvedName) -> bool:
@@ -155,20 +155,20 @@ def _is_there(resolved: ResolvedName) -> bool:
 
 
 def _create(
-    resolver: PathResolver, call: PendingCall, world: Supervision, resolved: ResolvedName, wish: OpenRequest
+    resolver: PathResolver, call: PendingCall, context: HandlerContext, resolved: ResolvedName, wish: OpenRequest
 ) -> Reply:
     resolver.check_writable(resolved, makes=True)
     flags, mode = wish.flags | os.O_EXCL, wish.mode & 0o7777  # which follows no link
-    performed = resolver.creating(lambda: os.open(resolved.name, flags, mode, dir_fd=resolved.dir_fd))
+    performed = resolver.create_by_caller(lambda: os.open(resolved.name, flags, mode, dir_fd=resolved.dir_fd))
     if resolved.path is None:
         fd = performed()
     else:
-        fd = world.interceptor.create(world.step(call), resolved.place, "f", performed)
+        fd = context.interceptor.create(context.step(call), resolved.place, "f", performed)
     return _reply(fd, wish)
 
 
 def open_found(
-    resolver: PathResolver, call: PendingCall, world: Supervision, opened: ResolvedObject, wish: OpenRequest
+    resolver: PathResolver, call: PendingCall, context: HandlerContext, opened: ResolvedObject, wish: OpenRequest
 ) -> Reply:
     """Open an object that is there, as ``wish`` says."""
     found = os.fstat(opened.fd)
@@ -177,28 +177,30 @@ def open_found(
         if wish.flags & O_TMPFILE:
             resolver.check_writable(opened)
             # It has no name, so nothing changes: the call that gives it one is recorded.
-            create = resolver.creating(lambda: os.open(b".", wish.flags & ~os.O_NOFOLLOW, wish.mode, dir_fd=opened.fd))
+            create = resolver.create_by_caller(
+                lambda: os.open(b".", wish.flags & ~os.O_NOFOLLOW, wish.mode, dir_fd=opened.fd)
+            )
             return _reply(create(), wish)
-        raise failure(errno.EISDIR)
+        raise os_error(errno.EISDIR)
     if wish.flags & os.O_DIRECTORY:
-        raise failure(errno.ENOTDIR)
+        raise os_error(errno.ENOTDIR)
     if kind == stat.S_IFLNK:
-        raise failure(errno.ELOOP)
+        raise os_error(errno.ELOOP)
     if wish.writes:
         resolver.check_writable(opened)  # (pipes and devices too: it must not be left to the kernel, nor a time change)
     if opened.path is None and is_native(opened.fd, opened.where, found.st_mode):
         if wish.writes and os.geteuid() == 0 and is_setting(opened.fd, opened.where):
             # Root alone may. What the kernel is told to start, such as at a crash, would be outside of the tree.
-            raise failure(errno.EACCES)
+            raise os_error(errno.EACCES)
         if _is_harmless(call, wish):
             return Reply(native=True)
         if kind == stat.S_IFCHR and found.st_rdev == _OWN_TERMINAL and call.name != "openat2":
             return _reply(open_terminal(resolver, wish.flags), wish)
         if kind != stat.S_IFCHR or found.st_rdev == _OWN_TERMINAL:
             # Only the caller itself could open it; and by then, the path might lead into the workspace.
-            raise failure(errno.ENOSYS if call.name == "openat2" else errno.EACCES)
+            raise os_error(errno.ENOSYS if call.name == "openat2" else errno.EACCES)
     if kind == stat.S_IFREG:
-        return _open_file(resolver, call, world, opened, wish, found)
+        return _open_file(resolver, call, context, opened, wish, found)
     flags = wish.flags & ~(_NAMING | os.O_TRUNC) | os.O_NOCTTY
     if kind == stat.S_IFIFO:
         fd = _open_pipe(resolver, opened, flags)
@@ -207,7 +209,7 @@ def open_found(
     if opened.path is not None:
         try:
             # What goes through it does not lie in the tree, but the mtime tells of it.
-            world.interceptor.changing(world.step(call), opened.place, opened.fd)
+            context.interceptor.before_metadata_change(context.step(call), opened.place, opened.fd)
         except BaseException:
             os.close(fd)
             raise
@@ -221,20 +223,20 @@ def open_terminal(resolver: PathResolver, flags: int) -> int:
     Raises `OSError`: ENXIO if it has none, as in the kernel; EACCES if it is no pseudo-terminal, and for a caller that
     sees other file systems than the keeper: there, another terminal may go by the same number.
     """
-    file = resolver.held(os.open(b"stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=resolver.caller.fd))
+    file = resolver.keep_open(os.open(b"stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=resolver.caller.fd))
     number = int(os.read(file, 4096).rpartition(b") ")[2].split(b" ")[_TTY_NUMBER])
     if not number:
-        raise failure(errno.ENXIO)
+        raise os_error(errno.ENXIO)
     # (The kernel has the upper bits of the minor number above the major one.)
     device = os.makedev(number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00)
     if os.major(device) not in _PSEUDO or resolver.caller.foreign:
-        raise failure(errno.EACCES)
+        raise os_error(errno.EACCES)
     index = (os.major(device) - _PSEUDO.start) * _PSEUDO_EACH + os.minor(device)
-    found = resolver.held(os.open(b"/dev/pts/%d" % index, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+    found = resolver.keep_open(os.open(b"/dev/pts/%d" % index, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
     about = os.fstat(found)
     if not stat.S_ISCHR(about.st_mode) or about.st_rdev != device:
-        raise failure(errno.EACCES)
-    with resolver.acting():
+        raise os_error(errno.EACCES)
+    with resolver.caller_credentials():
         return reopen(found, flags & (os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK) | os.O_NOCTTY | os.O_CLOEXEC)
 
 
@@ -253,7 +255,7 @@ def _is_harmless(call: PendingCall, wish: OpenRequest) -> bool:
 def _open_file(
     resolver: PathResolver,
     call: PendingCall,
-    world: Supervision,
+    context: HandlerContext,
     opened: ResolvedObject,
     wish: OpenRequest,
     found: os.stat_result,
@@ -266,9 +268,9 @@ def _open_file(
     fd = reopen_in_time(resolver, opened.fd, wish.flags & ~(_NAMING | os.O_TRUNC), LEASED)
     try:
         if wish.writes:
-            world.interceptor.opening(world.step(call), opened.place, opened.fd, risk_of(wish.flags))
+            context.interceptor.before_open(context.step(call), opened.place, opened.fd, risk_of(wish.flags))
             if wish.flags & os.O_TRUNC:
-                with resolver.acting():
+                with resolver.caller_credentials():
                     resolver.check_waiting()
                     if wish.flags & os.O_ACCMODE in _CAN_WRITE:
                         os.truncate(fd, 0)
@@ -285,7 +287,7 @@ def _open_file(
 def _open_pipe(resolver: PathResolver, opened: ResolvedObject, flags: int) -> int:
     """Open a named pipe; without a reader that waits, for as long as the caller does."""
     if flags & os.O_ACCMODE == os.O_RDWR:
-        with resolver.acting():
+        with resolver.caller_credentials():
             return reopen(opened.fd, flags)
     return reopen_in_time(resolver, opened.fd, flags, NOBODY_READS)
 
@@ -298,39 +300,39 @@ def open_request(flags: int, mode: int) -> OpenRequest:
     """What an ``open`` without ``open_how`` means: what it does not know of, it ignores."""
     flags &= _KNOWN
     if flags & O_TMPFILE and (not flags & os.O_DIRECTORY or not flags & _WRITING or flags & os.O_CREAT):
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     return OpenRequest(flags, mode & 0o7777)
 
 
-def open_(call: PendingCall, world: Supervision) -> Reply:
+def open_(call: PendingCall, context: HandlerContext) -> Reply:
     """``open``."""
     wish = open_request(integer(call.args[1]), unsigned(call.args[2]))
-    return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
+    return open_path(call, context, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
-def creat(call: PendingCall, world: Supervision) -> Reply:
+def creat(call: PendingCall, context: HandlerContext) -> Reply:
     """``creat``."""
     wish = open_request(os.O_CREAT | os.O_WRONLY | os.O_TRUNC, unsigned(call.args[1]))
-    return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
+    return open_path(call, context, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
-def openat(call: PendingCall, world: Supervision) -> Reply:
+def openat(call: PendingCall, context: HandlerContext) -> Reply:
     """``openat``."""
     wish = open_request(integer(call.args[2]), unsigned(call.args[3]))
-    return open_path(call, world, integer(call.args[0]), read_path(call, call.args[1]), wish)
+    return open_path(call, context, integer(call.args[0]), read_path(call, call.args[1]), wish)
 
 
-def openat2(call: PendingCall, world: Supervision) -> Reply:
+def openat2(call: PendingCall, context: HandlerContext) -> Reply:
     """``openat2``."""
     raw = read_structure(call, call.args[2], call.args[3], _HOW.size)
     if any(raw[_HOW.size :]):
-        raise failure(errno.E2BIG)
+        raise os_error(errno.E2BIG)
     flags, mode, resolve = _HOW.unpack_from(raw)
     path = read_path(call, call.args[1])
     if flags & ~_KNOWN or mode & ~0o7777 or (mode and not flags & (os.O_CREAT | O_TMPFILE)):
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     check_resolve(resolve)
-    return open_path(call, world, integer(call.args[0]), path, open_request(flags, mode)._replace(resolve=resolve))
+    return open_path(call, context, integer(call.args[0]), path, open_request(flags, mode)._replace(resolve=resolve))
 
 
 HANDLERS: dict[str, Handler] = {"open": open_, "creat": creat, "openat": openat, "openat2": openat2}

@@ -11,51 +11,51 @@ from holdfast.supervisor.syscalls.caller_memory import read_path
 from holdfast.supervisor.syscalls.pending_call import Reply
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _AT_REMOVEDIR = 0x200
 
 
-def _unlink(call: PendingCall, world: Supervision, dirfd: int, address: int) -> Reply:
+def _unlink(call: PendingCall, context: HandlerContext, dirfd: int, address: int) -> Reply:
     path = read_path(call, address)
-    with PathResolver(call, world) as resolver:
-        resolved = resolver.parent(dirfd, path)
+    with PathResolver(call, context) as resolver:
+        resolved = resolver.locate_writable(dirfd, path)
         perform = resolver.by_caller(lambda: os.unlink(resolved.full, dir_fd=resolved.dir_fd))
         if resolved.path is None or resolved.slash:  # with a slash it can only fail
             perform()
         else:
-            world.interceptor.unlink(world.step(call), resolved.place, perform, own=resolver.own)
+            context.interceptor.unlink(context.step(call), resolved.place, perform, own=resolver.native_guard)
         return Reply()
 
 
-def _rmdir(call: PendingCall, world: Supervision, dirfd: int, address: int) -> Reply:
+def _rmdir(call: PendingCall, context: HandlerContext, dirfd: int, address: int) -> Reply:
     path = read_path(call, address)
-    with PathResolver(call, world) as resolver:
-        resolved = resolver.parent(dirfd, path)
+    with PathResolver(call, context) as resolver:
+        resolved = resolver.locate_writable(dirfd, path)
         perform = resolver.by_caller(lambda: os.rmdir(resolved.name, dir_fd=resolved.dir_fd))
         if resolved.path is None:
             perform()
         else:
-            world.interceptor.rmdir(world.step(call), resolved.place, perform, own=resolver.own)
+            context.interceptor.rmdir(context.step(call), resolved.place, perform, own=resolver.native_guard)
         return Reply()
 
 
-def unlink(call: PendingCall, world: Supervision) -> Reply:
+def unlink(call: PendingCall, context: HandlerContext) -> Reply:
     """``unlink``."""
-    return _unlink(call, world, AT_FDCWD, call.args[0])
+    return _unlink(call, context, AT_FDCWD, call.args[0])
 
 
-def rmdir(call: PendingCall, world: Supervision) -> Reply:
+def rmdir(call: PendingCall, context: HandlerContext) -> Reply:
     """``rmdir``."""
-    return _rmdir(call, world, AT_FDCWD, call.args[0])
+    return _rmdir(call, context, AT_FDCWD, call.args[0])
 
 
-def unlinkat(call: PendingCall, world: Supervision) -> Reply:
+def unlinkat(call: PendingCall, context: HandlerContext) -> Reply:
     """``unlinkat``."""
     flags = integer(call.args[2])
     check_flags(flags, _AT_REMOVEDIR)
-    return (_rmdir if flags else _unlink)(call, world, integer(call.args[0]), call.args[1])
+    return (_rmdir if flags else _unlink)(call, context, integer(call.args[0]), call.args[1])
 
 
 HANDLERS: dict[str, Handler] = {"unlink": unlink, "rmdir": rmdir, "unlinkat": unlinkat}

@@ -17,21 +17,21 @@ from holdfast.supervisor.syscalls.pending_call import Reply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _WRITABLE = 0o200
 """Of the mode of a link in ``/proc/PID/fd``."""
 
 
-def _ask(call: PendingCall, world: Supervision, lost: Callable[[int], int], *, appends: bool = False) -> Reply:
+def _ask(call: PendingCall, context: HandlerContext, lost: Callable[[int], int], *, appends: bool = False) -> Reply:
     """``lost`` says how many bytes of so many are about to be. ``appends``: only if the descriptor still appends; else
     it was asked when that was opened.
     """
     number = integer(call.args[0])
-    if not world.interceptor.is_guarded:
+    if not context.interceptor.is_guarded:
         return Reply(native=True)
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         try:
             opened = resolver.descriptor(number)
             mode = os.stat(b"fd/%d" % number, dir_fd=resolver.caller.fd, follow_symlinks=False).st_mode
@@ -42,7 +42,7 @@ def _ask(call: PendingCall, world: Supervision, lost: Callable[[int], int], *, a
             is_meant = False  # (what is wrong with it, the kernel says)
         else:
             if is_meant and lost(found.st_size) > 0:
-                world.interceptor.losing(world.step(call), opened.place, opened.fd, lost(found.st_size))
+                context.interceptor.before_loss(context.step(call), opened.place, opened.fd, lost(found.st_size))
     return Reply(native=True)
 
 
@@ -51,29 +51,29 @@ def _flags(process: int, number: int) -> int:
         return next((int(line.split()[1], 8) for line in file if line.startswith(b"flags:")), 0)
 
 
-def cut(call: PendingCall, world: Supervision) -> Reply:
+def cut_by_ioctl(call: PendingCall, context: HandlerContext) -> Reply:
     """``ioctl`` where it is ``fallocate``; and all that may lose anything."""
-    return _ask(call, world, lambda size: size)
+    return _ask(call, context, lambda size: size)
 
 
-def ftruncate(call: PendingCall, world: Supervision) -> Reply:
+def ftruncate(call: PendingCall, context: HandlerContext) -> Reply:
     """``ftruncate``."""
-    return _ask(call, world, lambda size: size - call.args[1])
+    return _ask(call, context, lambda size: size - call.args[1])
 
 
-def fallocate(call: PendingCall, world: Supervision) -> Reply:
+def fallocate(call: PendingCall, context: HandlerContext) -> Reply:
     """``fallocate`` of holes and zeros, and of what has others move up."""
-    return _ask(call, world, lambda size: min(call.args[3], size - call.args[2]))
+    return _ask(call, context, lambda size: min(call.args[3], size - call.args[2]))
 
 
-def append_no_more(call: PendingCall, world: Supervision) -> Reply:
+def stop_appending(call: PendingCall, context: HandlerContext) -> Reply:
     """``fcntl`` without ``O_APPEND``, and ``pwritev2`` with RWF_NOAPPEND."""
-    return _ask(call, world, lambda size: size, appends=True)
+    return _ask(call, context, lambda size: size, appends=True)
 
 
 HANDLERS: dict[str, Handler] = {
     "ftruncate": ftruncate,
     "fallocate": fallocate,
-    "fcntl": append_no_more,
-    "pwritev2": append_no_more,
+    "fcntl": stop_appending,
+    "pwritev2": stop_appending,
 }

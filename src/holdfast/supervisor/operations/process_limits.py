@@ -18,17 +18,17 @@ from holdfast.supervisor.syscalls.table import TARGETS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 
-def aimed(call: PendingCall, world: Supervision) -> Reply:
+def check_target(call: PendingCall, context: HandlerContext) -> Reply:
     """Every call of `TARGETS` whose target is a process, or thread, that is named by its number."""
-    error = refusal(call.name, call.tid, call.args, world.holds)
+    error = target_errno(call.name, call.tid, call.args, context.holds)
     return Reply(error=error) if error else Reply(native=True)
 
 
-def refusal(name: str, tid: int, args: Sequence[int], holds: Callable[[int], bool]) -> int:
+def target_errno(name: str, tid: int, args: Sequence[int], holds: Callable[[int], bool]) -> int:
     """The errno that such a call, by the thread ``tid``, fails with; 0 if it may go on. ``holds(tgid)`` says whether a
     process is of the tree.
     """
@@ -41,4 +41,4 @@ def refusal(name: str, tid: int, args: Sequence[int], holds: Callable[[int], boo
     return 0 if holds(tgid) else errno.EPERM
 
 
-HANDLERS: dict[str, Handler] = dict.fromkeys(TARGETS, aimed)
+HANDLERS: dict[str, Handler] = dict.fromkeys(TARGETS, check_target)

@@ -16,7 +16,7 @@ def unsigned(register: int) -> int:
     return register & 0xFFFFFFFF
 
 
-def failure(number: int) -> OSError:
+def os_error(number: int) -> OSError:
     """The error with a number, to be raised."""
     return OSError(number, os.strerror(number))
 
@@ -24,4 +24,4 @@ def failure(number: int) -> OSError:
 def check_flags(flags: int, known: int) -> None:
     """Raise EINVAL if ``flags`` hold anything that is not ``known``."""
     if flags & ~known:
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)

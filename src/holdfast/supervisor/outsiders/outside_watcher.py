@@ -44,6 +44,13 @@ _BREATH_MILLISECONDS = 5
 would take the interpreter from the thread that serves calls, twice for each. Not longer: of who writes and ends
 meanwhile it cannot be told any more who it was.
 """
+_NUMBER = re.compile(rb"#[0-9]+\Z")
+"""``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
+_CLOCK_REALTIME_COARSE = 5
+"""Of ``<linux/time.h>``: what the kernel takes the times of files from, or from what is never before it."""
+_ENDED = (b"Z", b"X")
+_KERNEL_THREADS = 2
+"""The parent of all kernel threads, one of which may be the last to close a file."""
 
 
 class OutsideWatcher:
@@ -79,7 +86,7 @@ class OutsideWatcher:
         """What was read, and is not told yet."""
         self._read_at = 1 << 63
         """When all that had happened was read, as file systems count: what was changed before that is no news."""
-        self._known: dict[int, tuple[_Party, float]] = {}
+        self._known: dict[int, tuple[_Editor, float]] = {}
         """Who a process is, and until when that is believed."""
         self._fresh = False
         """What is explained was asked for since the last look."""
@@ -109,7 +116,7 @@ class OutsideWatcher:
             self._read()
             self._tell()
 
-    def hear(self, changed: int, is_own: Callable[[], bool]) -> None:
+    def settle_before(self, changed: int, is_own: Callable[[], bool]) -> None:
         """`settle` before a step comes to something that was last ``changed`` then (its ctime), if that may be news; it
         is none if it ``is_own``, made by the step.
         """
@@ -204,9 +211,11 @@ class OutsideWatcher:
         for who, edits in found.items():
             _log.info("external modification", who=who, paths=list(edits.paths))
             try:
-                self._service.outside(tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects))
+                self._service.record_foreign_edit(
+                    tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects)
+                )
             except HoldfastError as error:
-                _log.warning("an edit by %s cannot be noted: %s", who or "somebody else", error.message)
+                _log.warning("an edit by %s cannot be noted: %s", who or "another process", error.message)
 
     # Events -----------------------------------------------------------------------------------------------------
 
@@ -221,7 +230,7 @@ class OutsideWatcher:
             if not self._pauses:
                 # (Of a file that never gets a name, or has none yet, inotify tells by its number.)
                 is_nameless = not mask & NAMES and _NUMBER.match(path.rpartition(b"/")[2]) is not None
-                self._news.append(_News(path, None, False, None, _NOBODY, is_nameless))
+                self._news.append(_News(path, None, False, None, _UNKNOWN_EDITOR, is_nameless))
         elif not (party := self._who(pid)).is_ours:
             self._news.append(_News(path, object_, bool(mask & NAMES), pid, party))
 
@@ -244,7 +253,7 @@ class OutsideWatcher:
                 explained[each.pid] = explained.get(each.pid, True) and is_explained
         for pid, edits in unsure.items():
             if not explained[pid]:
-                party, until = self._known.get(pid, (_NOBODY, 0.0))
+                party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
                 self._known[pid] = party._replace(is_sure=True), until
                 for each in edits:
                     _add(found, party.name, each)
@@ -264,31 +273,31 @@ class OutsideWatcher:
             self._explained.refresh()  # it may have been recorded since
             self._fresh = True
 
-    def _who(self, pid: int) -> _Party:
+    def _who(self, pid: int) -> _Editor:
         now = time.monotonic()
-        party, until = self._known.get(pid, (_NOBODY, 0.0))
+        party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
         if until < now:
             found = self._identify(pid)
-            if found.is_sure or party is _NOBODY:
+            if found.is_sure or party is _UNKNOWN_EDITOR:
                 party = found  # (else it was there when it was last seen)
         self._known[pid] = party, now + _KNOWN_SECONDS
         return party
 
-    def _identify(self, pid: int) -> _Party:
+    def _identify(self, pid: int) -> _Editor:
         if self._is_inside(pid):
-            return _Party("", is_ours=True)
+            return _Editor("", is_ours=True)
         try:
             with open(b"/proc/%d/stat" % pid, "rb") as file:
                 head, _, rest = file.read().rpartition(b") ")
             state, parent, _ = rest.split(b" ", 2)
         except (OSError, ValueError):
-            return _Party(f"a process that is gone ({pid})" if pid else "", is_sure=False)
+            return _Editor(f"a process that is gone ({pid})" if pid else "", is_sure=False)
         name = head.partition(b"(")[2].decode("utf-8", "replace")
         # (One that was killed has no tree any more as soon as it ends, and is here until its parent has waited for it.)
-        return _Party(f"{name} ({pid})", is_sure=int(parent) != _KERNEL_THREADS and state not in _ENDED)
+        return _Editor(f"{name} ({pid})", is_sure=int(parent) != _KERNEL_THREADS and state not in _ENDED)
 
 
-class _Party(NamedTuple):
+class _Editor(NamedTuple):
     """The process that changed something."""
 
     name: str
@@ -315,7 +324,7 @@ class _News(NamedTuple):
     """A name has come or gone; else it was written to."""
     pid: int | None
     """None if the event does not say."""
-    party: _Party
+    party: _Editor
     is_nameless: bool = False
     """It may be a file that has no name, as ``O_TMPFILE`` makes it: it is one if there is none of this name either."""
 
@@ -332,11 +341,4 @@ def _now() -> int:
     return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
 
 
-_NOBODY = _Party("")
-_NUMBER = re.compile(rb"#[0-9]+\Z")
-"""``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
-_CLOCK_REALTIME_COARSE = 5
-"""Of ``<linux/time.h>``: what the kernel takes the times of files from, or from what is never before it."""
-_ENDED = (b"Z", b"X")
-_KERNEL_THREADS = 2
-"""The parent of all kernel threads, one of which may be the last to close a file."""
+_UNKNOWN_EDITOR = _Editor("")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.syscalls import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
-from holdfast.undo.journal.records import Content, Link, Made, Make, Meta, Move, Put, Remove
+from holdfast.undo.journal.records import Content, Link, Made, Make, Meta, Move, PutBack, Remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ class _Recorded:
                 self.paths.add(record.target)
                 if record.type == "d" or record.exchanged:
                     self.trees |= {record.path, record.target}
-            if isinstance(record, Content | Meta | Link | Put | Move | Remove):
+            if isinstance(record, Content | Meta | Link | PutBack | Move | Remove):
                 self.objects[record.identity] = record.target if isinstance(record, Move) else record.path
         self.seen = len(self.records)
 

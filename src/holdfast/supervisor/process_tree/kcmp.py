@@ -17,7 +17,7 @@ _SYSTEM_CALL: Final = {"x86_64": 312, "aarch64": 272}
 _libc = ctypes.CDLL(None)
 
 
-def share(thread: int, other: int, what: int) -> bool | None:
+def is_shared(thread: int, other: int, what: int) -> bool | None:
     """Whether ``what`` is one for both. None if the kernel does not tell: one is gone, or may not be looked at."""
     found = _libc.syscall(_number(), thread, other, what, ctypes.c_ulong(0), ctypes.c_ulong(0))
     return None if found < 0 else found == 0

@@ -4,7 +4,7 @@ Everything below one direct child of the agent is one group, however many proces
 itself is another. A process is sorted when it is first seen to change something, with all its ancestors, and stays
 where it was sorted when these are gone. A `pidfd` of each tells when it ends, so that a number that is used again is
 another process. There is room for so many of them, beside whatever else its keeper has open: what is more may change
-nothing. One whose parent ends is sorted before that (`Processes.leaving`), unless a signal ended the parent:
+nothing. One whose parent ends is sorted before that (`Processes.sort_children`), unless a signal ended the parent:
 then it belongs to the group whose process group or session it is in; else to none, the run's ambient group.
 """
 
@@ -99,7 +99,7 @@ class Run:
         """Process groups and sessions that only one group's processes are in, by the number of their leader."""
 
 
-class Process:
+class SeenProcess:
     """One process that was seen."""
 
     __slots__ = ("group", "pidfd", "tgid", "threads")
@@ -126,9 +126,9 @@ class Processes:
         """
         self._watch = watch
         self._most = most
-        self._processes: dict[int, Process] = {}
-        self._threads: dict[int, Process] = {}
-        self._pidfds: dict[int, Process] = {}
+        self._processes: dict[int, SeenProcess] = {}
+        self._threads: dict[int, SeenProcess] = {}
+        self._pidfds: dict[int, SeenProcess] = {}
 
     def group(self, run: Run, tid: int) -> StepGroup:
         """The group of a thread of the run's tree that is waiting for a system call.
@@ -165,7 +165,7 @@ class Processes:
             del members[number]
         return group
 
-    def leaving(self, run: Run, tid: int) -> None:
+    def sort_children(self, run: Run, tid: int) -> None:
         """The thread's process is about to end: sort those whose parent it is, as long as it is."""
         try:
             for thread in os.listdir(b"/proc/%d/task" % tid):
@@ -190,7 +190,7 @@ class Processes:
         """Whether the process was seen, and has not ended. From any thread."""
         return tgid in self._processes
 
-    def tgids_but(self, runs: Iterable[Run]) -> list[int]:
+    def tgids_except(self, runs: Iterable[Run]) -> list[int]:
         """All processes that are known and live, but for those of these runs. From any thread."""
         return [process.tgid for process in list(self._processes.values()) if process.group.run not in runs]
 
@@ -198,7 +198,7 @@ class Processes:
         """Descriptors (pidfds) of the run's processes that are known and live."""
         return [process.pidfd for process in self._processes.values() if process.group.run is run]
 
-    def living(self, run: Run) -> Iterable[int]:
+    def living_processes(self, run: Run) -> Iterable[int]:
         """Every process of the run's tree that lives; also those that were never seen to change anything."""
         # (Of one that has ended, if only just now, the number may be another process's already; so it is of the agent,
         # which is among those that are known as long as it lives.)
@@ -207,8 +207,8 @@ class Processes:
         return dict.fromkeys((*known, *descendants(*known)))
 
     def living_groups(self, run: Run) -> Iterator[tuple[int, StepGroup]]:
-        """`living`, with their groups; without those for which there is no room."""
-        for tgid in self.living(run):
+        """`living_processes`, with their groups; without those for which there is no room."""
+        for tgid in self.living_processes(run):
             process = None
             with suppress(OSError):
                 process = self._find(run, tgid, is_asking=False)
@@ -238,7 +238,7 @@ class Processes:
         # still its own.
         return all(parent_of(child) == parent for child, parent in reversed([*pairwise(line)]))
 
-    def _find_thread(self, run: Run, tid: int) -> Process | None:
+    def _find_thread(self, run: Run, tid: int) -> SeenProcess | None:
         try:
             tgid = _tgid(tid)
         except OSError:
@@ -249,7 +249,7 @@ class Processes:
             process.threads.append(tid)
         return process
 
-    def _find(self, run: Run, tgid: int, *, is_asking: bool = True) -> Process | None:
+    def _find(self, run: Run, tgid: int, *, is_asking: bool = True) -> SeenProcess | None:
         """The process, sorted; None if it is gone, or none of the run's tree. Raises `OSError` as `group`;
         ``is_asking``: it waits to change something. The others leave room for those who do.
         """
@@ -270,7 +270,7 @@ class Processes:
             if error.errno in _EXHAUSTED:
                 raise
             return None
-        process = Process(tgid, pidfd, group)
+        process = SeenProcess(tgid, pidfd, group)
         group.live += 1
         group.run.processes += 1
         self._processes[tgid] = process
@@ -308,7 +308,7 @@ class Processes:
                 return parent.group
         return run.members.get(found.process_group) or run.members.get(found.session) or run.ambient
 
-    def _below(self, run: Run, tgid: int) -> Process | None:
+    def _below(self, run: Run, tgid: int) -> SeenProcess | None:
         """The process, sorted, if it is below the agent."""
         line: list[int] = []
         at = tgid
@@ -359,7 +359,7 @@ def parent_of(tgid: int) -> int:
         return 0
 
 
-def descends(tgid: int, is_one: Callable[[int], bool]) -> bool | None:
+def descends_from(tgid: int, is_one: Callable[[int], bool]) -> bool | None:
     """Whether a process, or any that it descends from but the first of all, ``is_one``; None if that cannot be told,
     because they end faster than they can be looked at.
     """
@@ -407,7 +407,7 @@ def _stat(tgid: int) -> _Stat:
     return _Stat(int(fields[1]), int(fields[2]), int(fields[3]))
 
 
-def _exit_code(process: Process) -> int | None:
+def _exit_code(process: SeenProcess) -> int | None:
     """How a process ended: ``/proc`` shows it of a zombie, the pidfd of one that is gone."""
     try:
         fields = _read(b"/proc/%d/stat" % process.tgid).rpartition(b") ")[2].split()

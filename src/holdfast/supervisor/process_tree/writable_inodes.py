@@ -11,7 +11,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.supervisor.process_tree.kcmp import OPEN_FILES, share
+from holdfast.supervisor.process_tree.kcmp import OPEN_FILES, is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -122,14 +122,14 @@ def _tables(threads: Iterable[int]) -> Iterator[bytes]:
     """Where the open files of each are listed; a table that several have in common hardly ever twice."""
     last = 0
     for thread in threads:
-        if not last or not share(thread, last, OPEN_FILES):
+        if not last or not is_shared(thread, last, OPEN_FILES):
             yield b"/proc/%d/fd" % thread
             last = thread
 
 
 def _opened(table: bytes, room: _Room) -> Iterator[int]:
     names = os.listdir(table)
-    if not os.stat(table).st_size:  # before Linux 6.2, nobody has said how many there are
+    if not os.stat(table).st_size:  # before Linux 6.2, the kernel has not said how many there are
         room.take(len(names))
     for name in names:
         path = b"%b/%b" % (table, name)

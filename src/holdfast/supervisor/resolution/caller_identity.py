@@ -7,7 +7,7 @@ no later thread with the same number has, but for one of its process that execut
 thread's place.
 
 Only a keeper that is root can meet callers with other credentials than its own: nothing below a filter can gain any
-(``no_new_privs``), and whoever makes a user namespace keeps, towards files, the ids that it had.
+(``no_new_privs``), and a process that makes a user namespace keeps, towards files, the ids that it had.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.linux.process_credentials import Credentials, own_status, read_status
-from holdfast.supervisor.process_tree.kcmp import FILE_SYSTEMS, share
-from holdfast.supervisor.resolution.procfs import Process, identify
+from holdfast.supervisor.process_tree.kcmp import FILE_SYSTEMS, is_shared
+from holdfast.supervisor.resolution.procfs import ProcessIdentity, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.resolution.handler_context import Supervision
+    from holdfast.supervisor.resolution.handler_context import HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -55,7 +55,7 @@ class Caller:
         if self.credentials == keeper.credentials:
             self.credentials = None
         self.lasting = self.credentials is None and (status.uniform or not privileged)
-        """What it executes is not left with less, which nobody is told."""
+        """What it executes is not left with less, of which nothing tells."""
         root = os.stat("root", dir_fd=self.fd)
         self.view = os.readlink("ns/mnt", dir_fd=self.fd), root.st_dev, root.st_ino
         """What it sees of the file systems, told from what others see."""
@@ -68,7 +68,7 @@ class Caller:
             close(self.fd)
 
     @cached_property
-    def process(self) -> Process:
+    def process(self) -> ProcessIdentity:
         """Its process, as every ``/proc`` tells of it. Raises `OSError`."""
         return identify(self.fd)
 
@@ -92,7 +92,7 @@ class Callers:
         """
         self._steady = True
 
-    def find(self, call: PendingCall, world: Supervision, *, fresh: bool = False) -> Caller:
+    def find(self, call: PendingCall, context: HandlerContext, *, fresh: bool = False) -> Caller:
         """Who calls. It may be one that was there before and had the same number: unless something that its directory
         in ``/proc`` leads to was found there since the call came, ask whether it `is_alive`. ``fresh`` looks anew.
 
@@ -101,7 +101,7 @@ class Callers:
         caller = None if fresh or not self._steady else self._known.get(call.tid)
         if caller is None:
             caller = Caller(call.tid)
-            if not world.is_valid(call):
+            if not context.is_valid(call):
                 raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
             if caller.lasting:
                 self._known[call.tid] = caller
@@ -119,12 +119,12 @@ class Callers:
             if known.tgid == tgid:
                 self._known.pop(known.tid, None)
 
-    def mask(self, tid: int, umask: int) -> None:
+    def note_umask(self, tid: int, umask: int) -> None:
         """The thread is going to change the umask: its own, and that of all who have theirs in common with it. These
         may be of other processes (``CLONE_FS`` of clone(2)).
         """
         for known in list(self._known.values()):
-            shares = share(tid, known.tid, FILE_SYSTEMS)
+            shares = is_shared(tid, known.tid, FILE_SYSTEMS)
             if shares:
                 known.umask = umask
             elif shares is None:

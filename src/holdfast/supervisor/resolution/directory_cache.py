@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.caller_identity import Caller
-    from holdfast.supervisor.resolution.handler_context import Supervision
+    from holdfast.supervisor.resolution.handler_context import HandlerContext
     from holdfast.supervisor.resolution.territory import Location
 
 _FRESH_NS = 2_000_000
@@ -37,18 +37,18 @@ class DirectoryCache:
     """See the module. For the serving thread, and for callers that see what the keeper sees."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Supervision, Caller, int, bytes], _Directory] = {}
+        self._known: dict[tuple[HandlerContext, Caller, int, bytes], _Directory] = {}
 
-    def find(self, world: Supervision, caller: Caller, dirfd: int, head: bytes) -> tuple[int, Location] | None:
+    def find(self, context: HandlerContext, caller: Caller, dirfd: int, head: bytes) -> tuple[int, Location] | None:
         """The directory that ``head`` leads to from ``dirfd``, and where it is; None if that is to be found out.
 
         Its descriptor is borrowed, until the end of the call. If there is one, the caller is alive.
         """
-        known = self._known.get((world, caller, dirfd, head))
+        known = self._known.get((context, caller, dirfd, head))
         if known is None:
             return None
         way, fd, device, inode, where, until, arrangement = known
-        if monotonic_ns() > until or arrangement != world.interceptor.arrangement:
+        if monotonic_ns() > until or arrangement != context.interceptor.arrangement:
             return None
         try:
             found = os.stat(way, dir_fd=caller.fd)
@@ -57,7 +57,7 @@ class DirectoryCache:
         return (fd, where) if found.st_ino == inode and found.st_dev == device else None
 
     def remember(
-        self, world: Supervision, caller: Caller, dirfd: int, head: bytes, fd: int, where: Location
+        self, context: HandlerContext, caller: Caller, dirfd: int, head: bytes, fd: int, where: Location
     ) -> list[int]:
         """``head`` has just led to the directory ``fd``, which is taken over, in the workspace.
 
@@ -69,7 +69,7 @@ class DirectoryCache:
             self._known.clear()
         begin = b"cwd" if dirfd == _AT_FDCWD else b"fd/%d" % dirfd
         found = os.fstat(fd)
-        key = world, caller, dirfd, head
+        key = context, caller, dirfd, head
         if (known := self._known.get(key)) is not None:
             unused.append(known.fd)
         self._known[key] = _Directory(
@@ -79,7 +79,7 @@ class DirectoryCache:
             found.st_ino,
             where,
             monotonic_ns() + _FRESH_NS,
-            world.interceptor.arrangement,
+            context.interceptor.arrangement,
         )
         return unused
 

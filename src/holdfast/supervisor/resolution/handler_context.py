@@ -1,4 +1,4 @@
-"""What a handler of system calls knows of the world, and what a handler is."""
+"""What a handler of system calls knows of the tree that calls, and what a handler is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from holdfast.undo.journal.records import StepId
 
 
-class Supervision(Protocol):
-    """What handlers know of the world."""
+class HandlerContext(Protocol):
+    """What handlers know of the tree that calls."""
 
     interceptor: Interceptor
     root_fd: int
@@ -47,7 +47,7 @@ class Supervision(Protocol):
         ...
 
 
-Handler: TypeAlias = Callable[[PendingCall, Supervision], Reply]
+Handler: TypeAlias = Callable[[PendingCall, HandlerContext], Reply]
 """Carries out one call. May raise `OSError`: the call fails with its number; and, before anything has happened,
 `SlowError`, `LaterError` and `HeldError`: it is called again from the start, and reads everything anew.
 """

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from holdfast.files.linux.long_paths import open_below, path_of
-from holdfast.files.linux.process_credentials import assumed, masked
+from holdfast.files.linux.process_credentials import assume_credentials, thread_umask
 from holdfast.files.linux.syscalls import (
     RESOLVE_BENEATH,
     RESOLVE_IN_ROOT,
@@ -25,7 +25,7 @@ from holdfast.files.linux.syscalls import (
 )
 from holdfast.supervisor.resolution.caller_identity import CALLERS
 from holdfast.supervisor.resolution.directory_cache import DIRECTORIES
-from holdfast.supervisor.resolution.procfs import is_in_proc, is_itself, own_numbers
+from holdfast.supervisor.resolution.procfs import is_caller_itself, is_in_proc, own_numbers
 from holdfast.supervisor.resolution.territory import Location, Territory, absolute, is_deleted
 from holdfast.supervisor.syscalls.pending_call import SlowError
 from holdfast.undo.interceptor import Place
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from holdfast.supervisor.resolution.handler_context import Supervision
+    from holdfast.supervisor.resolution.handler_context import HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 
@@ -125,30 +125,30 @@ class PathResolver:
         "_again",
         "_begun",
         "_call",
+        "_context",
         "_fds",
         "_inside",
         "_led",
         "_recalls",
         "_seen",
         "_sure",
-        "_world",
         "caller",
         "meant",
         "territory",
     )
 
-    def __init__(self, call: PendingCall, world: Supervision) -> None:
+    def __init__(self, call: PendingCall, context: HandlerContext) -> None:
         """The arguments must have been read before: that the caller is still there is found out afterwards."""
         self._call = call
-        self._world = world
+        self._context = context
         self._fds: list[int] = []
         self._sure = False
         self.meant = -1
         """The last object that a link in ``/proc`` stood for, rather than for a path; -1 if there was none."""
         self._seen = -1, b""  # the last descriptor that was looked at, and where it is
-        self.caller = CALLERS.find(call, world)
-        self.territory = _territory(world)
-        self._recalls = self._see()
+        self.caller = CALLERS.find(call, context)
+        self.territory = _territory(context)
+        self._recalls = self._look_as_caller()
         # What was found last is not looked for twice: the two names of a rename mostly are in one directory.
         self._begun: tuple[int | None, int] = None, -1  # a descriptor of the caller's, and the one that was got for it
         self._led: tuple[int, bytes, int] = -1, b"", -1  # where a path began, the path, and where it led
@@ -173,13 +173,13 @@ class PathResolver:
         """Whether the caller may do what the keeper may."""
         return self.caller.credentials is None
 
-    def acting(self) -> AbstractContextManager[None]:
+    def caller_credentials(self) -> AbstractContextManager[None]:
         """What is done inside is done with the caller's credentials."""
         credentials = self.caller.credentials
-        return _AS_IS if credentials is None else assumed(credentials)
+        return _AS_IS if credentials is None else assume_credentials(credentials)
 
     @property
-    def own(self) -> Callable[[], None] | None:
+    def native_guard(self) -> Callable[[], None] | None:
         """For the interceptor: what it calls before it carries the call out in its own way; None if it must not."""
         return self.check_waiting if self.is_own else None
 
@@ -190,25 +190,25 @@ class PathResolver:
         it had begun happens after that. What dies between this check and the change is left: it is a few microseconds,
         and to end takes a process longer.
         """
-        if not self._world.is_valid(self._call):
+        if not self._context.is_valid(self._call):
             raise _error(errno.EINTR)
 
     def by_caller(self, perform: Callable[[], T]) -> Callable[[], T]:
         """``perform``, with the caller's credentials, and only if it still waits."""
 
         def performed() -> T:
-            with self.acting():
+            with self.caller_credentials():
                 self.check_waiting()
                 return perform()
 
         return performed
 
-    def creating(self, perform: Callable[[], T]) -> Callable[[], T]:
+    def create_by_caller(self, perform: Callable[[], T]) -> Callable[[], T]:
         """``perform``, with the caller's credentials and umask, and only if it still waits."""
         umask = self.caller.umask
 
         def performed() -> T:
-            with self.acting(), masked(umask):
+            with self.caller_credentials(), thread_umask(umask):
                 self.check_waiting()
                 return perform()
 
@@ -216,7 +216,7 @@ class PathResolver:
 
     # Looking -------------------------------------------------------------------------------------------------------
 
-    def parent(self, dirfd: int, path: bytes, *, makes: bool = False) -> ResolvedName:
+    def locate_writable(self, dirfd: int, path: bytes, *, makes: bool = False) -> ResolvedName:
         """`locate`, for a call that changes what is at the name, and `check_writable`."""
         resolved = self.locate(dirfd, path)
         self.check_writable(resolved, makes=makes)
@@ -234,7 +234,7 @@ class PathResolver:
     def is_taken(self, resolved: ResolvedName) -> bool:
         """Whether anything is there, as far as the caller may see it."""
         try:
-            with self.acting():
+            with self.caller_credentials():
                 os.stat(resolved.full, dir_fd=resolved.dir_fd, follow_symlinks=False)
         except FileNotFoundError:
             return False
@@ -247,7 +247,7 @@ class PathResolver:
         head, name, slash = split(path)
         if not self._recalls:
             return self._parent(self.start(dirfd, path), head, name, slash)
-        if (known := self._recalled(dirfd, head)) is not None:
+        if (known := self._recall(dirfd, head)) is not None:
             return self.resolve_name(known, name, slash, head)
         start = self.start(dirfd, path)
         resolved = self._parent(start, head, name, slash)
@@ -259,7 +259,7 @@ class PathResolver:
         """Where the link at ``resolved``, open as ``link``, leads: to a name, or to an object that it stands for."""
         target = target_of(self, resolved.dir_fd, resolved.name, link)
         if target is None:
-            return self.reached(step(self, resolved.dir_fd, resolved.name, _OBJECT), held=True)
+            return self.check_reachable(step(self, resolved.dir_fd, resolved.name, _OBJECT), held=True)
         start = resolved.dir_fd
         if target.startswith(b"/"):
             start = self.root() if self.caller.foreign else AT_FDCWD
@@ -305,17 +305,17 @@ class PathResolver:
         """What ``path`` leads to."""
         if not path:
             raise _error(errno.ENOENT)
-        if self._recalls and (near := self._near(dirfd, path, follow=follow)) is not None:
+        if self._recalls and (near := self._find_nearby(dirfd, path, follow=follow)) is not None:
             return near
         fd = self._object(self.start(dirfd, path), path, follow=follow)
-        return self.named(self, fd, dirfd, path, follow=follow, held=fd == self.meant or not path.strip(b"./"))
+        return self.check_found(self, fd, dirfd, path, follow=follow, held=fd == self.meant or not path.strip(b"./"))
 
-    def named(
+    def check_found(
         self, look: PathLookup, fd: int, dirfd: int, path: bytes, *, follow: bool, held: bool = False
     ) -> ResolvedObject:
-        """`reached` of what ``path`` leads to, which ``look`` has opened as ``fd``."""
+        """`check_reachable` of what ``path`` leads to, which ``look`` has opened as ``fd``."""
         try:
-            return self.reached(fd, held=held)
+            return self.check_reachable(fd, held=held)
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG or stat.S_ISDIR(os.fstat(fd).st_mode):
                 raise
@@ -335,12 +335,12 @@ class PathResolver:
 
     def descriptor(self, number: int, *, usable: bool = False) -> ResolvedObject:
         """What the caller's descriptor refers to; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
-        opened = self.reached(self._opened(number, _OBJECT), held=True)
+        opened = self.check_reachable(self._opened(number, _OBJECT), held=True)
         if usable and not os.stat(b"fd/%d" % number, dir_fd=self.caller.fd, follow_symlinks=False).st_mode & 0o600:
             raise _error(errno.EBADF)
         return opened
 
-    def reached(self, fd: int, *, held: bool = False) -> ResolvedObject:
+    def check_reachable(self, fd: int, *, held: bool = False) -> ResolvedObject:
         """What ``fd`` refers to. Raises `OSError` if it is out of reach.
 
         ``held`` says that the caller has not named it but has it open, or stands there: then it may well lie in the
@@ -348,7 +348,7 @@ class PathResolver:
         """
         opened = self.resolve_object(fd, held=held)
         if opened.where.forbidden:
-            if not held or not self._parted(fd):
+            if not held or not self._is_detached(fd):
                 raise _error(errno.EACCES)
             return ResolvedObject(fd, Location(opened.where.absolute, None))
         return opened
@@ -357,16 +357,16 @@ class PathResolver:
         """What ``fd`` refers to; outside if it has no name any more."""
         where = self._where(fd, held=held)
         if where.path is not None and is_deleted(fd, where.absolute):
-            if os.fstat(fd).st_nlink and not self._parted(fd):
+            if os.fstat(fd).st_nlink and not self._is_detached(fd):
                 raise _error(errno.EACCES)
             return ResolvedObject(fd, where._replace(path=None))
         return ResolvedObject(fd, where)
 
-    def _parted(self, fd: int) -> bool:
+    def _is_detached(self, fd: int) -> bool:
         """Whether what was removed is the caller's alone, and has nothing to do with the undo log any more."""
-        return self._world.interceptor.removed(self._world.step(self._call), fd)
+        return self._context.interceptor.release_removed(self._context.step(self._call), fd)
 
-    def held(self, fd: int) -> int:
+    def keep_open(self, fd: int) -> int:
         """``fd``, which is closed at the end."""
         self._fds.append(fd)
         return fd
@@ -385,19 +385,19 @@ class PathResolver:
         return fd
 
     def holds(self, tgid: int) -> bool:
-        """Whether a process is of the tree that the call comes from; see `Supervision.holds`."""
-        return self._world.holds(tgid)
+        """Whether a process is of the tree that the call comes from; see `HandlerContext.holds`."""
+        return self._context.holds(tgid)
 
     # The rest ------------------------------------------------------------------------------------------------------
 
-    def _see(self) -> bool:
+    def _look_as_caller(self) -> bool:
         """Look as the caller does from now on. Whether what it names may be recalled."""
         caller = self.caller
         if caller.foreign:
             self.territory.show(caller)
         return caller.credentials is None and not (caller.foreign or self._call.patient)
 
-    def _recalled(self, dirfd: int, head: bytes) -> int | None:
+    def _recall(self, dirfd: int, head: bytes) -> int | None:
         """The directory that ``head`` leads to, if that was found out just now, inside."""
         if head.startswith(b"/"):
             self.start(dirfd, head)
@@ -406,7 +406,7 @@ class PathResolver:
         start, led, found = self._again
         if start == dirfd and led == head and found >= 0:
             return found
-        known = DIRECTORIES.find(self._world, self.caller, dirfd, head)
+        known = DIRECTORIES.find(self._context, self.caller, dirfd, head)
         if known is None:
             return None
         self._sure = True
@@ -414,12 +414,12 @@ class PathResolver:
         self._again = dirfd, head, known[0]
         return known[0]
 
-    def _near(self, dirfd: int, path: bytes, *, follow: bool) -> ResolvedObject | None:
+    def _find_nearby(self, dirfd: int, path: bytes, *, follow: bool) -> ResolvedObject | None:
         """`object`, if its directory was found just now and nothing is to be followed."""
         head, name, slash = split(path)
-        if slash or name in _SPECIAL or (known := self._recalled(dirfd, head)) is None:
+        if slash or name in _SPECIAL or (known := self._recall(dirfd, head)) is None:
             return None
-        fd = self.held(os.open(name, _LINK, dir_fd=known))
+        fd = self.keep_open(os.open(name, _LINK, dir_fd=known))
         if follow and stat.S_ISLNK(os.fstat(fd).st_mode):
             return None
         where = self.territory.child(self.directory(known), name)
@@ -431,14 +431,14 @@ class PathResolver:
         if dir_fd in self._fds:
             self._fds.remove(dir_fd)
             where = self.directory(dir_fd)
-            self._fds += DIRECTORIES.remember(self._world, self.caller, dirfd, head, dir_fd, where)
+            self._fds += DIRECTORIES.remember(self._context, self.caller, dirfd, head, dir_fd, where)
 
     def _parent(self, start: int, head: bytes, name: bytes, slash: bytes) -> ResolvedName:
         dir_fd = start
         if head:
             dir_fd = self._directory(start, head)
-        if self.caller.credentials is not None and not is_itself(self, dir_fd):
-            with self.acting():
+        if self.caller.credentials is not None and not is_caller_itself(self, dir_fd):
+            with self.caller_credentials():
                 os.stat(b".", dir_fd=dir_fd)  # who may not search it does not learn what is in it
         return self.resolve_name(dir_fd, name, slash, head)
 
@@ -467,8 +467,8 @@ class PathResolver:
             else:
                 rules |= RESOLVE_NO_SYMLINKS
         try:
-            with self.acting():
-                fd = self.held(openat2(start, path, flags, rules))
+            with self.caller_credentials():
+                fd = self.keep_open(openat2(start, path, flags, rules))
         except OSError:
             return None  # perhaps the way leads through what /proc says of the keeper: the walk knows
         if is_in_proc(fd):
@@ -498,7 +498,7 @@ class PathResolver:
         """
         try:
             rules = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
-            own = self.held(open_below(self._world.root_fd, path, _DIRECTORY, rules))
+            own = self.keep_open(open_below(self._context.root_fd, path, _DIRECTORY, rules))
         except OSError:
             return dir_fd  # it was moved meanwhile: then what is removed is copied
         return own if os.path.samestat(os.fstat(own), os.fstat(dir_fd)) else dir_fd
@@ -513,22 +513,21 @@ class PathResolver:
             self._renew()
             fd = os.open(name, flags, dir_fd=self.caller.fd)
         self._sure = True
-        return self.held(fd)
+        return self.keep_open(fd)
 
     def _renew(self) -> None:
-        self.caller = CALLERS.find(self._call, self._world, fresh=True)
-        self._recalls = self._see()
+        self.caller = CALLERS.find(self._call, self._context, fresh=True)
+        self._recalls = self._look_as_caller()
 
     def root(self) -> int:
         """The caller's root directory."""
-        return self.held(os.open(b"root", _DIRECTORY, dir_fd=self.caller.fd))
-
-
-# Name by name, where the kernel, asked by the keeper, would see something else than the caller ----------------------
+        return self.keep_open(os.open(b"root", _DIRECTORY, dir_fd=self.caller.fd))
 
 
 def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool) -> int:
-    """Resolve ``path`` name by name to an object that is there."""
+    """Resolve ``path`` name by name to an object that is there, where the kernel, asked by the keeper, would see
+    something else than the caller.
+    """
     root = resolver.root()
     top = os.fstat(root)
     at = root if path.startswith(b"/") else start
@@ -561,7 +560,7 @@ def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool) -> in
     if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
         raise _error(errno.ENOTDIR)
     if stat.S_ISDIR(os.fstat(at).st_mode):
-        is_itself(resolver, at)  # (what is done to a name in it would be done by the keeper, too)
+        is_caller_itself(resolver, at)  # (what is done to a name in it would be done by the keeper, too)
     return at
 
 
@@ -571,8 +570,8 @@ def step(resolver: PathResolver, at: int, name: bytes, flags: int) -> int:
     Raises `OSError`: EACCES if the directory is what a ``/proc`` says of a process that is not of the caller's tree.
     """
     # What /proc says of itself is open to the caller, but not to another process in its name.
-    with nullcontext() if is_itself(resolver, at) else resolver.acting():
-        return resolver.held(os.open(name, flags, dir_fd=at))
+    with nullcontext() if is_caller_itself(resolver, at) else resolver.caller_credentials():
+        return resolver.keep_open(os.open(name, flags, dir_fd=at))
 
 
 def target_of(resolver: PathResolver, at: int, name: bytes, link: int) -> bytes | None:
@@ -596,9 +595,6 @@ def _names(path: bytes) -> list[bytes]:
     return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
 
 
-# Paths --------------------------------------------------------------------------------------------------------------
-
-
 def split(path: bytes) -> tuple[bytes, bytes, bytes]:
     """The directory of a path (empty: where it begins), the last name (``/`` for the root), and a slash behind it."""
     trimmed = path.rstrip(b"/")
@@ -611,8 +607,8 @@ def split(path: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 @lru_cache(maxsize=4)
-def _territory(world: Supervision) -> Territory:
-    return Territory(world)
+def _territory(context: HandlerContext) -> Territory:
+    return Territory(context)
 
 
 def _error(number: int) -> OSError:

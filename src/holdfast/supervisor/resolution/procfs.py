@@ -72,7 +72,7 @@ def may_cut_unasked() -> bool:
     return any(mount.type in _CUTTING for mount in mounts())
 
 
-class Process(NamedTuple):
+class ProcessIdentity(NamedTuple):
     """A process, by the same words whichever ``/proc`` tells of it."""
 
     namespace: str
@@ -81,12 +81,12 @@ class Process(NamedTuple):
     """What it is called in that."""
 
 
-def identify(process: int) -> Process:
+def identify(process: int) -> ProcessIdentity:
     """The process, or the thread's, that a directory in a ``/proc`` is about. Raises `OSError`."""
-    return Process(os.readlink(_NAMESPACE, dir_fd=process), numbers_of(process).processes[-1])
+    return ProcessIdentity(os.readlink(_NAMESPACE, dir_fd=process), numbers_of(process).processes[-1])
 
 
-def is_itself(resolver: PathResolver, directory: int) -> bool:
+def is_caller_itself(resolver: PathResolver, directory: int) -> bool:
     """Whether the directory is what a ``/proc`` says of the caller itself.
 
     Raises `OSError`: EACCES if it is what one says of a process, or a thread, that is not of the caller's tree.
@@ -159,7 +159,7 @@ def _exists(name: str, directory: int) -> bool:
     return True
 
 
-def _number(at: int, process: Process) -> int:
+def _number(at: int, process: ProcessIdentity) -> int:
     """What the keeper calls the process that is open as ``at``; 0 if it does not see it."""
     if os.fstat(at).st_dev == _own_device():
         return numbers_of(at).processes[0]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.linux.mount_table import Mount
     from holdfast.supervisor.resolution.caller_identity import Caller
-    from holdfast.supervisor.resolution.handler_context import Supervision
+    from holdfast.supervisor.resolution.handler_context import HandlerContext
 
 SELF_FD = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 """The keeper's descriptors, by number, as links to what they are. Not for a process that was forked off since."""
@@ -74,10 +74,10 @@ class ReadOnly:
 
 
 class Territory:
-    """The workspace, the directories that are out of reach and those that are read-only, of one `Supervision`."""
+    """The workspace, the directories that are out of reach and those that are read-only, of one `HandlerContext`."""
 
-    def __init__(self, world: Supervision) -> None:
-        self._world = world
+    def __init__(self, context: HandlerContext) -> None:
+        self._context = context
         self._looked = 0
         self._root = b""
         self._forbidden: tuple[tuple[bytes, bool], ...] = ()
@@ -142,11 +142,11 @@ class Territory:
             return True
         return any(forbidden.startswith(absolute + b"/") for forbidden, _ in self._forbidden)
 
-    def makes_log(self, name: bytes, source_fd: int, source: bytes) -> bool:
+    def would_be_log(self, name: bytes, source_fd: int, source: bytes) -> bool:
         """Whether what is at ``source`` in a directory would be an undo log's place under another ``name``: it holds
         what is called as a log, or it is a link, which may lead to such a place at any time.
         """
-        if not keeps_log(name):
+        if not is_log_name(name):
             return False
         try:
             if stat.S_ISLNK(os.stat(source, dir_fd=source_fd, follow_symlinks=False).st_mode):
@@ -165,21 +165,21 @@ class Territory:
         self._looked = 0
 
     def _look(self) -> None:
-        self._root = root = absolute(self._world.root_fd)
+        self._root = root = absolute(self._context.root_fd)
         shown = [*mounts(), *(mount for _, mounted in [*self._shown.values()] for mount in mounted)]
         forbidden = set(_mounted_logs(shown))
-        for fd in self._world.forbidden:
+        for fd in self._context.forbidden:
             path = absolute(fd)
             # (The workspace may lie in one of them, as forks do in the home: it is open at its own path alone.)
             others = {at for at, shows in other_paths(fd, path, shown) if at != shows or not under(at, root)}
             forbidden |= {path, *others}
         self._forbidden = tuple((each, each != root and under(root, each)) for each in forbidden)
-        read_only = {path.rstrip(b"/") for each in self._world.read_only for path in each.paths()}
+        read_only = {path.rstrip(b"/") for each in self._context.read_only for path in each.paths()}
         self._read_only = tuple(path + b"/" for path in read_only)
         self._borders = frozenset((*forbidden, *read_only))
 
 
-def keeps_log(name: bytes) -> bool:
+def is_log_name(name: bytes) -> bool:
     """Whether it is what a directory is called that an undo log lies in: no link goes by that name."""
     return name == _KEPT_IN[1:]
 

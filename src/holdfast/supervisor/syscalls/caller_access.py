@@ -22,7 +22,7 @@ import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.supervisor.process_tree.process_freezer import ProcessFreezer
-from holdfast.supervisor.syscalls.caller_memory import look
+from holdfast.supervisor.syscalls.caller_memory import peek
 from holdfast.supervisor.syscalls.pending_call import SlowError
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ class CallerAccess:
             self._parent.close()
 
     def memory(self, call: PendingCall, address: int, size: int) -> tuple[bytes | bytearray, int]:
-        """`look` at the memory of who calls. Raises also `SlowError`."""
+        """`peek` at the memory of who calls. Raises also `SlowError`."""
         if self._permission.is_own:
             try:
-                return look(call.tid, address, size)
+                return peek(call.tid, address, size)
             except PermissionError:
                 pass  # the keeper may not look; perhaps the parent may
         found = self._ask(call, MEMORY, call.tid, address, size)[0]
@@ -115,7 +115,7 @@ class CallerAccess:
         return found, len(found)
 
     def descriptor(self, call: PendingCall, number: int) -> int:
-        """`take`, from the thread that calls. Raises also `SlowError`."""
+        """`copy_descriptor`, from the thread that calls. Raises also `SlowError`."""
         if self._permission.is_own:
             try:
                 return copy_descriptor(call.tid, number)

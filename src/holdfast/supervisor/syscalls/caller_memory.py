@@ -52,7 +52,7 @@ class _Room(threading.local):
 _room = _Room()
 
 
-def look(tid: int, address: int, size: int) -> tuple[bytearray, int]:
+def peek(tid: int, address: int, size: int) -> tuple[bytearray, int]:
     """What is readable of ``size`` bytes, at most a page, at ``address``: until the thread looks again, and how many it
     is. Raises `OSError`: EPERM if the kernel does not let this process.
     """
@@ -121,11 +121,11 @@ def read_path(call: PendingCall, address: int) -> bytes:
 
 def read_paths(call: PendingCall, first: int, second: int) -> tuple[bytes, bytes]:
     """`read_path` of two; by one system call if both are short, and the kernel lets this process."""
-    found = look_twice(call.tid, first, second) if call.reach.is_own else None
+    found = peek_two(call.tid, first, second) if call.reach.is_own else None
     return found or (read_path(call, first), read_path(call, second))
 
 
-def look_twice(tid: int, first: int, second: int) -> tuple[bytes, bytes] | None:
+def peek_two(tid: int, first: int, second: int) -> tuple[bytes, bytes] | None:
     """Two short paths by one system call; None if that does not give both."""
     room = _room
     size, more = min(_FIRST, _PAGE - first % _PAGE), min(_FIRST, _PAGE - second % _PAGE)

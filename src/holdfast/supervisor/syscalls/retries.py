@@ -3,7 +3,7 @@
 Who waits in the kernel to open a named pipe for writing counts as a writer of it already: a reader sees its end only
 when all of them have come and gone. Those who wait here are opened one after the other, a few at a time, and the first
 may have written and gone before the last one's turn: so a descriptor of the pipe is kept from the first that is opened
-until nobody waits for that pipe any more (pipe(7), fifo(7)).
+until no call waits for that pipe any more (pipe(7), fifo(7)).
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Retries:
             if pipe is not None:
                 self._waiting[pipe] -= 1
                 if not self._waiting[pipe]:
-                    self._let_go(pipe)
+                    self._release(pipe)
 
-    def opened(self, fd: int) -> None:
+    def note_opened(self, fd: int) -> None:
         """Something was opened for a caller that is not told yet: if others wait to write to it, they are writers of it
         from now on.
         """
@@ -73,7 +73,7 @@ class Retries:
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
             self._kept[pipe] = os.dup(fd)
 
-    def _let_go(self, pipe: Pipe) -> None:
+    def _release(self, pipe: Pipe) -> None:
         del self._waiting[pipe]
         kept = self._kept.pop(pipe, None)
         if kept is not None:
@@ -84,5 +84,5 @@ class Retries:
         calls = [call for call, _ in self._calls]
         self._calls.clear()
         for pipe in list(self._waiting):
-            self._let_go(pipe)
+            self._release(pipe)
         return calls

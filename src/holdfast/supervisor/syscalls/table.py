@@ -53,7 +53,7 @@ _COMMON: Final = {
 
 LAST_KNOWN: Final = 470
 """The largest number that was looked at for this table (``listns``). What a later kernel adds might change files by
-ways that nobody here knows of: it is refused as unknown, as the kernels before it would.
+ways that are not known here: it is refused as unknown, as the kernels before it would.
 """
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
@@ -225,9 +225,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 }
 
 REFUSED: Final[Mapping[str, int]] = {
-    # A program without io_uring reads and writes as ever; with it, nobody sees what it does.
+    # A program without io_uring reads and writes as ever; with it, no filter sees what it does.
     **dict.fromkeys(("io_uring_setup", "io_uring_enter", "io_uring_register"), errno.ENOSYS),
-    # Memory that answers when its owner likes would hold up whoever reads a call's arguments.
+    # Memory that answers when its owner likes would hold up the thread that reads a call's arguments.
     "userfaultfd": errno.ENOSYS,
     # What is where must not change under those who resolve paths; the last four write files of their own.
     **dict.fromkeys(
@@ -243,7 +243,7 @@ REFUSED: Final[Mapping[str, int]] = {
          "ioperm"),
         errno.EPERM,
     ),
-    # It would take the terminal from whoever is asked there.
+    # It would take the terminal from the person who is asked there.
     "vhangup": errno.EPERM,
     # A domain of the caller's own would not hold for what is carried out in its name: it must not believe that it does.
     **dict.fromkeys(("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"), errno.EOPNOTSUPP),
@@ -274,7 +274,7 @@ REFUSED_IOCTLS: Final[Mapping[int, int]] = {
     0x5412: errno.EPERM,  # TIOCSTI: types into the terminal
     0x541C: errno.EPERM,  # TIOCLINUX: pastes into a virtual console
     0x5423: errno.EPERM,  # TIOCSETD: what stands between the terminal and its readers
-    0x5437: errno.EPERM,  # TIOCVHANGUP: the terminal is nobody's any more
+    0x5437: errno.EPERM,  # TIOCVHANGUP: the terminal is no session's any more
     0x4B47: errno.EPERM,  # KDSKBENT: what a key of a virtual console means; so the next four
     0x4B49: errno.EPERM,  # KDSKBSENT
     0x4B4B: errno.EPERM,  # KDSKBDIACR
@@ -282,7 +282,8 @@ REFUSED_IOCTLS: Final[Mapping[int, int]] = {
     0x4BFB: errno.EPERM,  # KDSKBDIACRUC
 }
 """Changes to files that no other call makes and that nothing here could reverse, on descriptors opened for reading;
-memory that would hold up whoever reads it; and what would answer, in a person's place, what is asked at the terminal.
+memory that would hold up the thread that reads it; and what would answer, in a person's place, what is asked at the
+terminal.
 """
 
 STOLEN_TERMINAL: Final = (0x540E, 1)
@@ -307,7 +308,7 @@ NOTIFIED_PRCTLS: Final[Mapping[str, int]] = {"PR_CAPBSET_DROP": 24, "PR_SET_SECU
 """Of ``prctl``, these reach the keeper: what the caller, or a child of its, executes next may be left with less."""
 
 
-class Target(NamedTuple):
+class TargetArgument(NamedTuple):
     """Where a call that sets something of processes says of which."""
 
     pid: int
@@ -320,14 +321,14 @@ class Target(NamedTuple):
     """``kind`` for a process; the next two values are a process group and a user's processes."""
 
 
-TARGETS: Final[Mapping[str, Target]] = {
-    "prlimit64": Target(0, pointer=2),
-    "sched_setaffinity": Target(0),
-    "sched_setattr": Target(0),
-    "sched_setparam": Target(0),
-    "sched_setscheduler": Target(0),
-    "setpriority": Target(1, kind=0, process=0),
-    "ioprio_set": Target(1, kind=0, process=1),
+TARGETS: Final[Mapping[str, TargetArgument]] = {
+    "prlimit64": TargetArgument(0, pointer=2),
+    "sched_setaffinity": TargetArgument(0),
+    "sched_setattr": TargetArgument(0),
+    "sched_setparam": TargetArgument(0),
+    "sched_setscheduler": TargetArgument(0),
+    "setpriority": TargetArgument(1, kind=0, process=0),
+    "ioprio_set": TargetArgument(1, kind=0, process=1),
 }
 """Calls that no domain keeps from those who look after the tree. What they set of the caller passes by, of another
 process it reaches the keeper, and of a group or a user it is EPERM: outsiders may be among these.
@@ -335,7 +336,8 @@ process it reaches the keeper, and of a group or a user it is EPERM: outsiders m
 
 WAITED_FOR: Final = ("epoll_ctl", 1, 1)
 """The call by which readiness of a file is waited for, and the argument that says so (EPOLL_CTL_ADD). A file system of
-FUSE cannot say that its regular files are always ready, which is EPERM on others: so whoever answers for the tree does.
+FUSE cannot say that its regular files are always ready, which is EPERM on others: so the process that answers for the
+tree does.
 """
 
 F_SETFL: Final = 4
@@ -378,7 +380,7 @@ NOTIFIED: Final = frozenset(
 """Calls that reach the keeper, where the machine has them. Every write, mapping and ``ftruncate`` on a descriptor that
 is open for writing passes by: what it can change was captured when it was opened. The last five lines change no file,
 but in whose name their callers act and what they see; or processes that need not be of the tree (`TARGETS`); and who
-has ended is nobody's parent any more, which would tell what step its children are part of.
+has ended is no process's parent any more, which would tell what step its children are part of.
 """
 
 

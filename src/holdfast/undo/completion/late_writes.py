@@ -1,7 +1,7 @@
 """Files that are still written to, through descriptors from before, when a step ends: they are looked at once more.
 
 A descriptor that was opened for writing belongs, with all its later writes and mappings, to the step that opened it.
-While one of those who are served has it, nobody can say what the step leaves: until it is gone the finished step says
+While one of those who are served has it, it is not known what the step leaves: until it is gone the finished step says
 that this is not known, and if the keeper is killed before, that stays so.
 """
 
@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 import msgspec
 
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.errors import IntegrityError
-from holdfast.undo.foreign_edits.other_links import KEPT, kept, lost_names, survivors
-from holdfast.undo.journal.step_footprint import whereabouts
+from holdfast.undo.foreign_edits.other_links import KEPT, find_in_log, find_survivors, lost_names
+from holdfast.undo.journal.step_footprint import objects_by_path
 from holdfast.undo.tree.signatures import (
     CHECKED_BYTES,
-    checked,
     content_at,
-    is_left,
+    is_as_left,
     is_same,
     is_unknown,
     signature,
-    unknown,
+    unknown_signature,
+    with_hash,
 )
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
     from holdfast.undo.interceptor import Place
     from holdfast.undo.journal.records import Mutation, ObjectKey, Signature, StepId
-    from holdfast.undo.journal.step_file import Head, Sealed
+    from holdfast.undo.journal.step_file import SealedStep, StepHead
     from holdfast.undo.log import UndoLog
     from holdfast.undo.tree.rooted_directories import Directories
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def still_written(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dict[bytes, Signature]:
+def filter_writable(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dict[bytes, Signature]:
     """What of that those who are served may still write to."""
     files = {path: found for path, found in left.items() if found is not None and stat.S_ISREG(found.mode)}
     if not files:
@@ -52,19 +52,21 @@ def still_written(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dict[
     if written is not None:
         return {path: found for path, found in files.items() if found.inode in written}
     # Others would wait while all that is open was looked at. The kernel says which of these have no writer at all.
-    with log.looking() as directories:
-        return {path: found for path, found in files.items() if _writer(directories, path, found) is not Writer.NONE}
+    with log.open_directories() as directories:
+        return {
+            path: found for path, found in files.items() if _writer(directories, path, found) is not WriterStatus.NONE
+        }
 
 
-def settle(log: UndoLog, *, eagerly: bool = True) -> None:
+def settle_late_writes(log: UndoLog, *, eagerly: bool = True) -> None:
     """Look again at what could still be written to when its step ended, as far as it cannot be any more.
 
-    If not ``eagerly``, files that anybody writes to are left for later, and what it would take long to know. The gate
-    is held meanwhile. What somebody else is known to have changed stays unknown. Raises `StorageError`.
+    If not ``eagerly``, files that any process writes to are left for later, and what it would take long to know. The
+    gate is held meanwhile. What another process is known to have changed stays unknown. Raises `StorageError`.
     """
     if not (log.unsettled or log.unsettled_others):
         return
-    with log.recorder.gate, log.looking() as directories:
+    with log.recorder.gate, log.open_directories() as directories:
         writers = _Writers(log, directories, eagerly=eagerly)
         settled: dict[bytes, tuple[int, Signature]] = {}
         for step, waiting in list(log.unsettled.items()):
@@ -81,8 +83,8 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
         if eagerly:
             _settle_others(log, directories, writers)
         # (Last: what one of the steps has left is not a later step's for the others.)
-        last = _last(log, min((at for at, _ in settled.values()), default=0)) if settled else {}
-        log.recorder.known.note(
+        last = _last_changes(log, min((at for at, _ in settled.values()), default=0)) if settled else {}
+        log.recorder.last_state.note(
             (path, found)
             for path, (at, found) in settled.items()
             if last.get(path, 0) <= at and _is_last(log, directories, path)
@@ -91,44 +93,46 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
 
 def written_late(log: UndoLog) -> list[tuple[StepId, bytes]]:
     """See `UndoService.written_late`. The gate is held."""
-    with log.looking() as directories:
+    with log.open_directories() as directories:
         done = [head for head in log.heads.values() if head.state == "done"]
         return [(head.id, path) for head in done for path in _written_late(log, directories, head)]
 
 
 def mixed_since(log: UndoLog, at: int, seq: int | None) -> list[tuple[StepId, bytes]]:
     """See `UndoService.mixed_since`. The gate is held."""
-    with log.looking() as directories:
-        found = ((head.id, path) for head in log.heads.values() for path in _mixed(log, directories, head, at, seq))
+    with log.open_directories() as directories:
+        found = (
+            (head.id, path) for head in log.heads.values() for path in _mixed_writes(log, directories, head, at, seq)
+        )
         return list(found)
 
 
-def _mixed(log: UndoLog, directories: Directories, head: Head, at: int, seq: int | None) -> Iterator[bytes]:
+def _mixed_writes(log: UndoLog, directories: Directories, head: StepHead, at: int, seq: int | None) -> Iterator[bytes]:
     # (Where the history has no number, what has one came after it.)
     open_since = [path for path, over in head.open_until if not 0 < over <= (seq or 0)]
     open_since += [path for path, over in head.kept_open if not 0 < over <= at]
     if head.state != "done" or not open_since:
         return
     left, late, edited, brought = dict(head.left), dict(head.late), edited_since(log, head), dict(head.brought)
-    waiting = waiting_for(log, head.id)
+    waiting = awaited_writes(log, head.id)
     for path in open_since:
-        if path in brought and is_left(directories, path, brought[path]):
+        if path in brought and is_as_left(directories, path, brought[path]):
             continue
         was = left.get(path)
         if path in waiting:
-            if not is_still(signature(directories, path), waiting[path], path, edited):
+            if not is_unchanged(signature(directories, path), waiting[path], path, edited):
                 yield path
-        elif is_unknown(was) or (path in late and not is_left(directories, path, was)):
+        elif is_unknown(was) or (path in late and not is_as_left(directories, path, was)):
             yield path
 
 
-def forsake(log: UndoLog) -> None:
+def abandon_writers(log: UndoLog) -> None:
     """What steps had left open when their keeper was killed is not written to any more: its trees have ended with it.
     Raises `StorageError`.
     """
     for step, head in list(log.heads.items()):
         if any(not over for _, over in (*head.kept_open, *head.open_until)):
-            kept_open, open_until = _all_over(log, head)
+            kept_open, open_until = close_open_files(log, head)
             with suppress(IntegrityError):  # of a step that is damaged nothing is known
                 sealed = log.read(step)
                 head = msgspec.structs.replace(sealed.head, kept_open=kept_open, open_until=open_until)
@@ -138,9 +142,9 @@ def forsake(log: UndoLog) -> None:
 _Open: TypeAlias = "tuple[tuple[bytes, int], ...]"
 
 
-def _all_over(log: UndoLog, head: Head, paths: Collection[bytes] | None = None) -> tuple[_Open, _Open]:
-    """`Head.kept_open` and `Head.open_until`, with what is over now at these paths, or (None) everywhere."""
-    now = log.moment()
+def close_open_files(log: UndoLog, head: StepHead, paths: Collection[bytes] | None = None) -> tuple[_Open, _Open]:
+    """`StepHead.kept_open` and `StepHead.open_until`, with what is over now at these paths, or (None) everywhere."""
+    now = log.take_moment()
     ready = [
         path for path, over in (*head.kept_open, *head.open_until) if not over and (paths is None or path in paths)
     ]
@@ -148,36 +152,36 @@ def _all_over(log: UndoLog, head: Head, paths: Collection[bytes] | None = None) 
     return kept_open, (*(one for one in head.open_until if one[0] not in ready), *((path, now) for path in ready))
 
 
-def _written_late(log: UndoLog, directories: Directories, head: Head) -> Iterator[bytes]:
+def _written_late(log: UndoLog, directories: Directories, head: StepHead) -> Iterator[bytes]:
     left = dict(head.left) if head.late else {}
     for path in dict(head.late):
-        if left.get(path) is not None and is_left(directories, path, left[path]):
+        if left.get(path) is not None and is_as_left(directories, path, left[path]):
             yield path
-    if waiting := waiting_for(log, head.id):
+    if waiting := awaited_writes(log, head.id):
         edited = edited_since(log, head)
         for path, was in waiting.items():
-            if is_still(signature(directories, path), was, path, edited) and not is_left(directories, path, was):
+            if is_unchanged(signature(directories, path), was, path, edited) and not is_as_left(directories, path, was):
                 yield path
 
 
-def waiting_for(log: UndoLog, step: StepId) -> Mapping[bytes, Signature]:
+def awaited_writes(log: UndoLog, step: StepId) -> Mapping[bytes, Signature]:
     """What of a finished step may still be written to, as it was when the step ended."""
     return {} if step in log.unsealed else log.unsettled.get(step, {})
 
 
-def edited_since(log: UndoLog, head: Head) -> frozenset[bytes]:
+def edited_since(log: UndoLog, head: StepHead) -> frozenset[bytes]:
     """What others are known to have changed since the step began, also by other names of what it left."""
-    edited, objects = log.barriers.edited(head.first), log.barriers.edited_objects(head.first)
+    edited, objects = log.barriers.edited_paths(head.first), log.barriers.edited_objects(head.first)
     if not objects:
         return edited
     with suppress(IntegrityError):  # of a step that is damaged nothing is known
-        for path, object_ in whereabouts(log.read(head.id).records).items():
+        for path, object_ in objects_by_path(log.read(head.id).records).items():
             if object_ is not None and log.recorder.aliases.now(object_) in objects:
                 edited |= {path}
     return edited
 
 
-def is_still(now: Signature | None, was: Signature, path: bytes, edited: frozenset[bytes]) -> TypeGuard[Signature]:
+def is_unchanged(now: Signature | None, was: Signature, path: bytes, edited: frozenset[bytes]) -> TypeGuard[Signature]:
     """Whether that is what the step left at the path, and only its own writers are known to have changed it."""
     return now is not None and now.key == was.key and edited.isdisjoint((path, b""))
 
@@ -204,8 +208,8 @@ class _Writers:
         """Whether what was left at the path may still be written to."""
         if was.key not in self._known:
             writer = _writer(self._directories, path, was)
-            if writer is Writer.NONE or (writer is Writer.SOME and not self._eagerly):
-                self._known[was.key] = writer is Writer.SOME
+            if writer is WriterStatus.NONE or (writer is WriterStatus.SOME and not self._eagerly):
+                self._known[was.key] = writer is WriterStatus.SOME
         return self.has_object(was.key)
 
     def has_object(self, key: ObjectKey) -> bool:
@@ -226,7 +230,7 @@ def _settle_others(log: UndoLog, directories: Directories, writers: _Writers) ->
     for head in list(log.heads.values()) if ready else ():
         if not ready.isdisjoint(one.key for one in head.others):
             with suppress(IntegrityError):  # of a step that is damaged nothing is known
-                found.update(_lost(log, directories, log.read(head.id).records))
+                found.update(_lost_objects(log, directories, log.read(head.id).records))
     for step, keys in waiting.items():
         if step in log.unsealed:
             continue
@@ -234,45 +238,45 @@ def _settle_others(log: UndoLog, directories: Directories, writers: _Writers) ->
         if over and not edited_since(log, log.heads[step]):
             sealed = log.read(step)
             others = tuple(
-                checked(found[one.key][1], found[one.key][0]) if one.key in over & found.keys() else one
+                with_hash(found[one.key][1], found[one.key][0]) if one.key in over & found.keys() else one
                 for one in sealed.head.others
             )
             log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, others=others)))
-            log.recorder.known.note((), others)
+            log.recorder.last_state.note((), others)
         if left := keys - over:
             log.unsettled_others[step] = left
         else:
             del log.unsettled_others[step]
 
 
-def _lost(
+def _lost_objects(
     log: UndoLog, directories: Directories, records: Sequence[Mutation]
 ) -> Iterator[tuple[ObjectKey, tuple[Signature, Callable[[], Place]]]]:
     """How each object looks now that lost a name by the records and is in the log, or lives on; and where it is."""
-    for one in survivors(log, directories, records):
+    for one in find_survivors(log, directories, records):
         yield one.now.key, (one.now, one.place)
     for _, keeping, _ in lost_names(records):
-        there = kept(log, keeping.number) if keeping.how in KEPT else None
+        there = find_in_log(log, keeping.number) if keeping.how in KEPT else None
         if there is not None:
             yield there.now.key, (there.now, there.place)
 
 
-def _last(log: UndoLog, since: int) -> dict[bytes, int]:
+def _last_changes(log: UndoLog, since: int) -> dict[bytes, int]:
     """By the sequence number, when steps have left something, or nothing, at each path, as far as that was later. (What
     they have left may not be known yet either.)
     """
     later = sorted((head for head in log.heads.values() if head.left_at > since), key=lambda head: head.left_at)
     found = {path: head.left_at for head in later for path, _ in head.left}
-    return found | {path: log.recorder.seq for step in log.unsealed.values() for path in whereabouts(step.records)}
+    return found | {path: log.recorder.seq for step in log.unsealed.values() for path in objects_by_path(step.records)}
 
 
 def _is_last(log: UndoLog, directories: Directories, path: bytes) -> bool:
     """Whether no other step is known to have taken what a step left at the path, or to have put there what is there."""
-    if log.recorder.known.missing(path) is not None:
+    if log.recorder.last_state.signature_at(path) is not None:
         return False
     try:
         place = directories.place(path)
-        return not log.recorder.is_in_hand(path, identity(place.dir_fd, place.name))
+        return not log.recorder.is_of_open_step(path, identity(place.dir_fd, place.name))
     except OSError:
         return False
 
@@ -287,24 +291,24 @@ def _settle(
     late: list[tuple[bytes, int]] = []
     hashed = list(head.contents)
     for path, was in ready.items():
-        if log.recorder.known.last(was.key) is not None:
-            # A later step has left it since, and says what is there; but who wrote last, nobody can tell.
+        if log.recorder.last_state.last_signature(was.key) is not None:
+            # A later step has left it since, and says what is there; but who wrote last is not known.
             late.append((path, log.recorder.seq))
             continue
         at = path
         now = signature(directories, at)
-        if (now is None or now.key != was.key) and (moved := _moved_to(log, directories, sealed, was)) is not None:
+        if (now is None or now.key != was.key) and (moved := moved_to(log, directories, sealed, was)) is not None:
             at = moved
             now = signature(directories, at)
-        if not is_still(now, was, path, edited):
-            found[path] = unknown(was)
+        if not is_unchanged(now, was, path, edited):
+            found[path] = unknown_signature(was)
             continue
         if not is_same(was, now, partial(directories.place, at)):
             late.append((path, log.recorder.seq))
-        found[path] = checked(partial(directories.place, at), now)
+        found[path] = with_hash(partial(directories.place, at), now)
         if (hash_ := _hash(directories, at, now)) is not None:
             hashed.append((path, hash_))
-    kept_open, open_until = _all_over(log, head, ready)
+    kept_open, open_until = close_open_files(log, head, ready)
     head = msgspec.structs.replace(
         head,
         left=tuple((path, found.get(path, one)) for path, one in head.left),
@@ -319,17 +323,17 @@ def _settle(
     return found
 
 
-def _moved_to(log: UndoLog, directories: Directories, sealed: Sealed, was: Signature) -> bytes | None:
+def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, was: Signature) -> bytes | None:
     """Where other steps have brought what the step left, from the step's beginning on (it may have left it where one of
     them had brought it by then); None if they have not, or it is nowhere.
     """
-    mine = {object_ for object_ in whereabouts(sealed.records).values() if object_ is not None}
+    mine = {object_ for object_ in objects_by_path(sealed.records).values() if object_ is not None}
     since = sealed.head.begun or sealed.head.looked_at
-    later = [head.id for head in log.heads.values() if head.state == "done" and head.last > since]
+    later = [head.id for head in log.heads.values() if head.state == "done" and max(head.last, head.acted) > since]
     records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
     records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
     records = [*sealed.records, *sorted((one for one in records if one.seq > since), key=lambda record: record.seq)]
-    for where, there in whereabouts(records).items():
+    for where, there in objects_by_path(records).items():
         if there in mine and (now := signature(directories, where)) is not None and now.key == was.key:
             return where
     return None
@@ -346,16 +350,16 @@ def _hash(directories: Directories, path: bytes, now: Signature) -> bytes | None
         return None
 
 
-def _writer(directories: Directories, path: bytes, was: Signature) -> Writer:
+def _writer(directories: Directories, path: bytes, was: Signature) -> WriterStatus:
     try:
         place = directories.place(path)
         fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
     except OSError:
-        return Writer.UNSAID
+        return WriterStatus.FORBIDDEN
     try:
         found = os.fstat(fd)
         if found.st_ino != was.inode or not stat.S_ISREG(found.st_mode):
-            return Writer.UNSAID
+            return WriterStatus.FORBIDDEN
         return writer_of(fd)
     finally:
         os.close(fd)

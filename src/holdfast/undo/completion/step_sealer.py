@@ -9,19 +9,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import is_written
-from holdfast.undo.completion.late_writes import still_written
-from holdfast.undo.foreign_edits.other_links import kept, survivors
-from holdfast.undo.journal.records import How, Put
-from holdfast.undo.journal.step_file import Head, Preimage, Sealed, State, Trouble
-from holdfast.undo.journal.step_footprint import changed_before, filled, keepings, named, touched_before, whereabouts
+from holdfast.undo.completion.late_writes import filter_writable
+from holdfast.undo.foreign_edits.other_links import find_in_log, find_survivors
+from holdfast.undo.journal.records import KeepMethod, Move, PutBack, Remove
+from holdfast.undo.journal.step_file import Preimage, SealedStep, State, StepConflict, StepHead
+from holdfast.undo.journal.step_footprint import (
+    DirectoryMoves,
+    changed_before,
+    filled_paths,
+    kept_preimages,
+    last_paths,
+    objects_by_path,
+    touched_before,
+)
 from holdfast.undo.tree.signatures import (
     NOT_OURS,
-    checked,
     content_through,
     is_unknown,
-    place_in,
+    place_at,
     signature,
-    unknown,
+    unknown_signature,
+    with_hash,
 )
 
 if TYPE_CHECKING:
@@ -38,21 +46,21 @@ _HASHED_BYTES = 32 << 20
 """Of all the files of one step that have several names."""
 
 
-class Left(NamedTuple):
+class StepRemains(NamedTuple):
     """What a step left."""
 
     paths: tuple[tuple[bytes, Signature | None], ...]
     others: tuple[Signature, ...]
-    """See `Head.others`."""
+    """See `StepHead.others`."""
     edited: tuple[Identity, ...] = ()
-    """See `Head.edited`."""
+    """See `StepHead.edited`."""
 
 
-class Together:
+class ConcurrentSteps:
     """Several steps that are finished at once, by the records of all of them."""
 
     def __init__(self, records: Mapping[StepId, Sequence[Mutation]]) -> None:
-        places = whereabouts(sorted((one for each in records.values() for one in each), key=lambda one: one.seq))
+        places = objects_by_path(sorted((one for each in records.values() for one in each), key=lambda one: one.seq))
         self.places = places
         """Which object they have left at each path."""
         self.now = {object_: path for path, object_ in places.items() if object_ is not None}
@@ -78,34 +86,40 @@ def _overlapping(spans: Mapping[StepId, tuple[int, int]]) -> frozenset[StepId]:
     return frozenset(found)
 
 
-def look(
+def find_remains(
     log: UndoLog,
     step: OpenStep,
     alive_until: int | None = None,
-    theirs: Collection[bytes] = frozenset(),
-    together: Together | None = None,
-) -> Left:
-    """What the step left at each path that it touched, before anybody else changes it: the gate is held. See `seal`.
+    foreign: Collection[bytes] = frozenset(),
+    concurrent: ConcurrentSteps | None = None,
+) -> StepRemains:
+    """What the step left at each path that it touched, before anything else changes it: the gate is held. See
+    `seal_step`.
 
     What is still written to through its descriptors, or others', is not known yet
-    (`holdfast.undo.completion.late_writes`). At ``theirs`` there is what somebody else has changed, if anything.
-    ``together`` are all steps that are finished at once, this one among them: what it left may have been moved or
+    (`holdfast.undo.completion.late_writes`). At ``foreign`` there is what another process has changed, if anything.
+    ``concurrent`` are all steps that are finished at once, this one among them: what it left may have been moved or
     replaced by another of them.
     """
-    places = whereabouts(step.records)
-    with log.looking() as directories:
-        if together is not None and together.is_alone(step.id):
-            ends = _ends(places, together)
-        elif together is not None:
-            paths = _with_what_was_moved(directories, step, places, together.now)
+    places = objects_by_path(step.records)
+    with log.open_directories() as directories:
+        if concurrent is not None and concurrent.is_alone(step.id):
+            ends = _final_objects(places, concurrent)
+        elif concurrent is not None:
+            paths = _with_moved_paths(directories, step, places, concurrent.now)
             ends = {path: path for path in paths}
         else:
-            step.beside = log.recorder.renamed_beside(step)
+            step.renames_by_others = log.recorder.renames_by_others(step)
             paths: Iterable[bytes] = places
-            if step.beside:
-                now = {object_: path for path, object_ in whereabouts(_told(step)).items() if object_ is not None}
-                paths = _with_what_was_moved(directories, step, places, now)
-            ends = {path: path for path in paths}
+            if step.renames_by_others:
+                now = {
+                    object_: path
+                    for path, object_ in objects_by_path(_records_with_renames(step)).items()
+                    if object_ is not None
+                }
+                paths = _with_moved_paths(directories, step, places, now)
+            elsewhere = {path for path in _gone_before_a_move(step) if places.get(path) is None}
+            ends = {path: path for path in paths if path not in elsewhere}
         found: dict[bytes, Signature | None] = {}
         absent: set[bytes] = set()
         for path, end in sorted(ends.items()):
@@ -116,39 +130,39 @@ def look(
                 found[path] = signature(directories, end, alive_until)
             if end is not None and found[path] is None:
                 absent.add(end)
-    found |= {path: NOT_OURS for path in theirs if found.get(path) is not None}
-    unsettled = still_written(log, {path: left for path, left in found.items() if ends[path] == path})
+    found |= {path: NOT_OURS for path in foreign if found.get(path) is not None}
+    unsettled = filter_writable(log, {path: left for path, left in found.items() if ends[path] == path})
     if unsettled:
         log.unsettled[step.id] = unsettled
-        found |= {path: unknown(left) for path, left in unsettled.items()}
+        found |= {path: unknown_signature(left) for path, left in unsettled.items()}
     else:
         log.unsettled.pop(step.id, None)
-    left = Left(tuple(found.items()), _others(log, step, alive_until, theirs))
-    log.recorder.known.note(left.paths, left.others)
-    log.recorder.known.forget(unsettled.items())
+    left = StepRemains(tuple(found.items()), _signatures_of_others(log, step, alive_until, foreign))
+    log.recorder.last_state.note(left.paths, left.others)
+    log.recorder.last_state.forget(unsettled.items())
     if left.others:
         written = log.writers(False)
         keys = frozenset(one.key for one in left.others if written is None or one.inode in written)
-        log.recorder.known.forget_objects(keys)
+        log.recorder.last_state.forget_objects(keys)
         log.unsettled_others[step.id] = keys
     else:
         log.unsettled_others.pop(step.id, None)
     return left
 
 
-def _ends(places: Mapping[bytes, Identity | None], together: Together) -> dict[bytes, bytes | None]:
+def _final_objects(places: Mapping[bytes, Identity | None], concurrent: ConcurrentSteps) -> dict[bytes, bytes | None]:
     """Where that is by now which a step left at each path; None if it left nothing there, though something is."""
 
     def end(path: bytes, object_: Identity | None) -> bytes | None:
-        if together.places.get(path) == object_:
+        if concurrent.places.get(path) == object_:
             return path
         # (What is nowhere by now is brought back by the step that has taken it.)
-        return None if object_ is None else together.now.get(object_, path)
+        return None if object_ is None else concurrent.now.get(object_, path)
 
     return {path: end(path, object_) for path, object_ in places.items()}
 
 
-def _with_what_was_moved(
+def _with_moved_paths(
     directories: Directories,
     step: OpenStep,
     places: Mapping[bytes, Identity | None],
@@ -160,7 +174,7 @@ def _with_what_was_moved(
     The step's own records do not tell of it. By them it left that, or something else, at the old path; and what it did
     to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
     """
-    mine = named(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
+    mine = last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
     paths = set(places)
     for object_, old in mine.items():
         path = now.get(object_, old)
@@ -171,13 +185,24 @@ def _with_what_was_moved(
     return paths
 
 
+def _gone_before_a_move(step: OpenStep) -> frozenset[bytes]:
+    """What the step has taken away before steps beside it moved a directory above: what is there now came with that."""
+    moves = DirectoryMoves(step.renames_by_others)
+    gone = {record.path: record.seq for record in step.records if isinstance(record, Remove | Move)}
+    return frozenset(path for path, seq in gone.items() if moves.above(path) > seq)
+
+
 def _span(records: Sequence[Mutation]) -> tuple[int, int] | None:
     return (records[0].seq, records[-1].seq) if records else None
 
 
-def _told(step: OpenStep) -> Sequence[Mutation]:
+def _records_with_renames(step: OpenStep) -> Sequence[Mutation]:
     """The step's records, and those by which others have brought elsewhere what these speak of."""
-    return sorted([*step.records, *step.beside], key=lambda record: record.seq) if step.beside else step.records
+    return (
+        sorted([*step.records, *step.renames_by_others], key=lambda record: record.seq)
+        if step.renames_by_others
+        else step.records
+    )
 
 
 def _is_there(directories: Directories, path: bytes, object_: Identity) -> bool:
@@ -188,36 +213,36 @@ def _is_there(directories: Directories, path: bytes, object_: Identity) -> bool:
         return False
 
 
-def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
+def exclude_foreign_edits(log: UndoLog, step: OpenStep, left: StepRemains) -> StepRemains:
     """What others have edited after the step had come to it is not what the step left, though it was there at its end.
 
     Undo of the step would overwrite the edit, and nothing that was seen at the end can tell. What is not there now, and
     was not before the step either, came and went.
     """
     with log.recorder.gate:
-        told = _told(step)
+        told = _records_with_renames(step)
         edited = list(touched_before(told, step.edits.paths()))
         by_name = changed_before(step.records, step.edits.objects())
         if not edited and not by_name:
             return left
         paths, objects = {path for path, _ in edited}, {object_ for _, object_ in edited if object_ is not None}
         objects |= by_name
-        places, new = whereabouts(told), filled(step.records)
-        theirs = {
+        places, new = objects_by_path(told), filled_paths(step.records)
+        foreign = {
             path: found
             for path, found in left.paths
             if (path in paths or places.get(path) in objects)
             and not is_unknown(found)
             and not (found is None and (path in new or _is_met_elsewhere(path, edited, places)))
         }
-        known = log.recorder.known
-        for path, found in theirs.items():
+        known = log.recorder.last_state
+        for path, found in foreign.items():
             # (A later step may have left something else there by now.)
-            if found is not None and known.last(found.key) == found:
+            if found is not None and known.last_signature(found.key) == found:
                 known.forget([(path, found)])
                 known.note([(path, NOT_OURS)])
         return left._replace(
-            paths=tuple((path, NOT_OURS if path in theirs else found) for path, found in left.paths),
+            paths=tuple((path, NOT_OURS if path in foreign else found) for path, found in left.paths),
             edited=tuple(sorted(by_name)),
         )
 
@@ -231,12 +256,14 @@ def _is_met_elsewhere(
     return all(object_ in kept and object_ != places.get(path) for object_ in objects)
 
 
-def _others(log: UndoLog, step: OpenStep, alive_until: int | None, theirs: Collection[bytes]) -> tuple[Signature, ...]:
-    """`Head.others`."""
+def _signatures_of_others(
+    log: UndoLog, step: OpenStep, alive_until: int | None, foreign: Collection[bytes]
+) -> tuple[Signature, ...]:
+    """`StepHead.others`."""
     found = {one.key: one for one in _known_others(log, step)}
-    with log.looking() as directories:
-        for one in survivors(log, directories, step.records, step.shared):
-            if one.path in theirs or (alive_until is not None and one.now.ctime > alive_until):
+    with log.open_directories() as directories:
+        for one in find_survivors(log, directories, step.records, step.shared):
+            if one.path in foreign or (alive_until is not None and one.now.ctime > alive_until):
                 found.pop(one.now.key, None)
                 found[NOT_OURS.key] = NOT_OURS
             else:
@@ -245,45 +272,45 @@ def _others(log: UndoLog, step: OpenStep, alive_until: int | None, theirs: Colle
 
 
 def _known_others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
-    own = numbers(step.records) if step.shared else ()
+    own = preimage_numbers(step.records) if step.shared else ()
     for number in step.shared:
-        there = kept(log, number)
+        there = find_in_log(log, number)
         # (What another step has put into the log may have lost its last name in the tree since, by this one: then no
         # record tells what this one has written to it.)
         if there is not None and (there.names > 1 or number not in own):
             yield there.now
-    if step.parted:
-        known = {path for head in log.heads.values() for path, left in head.left if left and left.key in step.parted}
+    if step.detached:
+        known = {path for head in log.heads.values() for path, left in head.left if left and left.key in step.detached}
         now = (signature(log.directories, path) for path in known)
-        yield from (found for found in now if found is not None and found.key in step.parted)
-    related = {object_ for keeping, object_ in keepings(step.records) if keeping.how is How.RELATED}
-    for path, object_ in whereabouts(step.records, others=True).items() if related else ():
+        yield from (found for found in now if found is not None and found.key in step.detached)
+    related = {object_ for keeping, object_ in kept_preimages(step.records) if keeping.how is KeepMethod.RELATED}
+    for path, object_ in objects_by_path(step.records, others=True).items() if related else ():
         if object_ in related and (found := signature(log.directories, path)) is not None:
             yield found
 
 
-def _checked(log: UndoLog, step: OpenStep, left: Left) -> Left:
+def _with_hashes(log: UndoLog, step: OpenStep, left: StepRemains) -> StepRemains:
     """With the hashes of files that have several names, as far as they are still as they were left."""
     room = _HASHED_BYTES
     paths: list[tuple[bytes, Signature | None]] = []
     others: list[Signature] = []
-    with log.looking() as directories:
+    with log.open_directories() as directories:
         for path, found in left.paths:
             if found is not None and found.names > 1 and found.size <= room:
-                found = checked(partial(place_in, directories, path), found)
+                found = with_hash(partial(place_at, directories, path), found)
                 room -= found.size if found.check else 0
             paths.append((path, found))
-        others_left = survivors(log, directories, step.records, step.shared) if left.others else ()
+        others_left = find_survivors(log, directories, step.records, step.shared) if left.others else ()
         places = {one.now.key: one.place for one in others_left}
         for found in left.others if places else ():
             if (place := places.get(found.key)) is not None and found.size <= room:
-                found = checked(place, found)
+                found = with_hash(place, found)
                 room -= found.size if found.check else 0
             others.append(found)
     if room == _HASHED_BYTES:
         return left
     with log.recorder.gate:
-        log.recorder.known.checked(paths, others)
+        log.recorder.last_state.add_hashes(paths, others)
     return left._replace(paths=tuple(paths), others=tuple(others) or left.others)
 
 
@@ -293,33 +320,33 @@ class StepEnd(NamedTuple):
     state: State
     ended_at: int
     exit_code: int | None
-    conflicts: Sequence[Trouble] = ()
+    conflicts: Sequence[StepConflict] = ()
     """What could not be reversed on the way to this state."""
 
 
-def seal(
+def seal_step(
     log: UndoLog,
     step: OpenStep,
     end: StepEnd,
     *,
-    before: Head | None = None,
+    before: StepHead | None = None,
     alive_until: int | None = None,
-    left: Left | None = None,
+    left: StepRemains | None = None,
     spared: Iterable[bytes] = (),
-) -> Head:
+) -> StepHead:
     """Write the step, which the recorder has closed, as a finished one.
 
     ``before`` is what was said of it if it was finished before. ``alive_until`` is the last moment (ns) at which its
     keeper can have changed anything, if it was killed: what was changed later is not taken for the step's.
-    ``left`` is what `look` found; else it is looked at now. ``spared`` are the paths of `Head.spared`.
+    ``left`` is what `find_remains` found; else it is looked at now. ``spared`` are the paths of `StepHead.spared`.
     """
     preimages = tuple(_preimages(log.preimages, step))
     if left is None:
-        left = disown(log, step, look(log, step, alive_until))
-    left = _checked(log, step, left)
+        left = exclude_foreign_edits(log, step, find_remains(log, step, alive_until))
+    left = _with_hashes(log, step, left)
     begin = step.begin
     first, last = step.span or _span(step.records) or (begin.seq, begin.seq)
-    head = Head(
+    head = StepHead(
         id=begin.step,
         kind=begin.kind,
         state=end.state,
@@ -333,9 +360,9 @@ def seal(
         started_at=before.started_at if before else begin.at,
         ended_at=end.ended_at,
         exit_code=end.exit_code,
-        protected=step.bare or (before.protected if before else ""),
+        protected=step.unprotected_reason or (before.protected if before else ""),
         copied=step.copied,
-        paths=before.paths if before else len(step.went.union(path for path, _ in left.paths)),
+        paths=before.paths if before else len(step.transient.union(path for path, _ in left.paths)),
         left=left.paths,
         others=left.others,
         edited=before.edited if before else left.edited,
@@ -348,52 +375,52 @@ def seal(
         kept_open=before.kept_open if before else (),
         open_until=_open_until(log, begin.step, before),
         begun=before.begun if before else begin.seq,
-        spared=tuple(_looks(log, spared)),
+        spared=tuple(_signatures_at(log, spared)),
         # (Without a file or a link among it, there is nothing of which a hash could be told.)
         noted=all(found is None or stat.S_ISDIR(found.mode) for _, found in left.paths),
     )
-    log.write(Sealed(head, tuple(step.records)))
+    log.write(SealedStep(head, tuple(step.records)))
     return head
 
 
-def _open_until(log: UndoLog, step: StepId, before: Head | None) -> tuple[tuple[bytes, int], ...]:
-    """`Head.open_until`."""
+def _open_until(log: UndoLog, step: StepId, before: StepHead | None) -> tuple[tuple[bytes, int], ...]:
+    """`StepHead.open_until`."""
     known = dict(before.open_until) if before else {}
     return tuple((known | dict.fromkeys(log.unsettled.get(step, ()), 0)).items())
 
 
-def _looks(log: UndoLog, paths: Iterable[bytes]) -> Iterator[tuple[bytes, Signature]]:
+def _signatures_at(log: UndoLog, paths: Iterable[bytes]) -> Iterator[tuple[bytes, Signature]]:
     """How it looks now at the paths, as far as there is anything."""
-    with log.looking() as directories:
+    with log.open_directories() as directories:
         for path in sorted(paths):
             if (found := signature(directories, path)) is not None:
-                yield path, checked(partial(place_in, directories, path), found)
+                yield path, with_hash(partial(place_at, directories, path), found)
 
 
-def numbers(records: Iterable[Mutation]) -> set[int]:
+def preimage_numbers(records: Iterable[Mutation]) -> set[int]:
     """The numbers of the preimages that may be in the log for the records."""
-    return {keeping.number for keeping, _ in keepings(records) if keeping.number}
+    return {keeping.number for keeping, _ in kept_preimages(records) if keeping.number}
 
 
 def _preimages(preimages: Preimages, step: OpenStep) -> Iterator[Preimage]:
     """What the step needs of the log. A kept file has no other name and a process still writes to is copied."""
-    for keeping, _ in keepings(step.records):
+    for keeping, _ in kept_preimages(step.records):
         number, how = keeping.number, keeping.how
-        found = preimages.look(number) if number else None
+        found = preimages.metadata_of(number) if number else None
         if found is None:
             continue
-        is_kept_itself = how is How.MOVED or how is How.LINKED
+        is_kept_itself = how is KeepMethod.MOVED or how is KeepMethod.LINKED
         if is_kept_itself and found.st_nlink == 1 and stat.S_ISREG(found.st_mode) and _is_written(preimages, number):
             step.copied += preimages.break_off(number)
-            found = preimages.look(number) or found
-        yield Preimage(number, found.st_blocks * 512, _sum_up(preimages, number) if how is How.COPIED else None)
+            found = preimages.metadata_of(number) or found
+        yield Preimage(number, found.st_blocks * 512, _sum_up(preimages, number) if how is KeepMethod.COPIED else None)
 
 
 def _is_written(preimages: Preimages, number: int) -> bool:
     try:
         fd = preimages.open(number)
     except PermissionError:
-        return False  # nobody can be asked, nor could it be copied: its owner may not read it
+        return False  # no lease tells, nor could it be copied: its owner may not read it
     try:
         return is_written(fd)
     finally:
@@ -408,14 +435,14 @@ def _sum_up(preimages: Preimages, number: int) -> bytes:
         os.close(fd)
 
 
-def damaged(preimages: Preimages, head: Head, records: Iterable[Mutation]) -> list[int]:
+def damaged_preimages(preimages: Preimages, head: StepHead, records: Iterable[Mutation]) -> list[int]:
     """The numbers of the preimages that the step needs and that are missing, or are not what they were."""
-    given_back = {record.number for record in records if isinstance(record, Put)}
+    given_back = {record.number for record in records if isinstance(record, PutBack)}
     bad: list[int] = []
     for preimage in head.preimages:
         if preimage.number in given_back:
             continue
-        if preimages.look(preimage.number) is None or (
+        if preimages.metadata_of(preimage.number) is None or (
             preimage.check is not None and _sum_up(preimages, preimage.number) != preimage.check
         ):
             bad.append(preimage.number)

@@ -3,7 +3,7 @@ And what it made and removed again.
 
 A file is as it was if its size, its mtime and its ctime are: whatever changes content or metadata sets the ctime. That
 was asked only of files whose ctime had been at rest for longer than the clock of a file system is coarse, and a file
-that somebody still has open for writing may yet change.
+that a process still has open for writing may yet change.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.file_lease import Writer, writer_of
-from holdfast.undo.journal.records import Content, How, Link, Made, Make, Meta, Move, Remove, Touch
-from holdfast.undo.journal.step_footprint import whereabouts
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
+from holdfast.undo.journal.records import Content, KeepMethod, Link, Made, Make, Meta, Move, Remove, Touch
+from holdfast.undo.journal.step_footprint import objects_by_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,13 +34,13 @@ def drop_unchanged(log: UndoLog, step: OpenStep) -> bool:
 
     False if nothing is left that it did.
     """
-    if step.seen:
-        places = {object_: path for path, object_ in whereabouts(step.records).items() if object_ is not None}
-        with log.looking() as directories:
+    if step.stats_before:
+        places = {object_: path for path, object_ in objects_by_path(step.records).items() if object_ is not None}
+        with log.open_directories() as directories:
             same = {
                 object_
-                for object_, before in step.seen.items()
-                if object_ in places and _is_as_before(directories, places[object_], object_, before)
+                for object_, before in step.stats_before.items()
+                if before and object_ in places and _is_as_before(directories, places[object_], object_, before)
             }
         for record in step.records:
             if isinstance(record, Content) and record.identity in same and record.keeping.number:
@@ -51,7 +51,7 @@ def drop_unchanged(log: UndoLog, step: OpenStep) -> bool:
     return any(not isinstance(record, Touch) for record in step.records)
 
 
-def drop_what_went(log: UndoLog, step: OpenStep) -> frozenset[int]:
+def drop_transient(log: UndoLog, step: OpenStep) -> frozenset[int]:
     """Take out of a step, which is closed, what it made and removed again at the same path and did nothing else with.
     Where directories had which mtime stays. The gate is held.
 
@@ -61,11 +61,11 @@ def drop_what_went(log: UndoLog, step: OpenStep) -> frozenset[int]:
     records = step.records
     if not records or _is_known_to_others(log, step):
         return frozenset()
-    went = _went(records, frozenset(_met_beside(log, step)))
+    went = _transient_records(records, frozenset(_contacts_of_others(log, step)))
     if not went:
         return frozenset()
     removals = [record for record in records if isinstance(record, Remove) and record.identity in went]
-    step.span, step.went = (records[0].seq, records[-1].seq), frozenset(record.path for record in removals)
+    step.span, step.transient = (records[0].seq, records[-1].seq), frozenset(record.path for record in removals)
     makes = {record.make for record in records if isinstance(record, Made) and record.identity in went}
     step.records = [
         record
@@ -79,13 +79,13 @@ def _is_known_to_others(log: UndoLog, step: OpenStep) -> bool:
     """Whether another step was looked at since this one began: what was there then may be what has gone since."""
     first = step.records[0].seq
     return (
-        bool(log.recorder.renamed_beside(step))
+        bool(log.recorder.renames_by_others(step))
         or any(max(head.last, head.looked_at, head.acted) > first for head in log.heads.values())
         or any(other.looked_at > first for other in log.unsealed.values() if other is not step)
     )
 
 
-def _met_beside(log: UndoLog, step: OpenStep) -> Iterator[Identity]:
+def _contacts_of_others(log: UndoLog, step: OpenStep) -> Iterator[Identity]:
     """The objects that other steps had to do with since this one began."""
     first = step.records[0].seq
     for other in (*log.recorder.open_steps, *log.unsealed.values()):
@@ -102,7 +102,7 @@ def _objects(record: Mutation) -> Iterator[Identity]:
         yield record.replaced.identity
 
 
-def _went(records: Iterable[Mutation], met: frozenset[Identity]) -> frozenset[Identity]:
+def _transient_records(records: Iterable[Mutation], met: frozenset[Identity]) -> frozenset[Identity]:
     """What the records alone made and removed again; of directories only those in which nothing else was done."""
     paths: dict[int, bytes] = {}
     made: dict[Identity, bytes] = {}
@@ -144,7 +144,7 @@ def _went(records: Iterable[Mutation], met: frozenset[Identity]) -> frozenset[Id
 
 
 def _leaves_nothing(removed: Remove) -> bool:
-    return removed.keeping.how is (How.MOVED if removed.type == "d" else How.NOT)
+    return removed.keeping.how is (KeepMethod.MOVED if removed.type == "d" else KeepMethod.NOT)
 
 
 def _need(needed: set[bytes], path: bytes) -> None:
@@ -161,12 +161,12 @@ def _is_as_before(directories: Directories, path: bytes, object_: Identity, befo
         if (found.st_size, found.st_mtime_ns, found.st_ctime_ns) != before:
             return False
         if stat.S_ISFIFO(found.st_mode):
-            return False  # somebody may have it open, and nobody can be asked
+            return False  # a process may have it open, and no lease tells
         if not stat.S_ISREG(found.st_mode):
             return identity(place.dir_fd, place.name) == object_
         fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
         try:
-            return identity(fd, b"") == object_ and writer_of(fd) is Writer.NONE
+            return identity(fd, b"") == object_ and writer_of(fd) is WriterStatus.NONE
         finally:
             os.close(fd)
     except OSError:

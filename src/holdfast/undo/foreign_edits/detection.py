@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
 from holdfast.model.errors import IntegrityError
-from holdfast.undo.foreign_edits.other_links import KEPT, kept, lost_names, survivors
-from holdfast.undo.journal.records import Made, Make, Put
-from holdfast.undo.journal.step_footprint import Moves, filled, grounds, keepings, named, reach, whereabouts
-from holdfast.undo.tree.signatures import NOT_OURS, content_at, is_left, is_same, place_in, signature
+from holdfast.undo.foreign_edits.other_links import KEPT, find_in_log, find_survivors, lost_names
+from holdfast.undo.journal.records import Made, Make, PutBack
+from holdfast.undo.journal.step_footprint import (
+    DirectoryMoves,
+    filled_paths,
+    footprint_of,
+    kept_preimages,
+    last_paths,
+    objects_by_path,
+    renamed_directories,
+)
+from holdfast.undo.tree.signatures import NOT_OURS, content_at, is_as_left, is_same, place_at, signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,26 +29,22 @@ if TYPE_CHECKING:
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.foreign_edits.other_links import Survivor
     from holdfast.undo.journal.records import Mutation, ObjectKey, Signature
-    from holdfast.undo.journal.step_file import Sealed
+    from holdfast.undo.journal.step_file import SealedStep
     from holdfast.undo.log import UndoLog
     from holdfast.undo.tree.rooted_directories import Directories
 
 
-# The directories that a reversal works in, and those that it removes: looked at before it touches anything.
-#
-# A directory that somebody has moved away, or has put something into, would stop the reversal in the middle. That is of
-# no path that a step has left something at, so what the steps left does not tell of it.
-
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def missing(directories: Directories, records: Sequence[Mutation]) -> Iterator[bytes]:
-    """The directories in which the records changed names, and that are not there any more. Where that cannot be seen,
-    as somebody has closed a directory, nothing is said.
+def missing_directories(directories: Directories, records: Sequence[Mutation]) -> Iterator[bytes]:
+    """The directories in which the records changed names, and that are not there any more: they would stop a reversal
+    in the middle, and are no path that a step has left something at. Where that cannot be seen, as another process has
+    closed a directory, nothing is said.
     """
-    for path in sorted(grounds(records)):
+    for path in sorted(renamed_directories(records)):
         try:
-            place = place_in(directories, path)
+            place = place_at(directories, path)
             is_there = stat.S_ISDIR(os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False).st_mode)
         except PermissionError:
             continue
@@ -50,15 +54,17 @@ def missing(directories: Directories, records: Sequence[Mutation]) -> Iterator[b
             yield path
 
 
-def added(log: UndoLog, records: Sequence[Mutation], places: Mapping[bytes, Identity | None]) -> Iterator[bytes]:
+def foreign_entries(
+    log: UndoLog, records: Sequence[Mutation], places: Mapping[bytes, Identity | None]
+) -> Iterator[bytes]:
     """What there is in the directories that the records put there, and that they did not leave there themselves.
 
-    Edits that are not to be in the way (the policy ``warn``) are left out. ``places`` are the `whereabouts`.
+    Edits that are not to be in the way (the policy ``warn``) are left out. ``places`` are the `objects_by_path`.
     """
     warned = {path for barrier in log.barriers.records if not barrier.blocks for path in barrier.paths}
     if b"" in warned:
         return
-    brought = set(_brought(records))
+    brought = set(_new_directories(records))
     for path, object_ in places.items():
         if object_ not in brought:
             continue
@@ -68,11 +74,11 @@ def added(log: UndoLog, records: Sequence[Mutation], places: Mapping[bytes, Iden
                 yield inner
 
 
-def _brought(records: Sequence[Mutation]) -> Iterator[Identity]:
+def _new_directories(records: Sequence[Mutation]) -> Iterator[Identity]:
     """The directories that were not there before."""
     makes = {record.seq for record in records if isinstance(record, Make) and record.type == "d"}
     for record in records:
-        if (isinstance(record, Made) and record.make in makes) or (isinstance(record, Put) and record.type == "d"):
+        if (isinstance(record, Made) and record.make in makes) or (isinstance(record, PutBack) and record.type == "d"):
             yield record.identity
 
 
@@ -89,7 +95,7 @@ def _names(directories: Directories, path: bytes) -> list[bytes]:
         os.close(fd)
 
 
-def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Identity | None]]:
+def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[bytes, Identity | None]]:
     """The paths at which the steps left something that is not as any step left it, and what they left there.
 
     What others had changed before a step's end is theirs, whatever later steps left there.
@@ -107,40 +113,40 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
         objects.update({left.key: left for left in head.others})
     # (Together: a later one may have moved what an earlier one left, and all above it.)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
-    moves = Moves(records)
+    moves = DirectoryMoves(records)
     # (What was left at a path before a directory above it was moved is at another one by now.)
     own = {path: left for one in sealed for path, left in one.head.left if one.head.left_at >= moves.above(path)}
     yield from ((one.path, one.object) for one in _edited_elsewhere(log, sealed, objects) if one.is_changed)
-    places = whereabouts(records)
+    places = objects_by_path(records)
     for path, object_ in _edited_in_the_log(log, sealed, objects):
         # (What is where they left it, as they left it, is another object: the name is given to that one.)
         found = (where for where, held in places.items() if held == object_ and own.get(where) is not None)
-        if not any(is_left(log.directories, where, own[where]) for where in found):
+        if not any(is_as_left(log.directories, where, own[where]) for where in found):
             yield path, object_
-    theirs = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
+    foreign = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
     spared = {path: left for one in sealed for path, left in one.head.spared}
-    yield from _edited(log, sealed, places)
-    yield from ((path, None) for path in missing(log.directories, records))
-    yield from ((path, None) for path in added(log, records, places))
+    yield from _edited_paths(log, sealed, places)
+    yield from ((path, None) for path in missing_directories(log.directories, records))
+    yield from ((path, None) for path in foreign_entries(log, records, places))
     # (Steps that were brought forward together left what there was after the last of them.)
     is_first = all(one.head.acted == one.head.last for one in sealed)
-    new = filled(records)
+    new = filled_paths(records)
     # (Where steps beside these had brought what these left.)
     brought = [path for path, left in own.items() if left is not None and path not in places]
     # (What the last step left at a path was in another directory, if a later one brought a directory there: then the
     # object decides that the records have there.)
-    later = _MovesOfAll(log)
+    later = _AllMoves(log)
 
     def came_back(path: bytes, object_: Identity | None) -> bool:
         if since.get(path, 0) >= later.above(path) or not _holds(log, path, object_):
             return False
         now = signature(log.directories, path)
-        return now is not None and is_same(objects.get(now.key), now, partial(place_in, log.directories, path))
+        return now is not None and is_same(objects.get(now.key), now, partial(place_at, log.directories, path))
 
     for path, object_ in places.items():
-        # (Where it can be looked at: what could not be, then and now, is nobody's for that.)
-        if path in theirs and signature(log.directories, path) != NOT_OURS:
-            if path not in spared or not is_left(log.directories, path, spared[path]):
+        # (Where it can be looked at: what could not be, then and now, is no edit for that.)
+        if path in foreign and signature(log.directories, path) != NOT_OURS:
+            if path not in spared or not is_as_left(log.directories, path, spared[path]):
                 yield path, object_
             continue
         is_gone = path in own and own[path] is None and newest[path] is None
@@ -148,7 +154,7 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
         if is_gone and not any(_holds(log, other, object_) for other in brought) and not came_back(path, object_):
             yield path, object_  # it was gone before the step's end, and no step has removed it, or brought it back
             continue
-        if path in own and is_left(log.directories, path, own[path]):
+        if path in own and is_as_left(log.directories, path, own[path]):
             continue
         now = signature(log.directories, path)
         # (What a directory above it brought here was noted elsewhere; what others had changed is theirs in any case.)
@@ -159,23 +165,23 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
             left = objects[now.key]  # it came here with a directory above it
         else:
             continue
-        is_changed = not is_same(left, now, partial(place_in, log.directories, path))
+        is_changed = not is_same(left, now, partial(place_at, log.directories, path))
         if is_changed and (left == NOT_OURS or not came_back(path, object_)):
             yield path, object_
 
 
-class _MovesOfAll:
+class _AllMoves:
     """The directories that any step moved, and when; the records are read when that is first asked for."""
 
     def __init__(self, log: UndoLog) -> None:
         self._log = log
 
     def above(self, path: bytes) -> int:
-        """See `Moves.above`."""
+        """See `DirectoryMoves.above`."""
         return self._moves.above(path)
 
     @cached_property
-    def _moves(self) -> Moves:
+    def _moves(self) -> DirectoryMoves:
         moving = (
             head.id
             for head in self._log.heads.values()
@@ -185,7 +191,7 @@ class _MovesOfAll:
         for step in moving:
             with suppress(IntegrityError):  # of a step that is damaged nothing is known
                 records += self._log.read(step).records
-        return Moves(sorted(records, key=lambda record: record.seq))
+        return DirectoryMoves(sorted(records, key=lambda record: record.seq))
 
 
 def _holds(log: UndoLog, path: bytes, object_: Identity | None) -> bool:
@@ -196,8 +202,8 @@ def _holds(log: UndoLog, path: bytes, object_: Identity | None) -> bool:
         return False
 
 
-def _edited(
-    log: UndoLog, sealed: Iterable[Sealed], places: Mapping[bytes, Identity | None]
+def _edited_paths(
+    log: UndoLog, sealed: Iterable[SealedStep], places: Mapping[bytes, Identity | None]
 ) -> Iterator[tuple[bytes, Identity | None]]:
     """What others edited by whatever name while the steps went on, where the steps left it or had it last."""
     objects = log.recorder.aliases.all(
@@ -208,14 +214,14 @@ def _edited(
     there = {log.recorder.aliases.now(object_): path for path, object_ in places.items() if object_ is not None}
     for one in sealed:
         made = {record.identity for record in one.records if isinstance(record, Made)}
-        for object_, path in named(one.records).items():
+        for object_, path in last_paths(one.records).items():
             now = log.recorder.aliases.now(object_)
-            # (What a step made, and is gone again, it takes from nobody.)
+            # (What a step made, and is gone again, it takes from no other step.)
             if now in objects and (now in there or object_ not in made):
                 yield there.get(now, path), object_
 
 
-def edited_elsewhere(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[Survivor]:
+def edited_by_other_name(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[Survivor]:
     """What the steps have taken a name from, and others have changed since by another one."""
     return _edited_elsewhere(log, sealed, _objects(log))
 
@@ -229,31 +235,31 @@ def _objects(log: UndoLog) -> dict[ObjectKey, Signature]:
     return objects
 
 
-def changed_elsewhere(log: UndoLog, one: Sealed) -> Iterator[Identity]:
+def changed_by_other_name(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
     """What the step has changed and taken a name from, and is not as it left it by another one. (A later step that was
     undone may have given that back.)
     """
     left = {left.key: left for left in one.head.others}
     shared = None if left else ()
-    for other in survivors(log, log.directories, one.records, shared):
+    for other in find_survivors(log, log.directories, one.records, shared):
         if other.is_changed and not is_same(left.get(other.now.key, NOT_OURS), other.now, other.place):
             yield log.recorder.aliases.now(other.object)
 
 
 def _edited_elsewhere(
-    log: UndoLog, sealed: Iterable[Sealed], objects: Mapping[ObjectKey, Signature]
+    log: UndoLog, sealed: Iterable[SealedStep], objects: Mapping[ObjectKey, Signature]
 ) -> Iterator[Survivor]:
     sealed = list(sealed)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     shared = None if any(one.head.others for one in sealed) else ()
-    for one in survivors(log, log.directories, records, shared):
+    for one in find_survivors(log, log.directories, records, shared):
         # (What no step says it has left was theirs when it was looked at.)
         if not is_same(objects.get(one.now.key, NOT_OURS), one.now, one.place):
             yield one
 
 
 def _edited_in_the_log(
-    log: UndoLog, sealed: Iterable[Sealed], objects: Mapping[ObjectKey, Signature]
+    log: UndoLog, sealed: Iterable[SealedStep], objects: Mapping[ObjectKey, Signature]
 ) -> Iterator[tuple[bytes, Identity]]:
     """What the steps took a name from and the log has itself, if others have edited it by another name that is gone by
     now, or another object's: the edit would come back where the step had found none.
@@ -261,7 +267,7 @@ def _edited_in_the_log(
     for one in sealed:
         others = {left.key for left in one.head.others}
         for path, keeping, object_ in lost_names(one.records) if others else ():
-            there = kept(log, keeping.number) if keeping.how in KEPT else None
+            there = find_in_log(log, keeping.number) if keeping.how in KEPT else None
             if there is None or there.now.names > 1 or there.now.key not in others:
                 continue
             now = there.now
@@ -272,7 +278,7 @@ def _edited_in_the_log(
                 yield path, object_
 
 
-def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
+def foreign_objects(log: UndoLog, opened: Iterable[SealedStep]) -> frozenset[Identity]:
     """Of the objects of steps that were cut off: those that other steps have changed after them, or others after the
     keeper was killed.
     """
@@ -283,16 +289,18 @@ def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
     found: set[Identity] = set()
     for one in opened:
         found.update(one.head.edited)
-        places = whereabouts(one.records)
+        places = objects_by_path(one.records)
         for path, left in one.head.left:
             if left == NOT_OURS and (object_ := places.get(path)) is not None:
                 found.add(object_)
         known = {left.key for left in one.head.others}
         found |= {
-            other.object for other in survivors(log, log.directories, one.records, ()) if other.now.key not in known
+            other.object
+            for other in find_survivors(log, log.directories, one.records, ())
+            if other.now.key not in known
         }
         began: dict[Identity, int] = {}
-        for object_, seq in _touchings(one.records):
+        for object_, seq in _changes_by_object(one.records):
             began.setdefault(object_, seq)
         later = (
             log.read(head.id).records
@@ -300,31 +308,31 @@ def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
             if head.id not in chosen and head.state != "undone" and head.last > one.head.first
         )
         for records in (*later, *beside):
-            found.update(object_ for object_, seq in _touchings(records) if began.get(object_, seq) < seq)
+            found.update(object_ for object_, seq in _changes_by_object(records) if began.get(object_, seq) < seq)
     return frozenset(found)
 
 
-def left_by_steps(log: UndoLog, sealed: Iterable[Sealed], spared: frozenset[Identity]) -> frozenset[Identity]:
-    """Of the objects that a rollback leaves as they are (`theirs`): those that no outsider changed, but another step,
-    and that are as it left them, or leaves them, where the records of these steps have them.
+def left_by_steps(log: UndoLog, sealed: Iterable[SealedStep], spared: frozenset[Identity]) -> frozenset[Identity]:
+    """Of the objects that a rollback leaves as they are (`foreign_objects`): those that no outsider changed, but
+    another step, and that are as it left them, or leaves them, where the records of these steps have them.
     """
     sealed = list(sealed)
     aliases = log.recorder.aliases
     edited = aliases.all(object_ for one in sealed for object_ in one.head.edited)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     waiting = {was.key for each in log.unsettled.values() for was in each.values()}
-    numbers = {object_: keeping.number for keeping, object_ in keepings(records) if keeping.how in KEPT}
+    numbers = {object_: keeping.number for keeping, object_ in kept_preimages(records) if keeping.how in KEPT}
     found: set[Identity] = set()
     objects = _objects(log) if spared else {}
-    places = {object_: path for path, object_ in whereabouts(records).items() if object_ is not None}
+    places = {object_: path for path, object_ in objects_by_path(records).items() if object_ is not None}
     for object_ in (places.keys() | numbers.keys()) & spared:
         if aliases.now(object_) in edited:
             continue
         path = places.get(object_, b"")
         if path and _holds(log, path, object_):
-            now, place = signature(log.directories, path), partial(place_in, log.directories, path)
+            now, place = signature(log.directories, path), partial(place_at, log.directories, path)
         else:
-            there = kept(log, numbers.get(object_, 0))
+            there = find_in_log(log, numbers.get(object_, 0))
             if there is None:
                 continue
             now, place = there.now, there.place
@@ -333,14 +341,14 @@ def left_by_steps(log: UndoLog, sealed: Iterable[Sealed], spared: frozenset[Iden
                 continue
         if now is None:
             continue
-        left = log.recorder.known.last(now.key) or objects.get(now.key)
+        left = log.recorder.last_state.last_signature(now.key) or objects.get(now.key)
         # (Of what is still written to it is told later whether an outsider changed it.)
         if now.key in waiting or (left and is_same(left, now, place)):
             found.add(object_)
     return frozenset(found)
 
 
-def _touchings(records: Iterable[Mutation]) -> Iterator[tuple[Identity, int]]:
+def _changes_by_object(records: Iterable[Mutation]) -> Iterator[tuple[Identity, int]]:
     """Which objects the records are about, and when."""
     for record in records:
-        yield from ((object_, record.seq) for object_ in reach((record,)).objects)
+        yield from ((object_, record.seq) for object_ in footprint_of((record,)).objects)

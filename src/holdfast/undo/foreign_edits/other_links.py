@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from holdfast.files.linux.file_handle import handle_of, identity
-from holdfast.files.linux.metadata import read_xattrs, read_xattrs_at, through
+from holdfast.files.linux.metadata import proc_path, read_xattrs, read_xattrs_at
 from holdfast.files.watch.event_syscalls import open_by_handle
 from holdfast.undo.interceptor import Place
-from holdfast.undo.journal.preimages import place_of
-from holdfast.undo.journal.records import Content, How, Link, Made, Make, Meta, Move, Put, Remove
-from holdfast.undo.journal.step_footprint import keepings, named, whereabouts
-from holdfast.undo.tree.signatures import describe, signature_of
+from holdfast.undo.journal.preimages import preimage_path
+from holdfast.undo.journal.records import Content, KeepMethod, Link, Made, Make, Meta, Move, PutBack, Remove
+from holdfast.undo.journal.step_footprint import kept_preimages, last_paths, objects_by_path
+from holdfast.undo.tree.signatures import describe_object, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+KEPT = frozenset((KeepMethod.MOVED, KeepMethod.LINKED))
+"""How the log has the object itself."""
 
 
 class OtherLinks:
@@ -50,9 +52,9 @@ class OtherLinks:
         self._directories = directories
         self._aliases = aliases
         if wanted is None:
-            wanted = frozenset(object_ for keeping, object_ in keepings(records) if keeping.shared)
+            wanted = frozenset(object_ for keeping, object_ in kept_preimages(records) if keeping.shared)
         self._wanted = wanted
-        self._told = _told(records, self._wanted) if self._wanted else {}
+        self._told = _recorded_paths(records, self._wanted) if self._wanted else {}
         self._seen: dict[Identity, list[bytes]] | None = None
         self._is_whole = True
         """All of the tree could be looked through."""
@@ -132,7 +134,7 @@ class OtherLinks:
             os.close(fd)
 
 
-def _told(records: Sequence[Mutation], wanted: frozenset[Identity]) -> dict[Identity, dict[bytes, None]]:
+def _recorded_paths(records: Sequence[Mutation], wanted: frozenset[Identity]) -> dict[Identity, dict[bytes, None]]:
     """The paths at which the records say that the wanted objects were."""
     made = {record.make: record.identity for record in records if isinstance(record, Made)}
     told: dict[Identity, dict[bytes, None]] = {}
@@ -147,9 +149,9 @@ def _told(records: Sequence[Mutation], wanted: frozenset[Identity]) -> dict[Iden
                 note(made.get(record.seq), record.path)
             case Link():
                 note(record.identity, record.path, record.source)
-            case Remove(keeping=kept) if kept.how is How.RELATED:
+            case Remove(keeping=kept) if kept.how is KeepMethod.RELATED:
                 note(record.identity, record.path, kept.content)
-            case Remove() | Content() | Meta() | Put():
+            case Remove() | Content() | Meta() | PutBack():
                 note(record.identity, record.path)
             case Move():
                 note(record.identity, record.path, record.target)
@@ -160,17 +162,12 @@ def _told(records: Sequence[Mutation], wanted: frozenset[Identity]) -> dict[Iden
     return told
 
 
-# What has lost a name in a step, and lives on by others.
-#
-# Nothing that the step left at a path tells of such an object, and still the reversal of the step may write to it: what
-# others have done to it by one of its other names, in the tree or outside of it, is seen only by looking at it (I8).
-
-KEPT = frozenset((How.MOVED, How.LINKED))
-"""How the log has the object itself."""
-
-
 class Survivor(NamedTuple):
-    """One such object."""
+    """An object that has lost a name in a step, and lives on by others.
+
+    Nothing that the step left at a path tells of it, and still the reversal of the step may write to it: what others
+    have done to it by one of its other names, in the tree or outside of it, is seen only by looking at it (I8).
+    """
 
     object: Identity
     path: bytes
@@ -182,7 +179,7 @@ class Survivor(NamedTuple):
     """Where it can be read, as far as that is known."""
 
 
-class Kept(NamedTuple):
+class LoggedObject(NamedTuple):
     """An object that the log has itself."""
 
     now: Signature
@@ -191,7 +188,7 @@ class Kept(NamedTuple):
     place: Callable[[], Place]
 
 
-def survivors(
+def find_survivors(
     log: UndoLog, directories: Directories, records: Sequence[Mutation], shared: Collection[int] | None = None
 ) -> Iterator[Survivor]:
     """What lost a name by the records, was not left at another path by them, and lives on.
@@ -203,8 +200,8 @@ def survivors(
     if not lost:
         return
     aliases = log.recorder.aliases
-    there = aliases.all(object_ for object_ in whereabouts(records).values() if object_ is not None)
-    changed = aliases.all(named(records))
+    there = aliases.all(object_ for object_ in objects_by_path(records).values() if object_ is not None)
+    changed = aliases.all(last_paths(records))
     elsewhere: OtherLinks | None = None
     for object_, (path, keeping) in lost.items():
         now = aliases.now(object_)
@@ -213,30 +210,30 @@ def survivors(
         if keeping.how in KEPT:
             if shared is not None and now not in changed and keeping.number not in shared:
                 continue
-            own = kept(log, keeping.number)
+            own = find_in_log(log, keeping.number)
             if own is not None and own.names > 1:
                 yield Survivor(object_, path, now in changed, own.now, own.place)
-        elif keeping.shared or keeping.how is How.RELATED:
+        elif keeping.shared or keeping.how is KeepMethod.RELATED:
             elsewhere = elsewhere or OtherLinks(directories, aliases, records, wanted=frozenset(lost))
             with closing(elsewhere.descriptors(path, object_)) as descriptors:
                 for fd in descriptors:
                     found, xattrs = os.fstat(fd), partial(read_xattrs, fd)
                     seen = signature_of(found, directories.device, xattrs)
                     # (It had one name more, and may get it back: then the ctime says nothing.)
-                    seen = msgspec.structs.replace(seen, names=seen.names + 1, described=describe(found, xattrs))
-                    name = os.fsencode(os.readlink(through(fd)))  # (which may be wrong by then: it is only compared)
+                    seen = msgspec.structs.replace(seen, names=seen.names + 1, described=describe_object(found, xattrs))
+                    name = os.fsencode(os.readlink(proc_path(fd)))  # (which may be wrong by then: it is only compared)
                     yield Survivor(object_, path, now in changed, seen, partial(_same, Place(-1, name, b"")))
                     break
 
 
-def kept(log: UndoLog, number: int) -> Kept | None:
+def find_in_log(log: UndoLog, number: int) -> LoggedObject | None:
     """What lies in the log itself, if anything does under this number (0: none)."""
-    found = log.preimages.look(number) if number else None
+    found = log.preimages.metadata_of(number) if number else None
     if found is None:
         return None
-    place = Place(log.preimages.fd, place_of(number), b"")
+    place = Place(log.preimages.fd, preimage_path(number), b"")
     xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
-    return Kept(signature_of(found, log.directories.device, xattrs), found.st_nlink, partial(_same, place))
+    return LoggedObject(signature_of(found, log.directories.device, xattrs), found.st_nlink, partial(_same, place))
 
 
 def lost_names(records: Sequence[Mutation]) -> Iterator[tuple[bytes, Keeping, Identity]]:

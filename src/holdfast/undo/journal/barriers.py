@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from holdfast.files.linux.file_handle import Identity
-    from holdfast.undo.journal.records import Outside, StepId
+    from holdfast.undo.journal.records import ForeignEdit, StepId
 
 _MOST_PATHS = 1000
 _TOGETHER = 2_000_000_000
@@ -33,7 +33,7 @@ class _Barrier:
 
     __slots__ = ("at", "objects", "paths", "record", "since")
 
-    def __init__(self, record: Outside) -> None:
+    def __init__(self, record: ForeignEdit) -> None:
         self.record = _bounded(record)
         """All of it, with the number and the time of the newest."""
         self.paths: dict[bytes, int] = {}
@@ -45,7 +45,7 @@ class _Barrier:
         """From this number on nothing has come between the edits."""
         self._date(self.record)
 
-    def says(self, record: Outside) -> bool:
+    def says(self, record: ForeignEdit) -> bool:
         """Whether all of that is said already, and nothing has come between."""
         last = self.since - 1
         return b"" in self.paths or (
@@ -53,7 +53,7 @@ class _Barrier:
             and all(self.objects.get(object_, last) > last for object_ in record.objects)
         )
 
-    def join(self, record: Outside) -> None:
+    def join(self, record: ForeignEdit) -> None:
         """Something else of the same."""
         if record.seq != self.record.seq + 1:
             self.since = record.seq
@@ -68,7 +68,7 @@ class _Barrier:
         own = each or {}
         return tuple(sorted(path for path, seq in self.paths.items() if seq > own.get(path, since)))
 
-    def pieces(self) -> Iterator[Outside]:
+    def pieces(self) -> Iterator[ForeignEdit]:
         """The records that it is to be read from, oldest first."""
         for seq, at in sorted(self.at.items()):
             paths = tuple(sorted(path for path, when in self.paths.items() if when == seq))
@@ -76,7 +76,7 @@ class _Barrier:
             if paths or objects:
                 yield msgspec.structs.replace(self.record, seq=seq, at=at, paths=paths, objects=objects)
 
-    def _date(self, record: Outside) -> None:
+    def _date(self, record: ForeignEdit) -> None:
         self.paths |= dict.fromkeys(record.paths, record.seq)
         self.objects |= dict.fromkeys(record.objects, record.seq)
         self.at[record.seq] = record.at
@@ -88,22 +88,22 @@ class _Barrier:
 class Barriers:
     """The barriers, oldest first. For one thread at a time."""
 
-    def __init__(self, records: Iterable[Outside]) -> None:
+    def __init__(self, records: Iterable[ForeignEdit]) -> None:
         """Those of a journal, in its order."""
         self._all: list[_Barrier] = []
         for record in records:
             self.add(record)
 
     @property
-    def records(self) -> list[Outside]:
+    def records(self) -> list[ForeignEdit]:
         """All of them, each with the number and the time of its newest edit."""
         return [barrier.record for barrier in self._all]
 
-    def pieces(self) -> list[Outside]:
+    def pieces(self) -> list[ForeignEdit]:
         """What a journal has to say, from which the same barriers are read with the same dates."""
         return [piece for barrier in self._all for piece in barrier.pieces()]
 
-    def edited(self, since: int) -> frozenset[bytes]:
+    def edited_paths(self, since: int) -> frozenset[bytes]:
         """All paths that others have changed after ``since``."""
         return frozenset(path for barrier in self._all for path in barrier.after(since))
 
@@ -111,7 +111,7 @@ class Barriers:
         """All objects, as far as they are known, that others have changed after ``since``."""
         return frozenset(each for barrier in self._all for each, seq in barrier.objects.items() if seq > since)
 
-    def add(self, record: Outside) -> Outside | None:
+    def add(self, record: ForeignEdit) -> ForeignEdit | None:
         """Add a barrier; returns what the journal has to say, None if that says it already.
 
         A record that follows the last one directly, or shortly after, by the same party, takes its place: its number is
@@ -136,7 +136,7 @@ class Barriers:
         barrier.join(record)
         return _bounded(record)
 
-    def _add_found(self, barrier: _Barrier | None, record: Outside) -> Outside | None:
+    def _add_found(self, barrier: _Barrier | None, record: ForeignEdit) -> ForeignEdit | None:
         if barrier is None or (barrier.record.finder, barrier.record.who) != (record.finder, record.who):
             self._all.append(_Barrier(record))
             return record
@@ -149,7 +149,7 @@ class Barriers:
         """Forget the barriers that are older than the sequence number ``first`` of the oldest step."""
         self._all = [barrier for barrier in self._all if first and barrier.record.seq > first]
 
-    def found(self, step: StepId, since: int) -> frozenset[bytes]:
+    def found_by_steps(self, step: StepId, since: int) -> frozenset[bytes]:
         """What other steps came upon after ``since`` that others had changed; the root's path: anything."""
         return frozenset(
             path
@@ -158,7 +158,7 @@ class Barriers:
             for path in barrier.after(since)
         )
 
-    def crossed(
+    def newest_crossed(
         self,
         step: StepId,
         since: int,
@@ -166,7 +166,7 @@ class Barriers:
         is_back: Callable[[bytes, bool], bool] = lambda _path, _is_found: False,
         came: Mapping[bytes, int] | None = None,
         elsewhere: Collection[Identity] = frozenset(),
-    ) -> Outside | None:
+    ) -> ForeignEdit | None:
         """The newest barrier after ``since`` that has to do with what a step depends on; None if there is none.
 
         What the step itself came upon was there before it. ``came`` is when it first had to do with paths
@@ -199,20 +199,20 @@ def _reach(names: Iterable[bytes]) -> Footprint:
     return Footprint(paths, paths, {})
 
 
-def _says(last: Outside, record: Outside) -> bool:
+def _says(last: ForeignEdit, record: ForeignEdit) -> bool:
     """Whether the last barrier says already what the record does."""
     return b"" in last.paths or (
         set(last.paths).issuperset(record.paths) and set(last.objects).issuperset(record.objects)
     )
 
 
-def _joined(last: Outside, record: Outside) -> Outside:
+def _joined(last: ForeignEdit, record: ForeignEdit) -> ForeignEdit:
     """The record, with what the last one says too."""
     paths, objects = {*last.paths, *record.paths}, {*last.objects, *record.objects}
     return _bounded(msgspec.structs.replace(record, paths=tuple(sorted(paths)), objects=tuple(sorted(objects))))
 
 
-def _bounded(record: Outside) -> Outside:
+def _bounded(record: ForeignEdit) -> ForeignEdit:
     if b"" not in record.paths and max(len(record.paths), len(record.objects)) <= _MOST_PATHS:
         return record
     return msgspec.structs.replace(record, paths=_EVERYTHING, objects=())

@@ -36,13 +36,13 @@ class Heartbeat(NamedTuple):
 NONE = Heartbeat(0, 0, 0, 0)
 
 
-def encode(beat: Heartbeat) -> bytes:
+def encode_beat(beat: Heartbeat) -> bytes:
     """The content of the file."""
     data = _BODY.pack(*beat)
     return data + _CHECK.pack(crc32(data))
 
 
-def decode(data: bytes) -> Heartbeat | None:
+def decode_beat(data: bytes) -> Heartbeat | None:
     """The beat; None if it is damaged, or half of it is from another moment."""
     body = data[: _BODY.size]
     if len(data) != _BODY.size + _CHECK.size or _CHECK.unpack_from(data, _BODY.size)[0] != crc32(body):
@@ -65,7 +65,7 @@ def read_beat(directory: bytes) -> Heartbeat | None:
             data = os.read(fd, _BODY.size + _CHECK.size)
             if not data:
                 return _without(directory)
-            if (beat := decode(data)) is not None:
+            if (beat := decode_beat(data)) is not None:
                 return beat
             os.lseek(fd, 0, os.SEEK_SET)
         return None

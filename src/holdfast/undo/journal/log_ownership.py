@@ -12,7 +12,7 @@ from holdfast.files.linux.process_lock import holder_of
 from holdfast.model.errors import FormatError, LockedError, StorageError, room_hint
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import KEEPER_SOCKET, display
-from holdfast.undo.journal.heartbeat import BEAT, NONE, Heartbeat, encode, read_beat
+from holdfast.undo.journal.heartbeat import BEAT, NONE, Heartbeat, encode_beat, read_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ class VersionMismatchError(FormatError):
 def check_version(directory: bytes) -> None:
     """Raises `VersionMismatchError` for a log of another version. Changes nothing; none there is fine."""
     try:
-        found = _marked(directory)
+        found = _read_mark(directory)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -61,7 +61,7 @@ def begin_version(directory: bytes) -> None:
     """
     check_version(directory)
     if not os.path.lexists(os.path.join(directory, _MARK)):
-        _put(directory, _MARK, _VERSION)
+        _write_file(directory, _MARK, _VERSION)
 
 
 def is_half_done(directory: bytes) -> bool:
@@ -82,7 +82,7 @@ def set_aside(directory: bytes, least: Heartbeat, say: Callable[[], object]) -> 
     Raises `LockedError` while a keeper has the log, `VersionMismatchError` if a step in it is half done, which the
     version that wrote it alone can roll back, and `StorageError`.
     """
-    lock = locked(directory)
+    lock = lock_log(directory)
     try:
         try:
             check_version(directory)
@@ -101,8 +101,8 @@ def set_aside(directory: bytes, least: Heartbeat, say: Callable[[], object]) -> 
         if not is_whole:
             for name in _entries(directory):
                 os.rename(os.path.join(directory, name), os.path.join(place, name))
-            _put(place, _MARK, _marked(directory))  # (last: what has it is whole)
-        _begin(directory, _above(directory, least))
+            _write_file(place, _MARK, _read_mark(directory))  # (last: what has it is whole)
+        _begin(directory, _largest_numbers(directory, least))
     except OSError as error:
         raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
     finally:
@@ -132,9 +132,9 @@ def discard_log(directory: bytes, least: Heartbeat) -> None:
     Only for when a person has asked for it. Raises `LockedError` while a keeper has it, and `StorageError`. Cut
     short, it is of its old version still: to be called again.
     """
-    lock = locked(directory)
+    lock = lock_log(directory)
     try:
-        above = _above(directory, least)
+        above = _largest_numbers(directory, least)
         for entry in list(os.scandir(directory)):
             if entry.name not in _SPARED and entry.name != _MARK:
                 if entry.is_dir(follow_symlinks=False):
@@ -148,7 +148,7 @@ def discard_log(directory: bytes, least: Heartbeat) -> None:
         os.close(lock)
 
 
-def is_kept(directory: bytes) -> bool:
+def has_keeper(directory: bytes) -> bool:
     """Whether a process keeps the log just now, as far as this one may find that out (else yes). One that was killed,
     and has not let go of it yet, is waited for.
     """
@@ -181,7 +181,7 @@ def _was_killed(process: int | None) -> bool:
     return bool(int(pending.split()[1], 16) & 1 << (signal.SIGKILL - 1))
 
 
-def locked(directory: bytes) -> int:
+def lock_log(directory: bytes) -> int:
     """A descriptor that holds the lock of the log, which is made if it is missing; closing it gives the lock up.
 
     Raises `LockedError` if another process has it, and `StorageError`.
@@ -223,7 +223,7 @@ def _place(directory: bytes, least: Heartbeat) -> tuple[bytes, bool]:
         # (Where nothing is left but a sign of life, that is of the new log, which is not marked yet.)
         if not is_whole or _BEATS.issuperset(_entries(directory)):
             return place, is_whole
-    seq = _above(directory, least).seq
+    seq = _largest_numbers(directory, least).seq
     if seq == last or read_beat(directory) in (None, NONE):
         seq += 1  # (it may have given out more than is known: nothing that the history knows is as late as all of that)
     place = _place_of(directory, seq)
@@ -235,7 +235,7 @@ def _place_of(directory: bytes, number: int) -> bytes:
     return os.path.join(directory, _OTHERS, b"%020d" % number)
 
 
-def _above(directory: bytes, least: Heartbeat) -> Heartbeat:
+def _largest_numbers(directory: bytes, least: Heartbeat) -> Heartbeat:
     """The largest numbers that are known of the log that is there, or was just set aside."""
     last = last_of_others(directory)
     places = [directory] if last is None else [directory, _place_of(directory, last)]
@@ -250,16 +250,16 @@ def _above(directory: bytes, least: Heartbeat) -> Heartbeat:
 
 def _begin(directory: bytes, known: Heartbeat) -> None:
     """Begin a new log where nothing of the one before is left; what it numbers is above all that is ``known``."""
-    _put(directory, BEAT, encode(known._replace(seq=known.seq + 1)))
-    _put(directory, _MARK, _VERSION)
+    _write_file(directory, BEAT, encode_beat(known._replace(seq=known.seq + 1)))
+    _write_file(directory, _MARK, _VERSION)
 
 
-def _marked(directory: bytes) -> bytes:
+def _read_mark(directory: bytes) -> bytes:
     with open(os.path.join(directory, _MARK), "rb") as file:
         return file.read(64)
 
 
-def _put(directory: bytes, name: bytes, content: bytes) -> None:
+def _write_file(directory: bytes, name: bytes, content: bytes) -> None:
     path = os.path.join(directory, name)
     temporary = path + b".new"
     with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:

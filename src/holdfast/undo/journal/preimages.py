@@ -15,8 +15,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
-from holdfast.files.linux.metadata import apply_metadata, read_metadata, through
-from holdfast.files.linux.reflink import duplicate
+from holdfast.files.linux.metadata import apply_metadata, proc_path, read_metadata
+from holdfast.files.linux.reflink import copy_content
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
@@ -101,21 +101,21 @@ class Preimages:
 
     def move_in(self, dir_fd: int, name: bytes, number: int) -> None:
         """Rename an object into the log. Its name is gone from the tree at the same moment."""
-        rename_to_free(dir_fd, name, self.fd, place_of(number))
-        self._named.add(number, self.look)
+        rename_to_free(dir_fd, name, self.fd, preimage_path(number))
+        self._named.add(number, self.metadata_of)
 
     def link_in(self, dir_fd: int, name: bytes, number: int) -> None:
         """Give an object a second name, in the log."""
-        os.link(name, place_of(number), src_dir_fd=dir_fd, dst_dir_fd=self.fd, follow_symlinks=False)
-        self._named.add(number, self.look)
+        os.link(name, preimage_path(number), src_dir_fd=dir_fd, dst_dir_fd=self.fd, follow_symlinks=False)
+        self._named.add(number, self.metadata_of)
 
     def copy_in(self, src_fd: int, number: int) -> int:
         """Copy the content of the open file; whole or not there at all. Returns the bytes that were copied."""
-        place = place_of(number)
+        place = preimage_path(number)
         temporary = place + b".new"
         fd = os.open(temporary, _NEW, 0o600, dir_fd=self.fd)
         try:
-            copied = duplicate(src_fd, fd)
+            copied = copy_content(src_fd, fd)
             os.rename(temporary, place, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except BaseException:
             os.unlink(temporary, dir_fd=self.fd)
@@ -132,14 +132,14 @@ class Preimages:
         """
         source = self.open(number)
         try:
-            place = place_of(number)
+            place = preimage_path(number)
             temporary = place + b".new"
             is_directory = stat.S_ISDIR(os.fstat(source).st_mode)
             if is_directory:
                 os.mkdir(temporary, 0o700, dir_fd=self.fd)
             target = os.open(temporary, _DIRECTORY if is_directory else _NEW, 0o600, dir_fd=self.fd)
             try:
-                copied = 0 if is_directory else duplicate(source, target)
+                copied = 0 if is_directory else copy_content(source, target)
                 apply_metadata(target, read_metadata(source))
                 os.rename(temporary, place, src_dir_fd=self.fd, dst_dir_fd=self.fd)
                 self._named.drop(number)
@@ -155,7 +155,7 @@ class Preimages:
     def number_of(self, fd: int) -> int | None:
         """The number of the preimage that the descriptor was opened as, or has become since; None if it is none."""
         try:
-            path = os.readlink(through(fd))
+            path = os.readlink(proc_path(fd))
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return None  # (the log's own paths are not as long)
@@ -185,7 +185,7 @@ class Preimages:
 
     def put_back(self, number: int, dir_fd: int, name: bytes) -> None:
         """Rename a preimage to its place in the tree, which must be free."""
-        rename_to_free(self.fd, place_of(number), dir_fd, name)
+        rename_to_free(self.fd, preimage_path(number), dir_fd, name)
         self._named.drop(number)
 
     def names_of(self, found: os.stat_result) -> int:
@@ -212,34 +212,34 @@ class Preimages:
     def open(self, number: int) -> int:
         """A descriptor for reading a preimage that is a file; the caller closes it."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        return os.open(place_of(number), flags, dir_fd=self.fd)
+        return os.open(preimage_path(number), flags, dir_fd=self.fd)
 
-    def look(self, number: int) -> os.stat_result | None:
+    def metadata_of(self, number: int) -> os.stat_result | None:
         """The metadata of a preimage; None if it is not there."""
         try:
-            return os.stat(place_of(number), dir_fd=self.fd, follow_symlinks=False)
+            return os.stat(preimage_path(number), dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def is_empty(self, number: int) -> bool:
         """Whether the directory that is kept under the number is empty."""
-        return is_empty(self.fd, place_of(number))
+        return is_empty_directory(self.fd, preimage_path(number))
 
     def discard(self, number: int) -> None:
         """Remove a preimage for good; none there is no error."""
-        found = self.look(number)
+        found = self.metadata_of(number)
         if found is None:
             return
         if stat.S_ISDIR(found.st_mode):
             try:
-                os.rmdir(place_of(number), dir_fd=self.fd)
+                os.rmdir(preimage_path(number), dir_fd=self.fd)
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:
                     raise
                 # A process that had it open has made something in it, which is its own.
-                _log.warning("the directory %s of the undo log is not empty, and stays", place_of(number).decode())
+                _log.warning("the directory %s of the undo log is not empty, and stays", preimage_path(number).decode())
         else:
-            os.unlink(place_of(number), dir_fd=self.fd)
+            os.unlink(preimage_path(number), dir_fd=self.fd)
         self._named.drop(number)
 
     def numbers(self) -> Iterator[int]:
@@ -263,12 +263,12 @@ def _remove(name: bytes | str, dir_fd: int) -> None:
         os.rmdir(name, dir_fd=dir_fd)
 
 
-def place_of(number: int) -> bytes:
+def preimage_path(number: int) -> bytes:
     """Where a preimage lies, relative to the directory of preimages."""
     return b"%02x/%016x" % (number % _BUCKETS, number)
 
 
-def is_empty(dir_fd: int, name: bytes) -> bool:
+def is_empty_directory(dir_fd: int, name: bytes) -> bool:
     """Whether the directory ``name`` is empty. Raises `OSError`."""
     fd = os.open(name, _DIRECTORY, dir_fd=dir_fd)
     try:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
 from holdfast.files.linux.metadata import apply_metadata
-from holdfast.undo.journal.preimages import place_of
-from holdfast.undo.journal.records import How
-from holdfast.undo.leased_writes import write_whole
+from holdfast.undo.journal.preimages import preimage_path
+from holdfast.undo.journal.records import KeepMethod
+from holdfast.undo.whole_writes import write_whole
 
 if TYPE_CHECKING:
     from holdfast.files.linux.metadata import Metadata
@@ -64,17 +64,17 @@ class Quarantine:
         name = _name(record)
         if not self.holds(record):
             match keeping.how:
-                case How.NOT | How.RELATED:
+                case KeepMethod.NOT | KeepMethod.RELATED:
                     return False
-                case How.INLINE if type_ == "l":
+                case KeepMethod.INLINE if type_ == "l":
                     os.symlink(keeping.content, name, dir_fd=self._fd)
-                case How.INLINE:
+                case KeepMethod.INLINE:
                     self._write(name, keeping.content)
-                case How.MOVED | How.LINKED | How.COPIED:
-                    if self._preimages.look(keeping.number) is None:
+                case KeepMethod.MOVED | KeepMethod.LINKED | KeepMethod.COPIED:
+                    if self._preimages.metadata_of(keeping.number) is None:
                         return False
-                    rename_to_free(self._preimages.fd, place_of(keeping.number), self._fd, name)
-        if keeping.how in (How.COPIED, How.INLINE):
+                    rename_to_free(self._preimages.fd, preimage_path(keeping.number), self._fd, name)
+        if keeping.how in (KeepMethod.COPIED, KeepMethod.INLINE):
             self._describe(name, metadata)
         return True
 

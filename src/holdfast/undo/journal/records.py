@@ -41,7 +41,7 @@ def file_type(mode: int) -> FileType:
     return _TYPES[stat.S_IFMT(mode)]
 
 
-class How(IntEnum):
+class KeepMethod(IntEnum):
     """How a preimage is kept."""
 
     MOVED = 1
@@ -61,19 +61,19 @@ class How(IntEnum):
 class Keeping(msgspec.Struct, array_like=True, frozen=True):
     """Where a preimage is."""
 
-    how: How
+    how: KeepMethod
     number: Number = 0
     """Of the preimage; 0 if there is none of its own."""
     content: bytes = b""
-    """For `How.INLINE`; for `How.RELATED` the path."""
+    """For `KeepMethod.INLINE`; for `KeepMethod.RELATED` the path."""
     shared: bool = False
     """The object has other names, and nothing of it is in the log: it is still there, wherever they are."""
 
 
-NOT_KEPT = Keeping(How.NOT)
+NOT_KEPT = Keeping(KeepMethod.NOT)
 
 
-class Described(msgspec.Struct, array_like=True, frozen=True):
+class ObjectDescription(msgspec.Struct, array_like=True, frozen=True):
     """Owner and extended attributes of an object."""
 
     uid: int
@@ -98,7 +98,7 @@ class Signature(msgspec.Struct, array_like=True, frozen=True):
     """The hash of the content of a small file with several names; empty if it was not taken."""
     device: int = 0
     """The number of the file system's device; 0 for that of the workspace's root."""
-    described: Described | None = None
+    described: ObjectDescription | None = None
     """None where the ctime vouches for it, or an earlier version has written this."""
 
     @property
@@ -217,7 +217,7 @@ class Meta(Record, tag=9, frozen=True):
         return self.metadata.xattrs != UNREAD
 
 
-class Put(Record, tag=10, frozen=True):
+class PutBack(Record, tag=10, frozen=True):
     """A preimage that lies in the log is going to be renamed back into the tree."""
 
     step: StepId
@@ -236,10 +236,10 @@ class Failed(Record, tag=11, frozen=True):
 
 
 OURSELVES: Final = "holdfast"
-"""`Outside.who` where a step came upon what Holdfast had brought there by a checkpoint. (Others have a pid.)"""
+"""`ForeignEdit.who` where a step came upon what Holdfast had brought there by a checkpoint. (Others have a pid.)"""
 
 
-class Outside(Record, tag=12, frozen=True):
+class ForeignEdit(Record, tag=12, frozen=True):
     """Another process changed something: a barrier."""
 
     paths: tuple[bytes, ...]
@@ -254,7 +254,7 @@ class Outside(Record, tag=12, frozen=True):
     """What was written to or described, by whatever name, as far as that is known."""
 
 
-class Reverse(Record, tag=13, frozen=True):
+class ReversalBegin(Record, tag=13, frozen=True):
     """Steps are going to be reversed, or brought forward again, together."""
 
     steps: tuple[StepId, ...]
@@ -264,18 +264,18 @@ class Reverse(Record, tag=13, frozen=True):
     """What others have changed since is left as it is: a recovery."""
 
 
-class Reversed(Record, tag=14, frozen=True):
+class ReversalPosition(Record, tag=14, frozen=True):
     """The record at this position is going to be reversed, of all records of the steps by sequence number."""
 
     reverse: int
-    """The sequence number of the `Reverse`."""
+    """The sequence number of the `ReversalBegin`."""
     position: int
     """-1: all of them are reversed."""
     left: tuple[Signature, ...] = ()
     """The objects that the record before it was about, as its reversal left them."""
 
 
-class Bare(Record, tag=15, frozen=True):
+class Unprotected(Record, tag=15, frozen=True):
     """From here on the step is not protected."""
 
     step: StepId
@@ -293,7 +293,7 @@ class Link(Record, tag=16, frozen=True):
     """One that it has already; empty if that is not in the tree, or not known."""
 
 
-class Conflicted(Record, tag=17, frozen=True):
+class ReversalConflict(Record, tag=17, frozen=True):
     """A record could not be reversed; what it keeps was put aside."""
 
     step: StepId
@@ -313,7 +313,7 @@ class Alias(Record, tag=18, frozen=True):
     new: Identity
 
 
-class Anew(Record, tag=19, frozen=True):
+class JournalRestart(Record, tag=19, frozen=True):
     """The first record of a segment that stands for all before it: they are about to be removed, one by one."""
 
 
@@ -327,28 +327,28 @@ AnyRecord: TypeAlias = (
     | Move
     | Content
     | Meta
-    | Put
+    | PutBack
     | Failed
-    | Outside
-    | Reverse
-    | Reversed
-    | Bare
+    | ForeignEdit
+    | ReversalBegin
+    | ReversalPosition
+    | Unprotected
     | Link
-    | Conflicted
+    | ReversalConflict
     | Alias
 )
 """Every record that the journal tells anything by."""
 
-Mutation: TypeAlias = Touch | Make | Made | Remove | Move | Content | Meta | Put | Link
+Mutation: TypeAlias = Touch | Make | Made | Remove | Move | Content | Meta | PutBack | Link
 """The records that a step is made of: those that can be reversed."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyRecord | Anew)
+_decoder = msgspec.msgpack.Decoder(AnyRecord | JournalRestart)
 
 encode = _encoder.encode
 
 
-def decode(body: bytes | memoryview) -> AnyRecord | Anew:
+def decode(body: bytes | memoryview) -> AnyRecord | JournalRestart:
     """The record in ``body``; raises `FormatError` for anything else."""
     try:
         return _decoder.decode(body)

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.paths import display
-from holdfast.undo.journal.records import Anew, AnyRecord, decode, encode
+from holdfast.undo.journal.records import AnyRecord, JournalRestart, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +29,9 @@ _SEGMENT_BYTES = 64 << 20
 _MAX_SEGMENT = 2 << 30
 _NAME = re.compile(r"journal-([0-9]{8})")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_MAX_SCAN = 1 << 16
+_MAX_USUAL = 1 << 16
+_MAX_SUMMED = 1 << 28
 
 
 class Journal:
@@ -71,7 +74,7 @@ class Journal:
         those, what is left of them says nothing any more.
         """
         old = self._fd
-        self._begin((Anew(0), *records))
+        self._begin((JournalRestart(0), *records))
         os.close(old)
         for number in segments(self._directory):
             if number != self._number:
@@ -92,7 +95,7 @@ class Journal:
     def _path(self, number: int) -> bytes:
         return os.path.join(self._directory, b"journal-%08d" % number)
 
-    def _begin(self, records: Iterable[AnyRecord | Anew]) -> None:
+    def _begin(self, records: Iterable[AnyRecord | JournalRestart]) -> None:
         number = self._number + 1
         path = self._path(number)
         temporary = path + b".new"
@@ -148,7 +151,7 @@ def read_journal(directory: bytes) -> JournalContents:
         at = _HEAD_BYTES
         for body in _bodies(data, at):
             record = decode(body)
-            if isinstance(record, Anew):
+            if isinstance(record, JournalRestart):
                 records.clear()
             else:
                 records.append(record)
@@ -166,7 +169,7 @@ def segments(directory: bytes) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
-def _frame(record: AnyRecord | Anew) -> bytes:
+def _frame(record: AnyRecord | JournalRestart) -> bytes:
     body = encode(record)
     size = len(body)
     if size > _MAX_BODY:
@@ -203,11 +206,6 @@ def _goes_on(data: bytes, start: int) -> bool:
             if _check(size, memoryview(data)[at + _FRAME.size : at + _FRAME.size + size]) == check:
                 return True
     return False
-
-
-_MAX_SCAN = 1 << 16
-_MAX_USUAL = 1 << 16
-_MAX_SUMMED = 1 << 28
 
 
 def _failure(path: bytes, error: OSError) -> StorageError:

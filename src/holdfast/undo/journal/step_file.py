@@ -37,7 +37,7 @@ class Preimage(msgspec.Struct, array_like=True, frozen=True):
     """The truncated BLAKE3 of its content if it was copied; None where the object itself is kept."""
 
 
-class Trouble(msgspec.Struct, array_like=True, frozen=True):
+class StepConflict(msgspec.Struct, array_like=True, frozen=True):
     """A part of a step that could not be reversed."""
 
     path: bytes
@@ -46,7 +46,7 @@ class Trouble(msgspec.Struct, array_like=True, frozen=True):
     """The number in `Quarantine` of what belongs there; None if nothing was lost."""
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
+class StepHead(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of a finished step. Times are nanoseconds since 1970-01-01 UTC."""
 
     id: StepId
@@ -72,7 +72,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """How many paths it touched."""
     left: tuple[tuple[bytes, Signature | None], ...]
     preimages: tuple[Preimage, ...]
-    conflicts: tuple[Trouble, ...] = ()
+    conflicts: tuple[StepConflict, ...] = ()
     """What could not be reversed when it came to its state."""
     aliases: tuple[tuple[Identity, Identity], ...] = ()
     """What its reversals, all of them so far, had to make anew: the old identity and the new one."""
@@ -117,19 +117,19 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.acted, self.looked_at)
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealedStep(msgspec.Struct, frozen=True):
     """A finished step."""
 
-    head: Head
+    head: StepHead
     records: tuple[Mutation, ...]
 
 
 _encoder = msgspec.msgpack.Encoder()
-_head_decoder = msgspec.msgpack.Decoder(Head)
+_head_decoder = msgspec.msgpack.Decoder(StepHead)
 _records_decoder = msgspec.msgpack.Decoder(tuple[Mutation, ...])
 
 
-def write_step(directory: bytes, name: bytes, sealed: Sealed, *, sync: bool = False) -> None:
+def write_step(directory: bytes, name: bytes, sealed: SealedStep, *, sync: bool = False) -> None:
     """Put the step in place. Atomic; durable when it returns if ``sync``. Raises `StorageError`."""
     from holdfast.store.codecs.zstandard import zstandard
 
@@ -151,12 +151,12 @@ def write_step(directory: bytes, name: bytes, sealed: Sealed, *, sync: bool = Fa
         raise StorageError(f"cannot write {display(path)}: {error.strerror}", hint=room_hint(error)) from error
 
 
-def read_head(path: bytes) -> Head:
+def read_head(path: bytes) -> StepHead:
     """What is said of the step in the file. Raises `FormatError` and `IntegrityError`, which name the file."""
     return _decode_head(path, _read(path))[0]
 
 
-def read_step(path: bytes) -> Sealed:
+def read_step(path: bytes) -> SealedStep:
     """The step in the file, whole. Raises as `read_head` does."""
     from holdfast.store.codecs.zstandard import zstandard
 
@@ -170,7 +170,7 @@ def read_step(path: bytes) -> Sealed:
         if zstandard.get_frame_parameters(packed).content_size != size:
             raise FormatError(f"{display(path)}: its records are not {size} bytes long")
         raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
-        return Sealed(head, _records_decoder.decode(raw))
+        return SealedStep(head, _records_decoder.decode(raw))
     except (zstandard.ZstdError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"{display(path)}: its records cannot be read: {error}") from error
 
@@ -186,7 +186,7 @@ def _read(path: bytes) -> bytes:
     return data
 
 
-def _decode_head(path: bytes, data: bytes) -> tuple[Head, int]:
+def _decode_head(path: bytes, data: bytes) -> tuple[StepHead, int]:
     at = _HEAD_AT + _LENGTH.size
     try:
         (size,) = _LENGTH.unpack_from(data, _HEAD_AT)

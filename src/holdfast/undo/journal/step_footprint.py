@@ -7,7 +7,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from holdfast.undo.journal.path_tree import PathTree
-from holdfast.undo.journal.records import Content, How, Link, Made, Make, Meta, Move, Mutation, Put, Remove, Touch
+from holdfast.undo.journal.records import (
+    Content,
+    KeepMethod,
+    Link,
+    Made,
+    Make,
+    Meta,
+    Move,
+    Mutation,
+    PutBack,
+    Remove,
+    Touch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def whereabouts(records: Sequence[Mutation], *, others: bool = False) -> dict[bytes, Identity | None]:
+def objects_by_path(records: Sequence[Mutation], *, others: bool = False) -> dict[bytes, Identity | None]:
     """Which object the step left at each path that it touched; None where it left nothing.
 
     Directories that it only changed names in are not among them. ``others``: also where the records say of an object
@@ -34,7 +46,7 @@ def whereabouts(records: Sequence[Mutation], *, others: bool = False) -> dict[by
     return found
 
 
-def grounds(records: Sequence[Mutation]) -> frozenset[bytes]:
+def renamed_directories(records: Sequence[Mutation]) -> frozenset[bytes]:
     """The directories in which the records changed names, where they are after that; without those that are gone."""
     made = _made(records)
     touched: set[Identity | None] = set()
@@ -44,7 +56,7 @@ def grounds(records: Sequence[Mutation]) -> frozenset[bytes]:
         if isinstance(record, Touch):
             found[record.path] = record.identity
             touched.add(record.identity)
-        elif isinstance(record, Make | Link | Put | Remove | Move):
+        elif isinstance(record, Make | Link | PutBack | Remove | Move):
             # (Where a call has failed, there is nothing but its touch.)
             names = (record.path, record.target) if isinstance(record, Move) else (record.path,)
             changed.update(found.get(name.rpartition(b"/")[0]) for name in names)
@@ -119,7 +131,7 @@ def first_contacts(records: Iterable[Mutation], aliases: Aliases) -> dict[bytes,
     return found
 
 
-def named(records: Iterable[Mutation]) -> dict[Identity, bytes]:
+def last_paths(records: Iterable[Mutation]) -> dict[Identity, bytes]:
     """By which path the records speak last of what they wrote to, described or made."""
     makes: dict[int, bytes] = {}
     found: dict[Identity, bytes] = {}
@@ -136,13 +148,13 @@ def named(records: Iterable[Mutation]) -> dict[Identity, bytes]:
     return found
 
 
-def filled(records: Iterable[Mutation]) -> frozenset[bytes]:
+def filled_paths(records: Iterable[Mutation]) -> frozenset[bytes]:
     """The paths at which there was nothing until the step put something there."""
     known: set[bytes] = set()
     found: set[bytes] = set()
     for record in records:
         match record:
-            case Make() | Link() | Put():
+            case Make() | Link() | PutBack():
                 found.update({record.path} - known)
                 known.add(record.path)
             case Move():
@@ -160,7 +172,7 @@ def _follow(found: PathTree[Identity | None], record: Mutation, made: Mapping[in
     match record:
         case Make():
             found[record.path] = made.get(record.seq)
-        case Link() | Put() | Content() | Meta():
+        case Link() | PutBack() | Content() | Meta():
             found[record.path] = record.identity
         case Remove():
             found[record.path] = None
@@ -174,7 +186,7 @@ def _other_name(record: Mutation) -> dict[bytes, Identity]:
     match record:
         case Link() if record.source:
             return {record.source: record.identity}
-        case Remove(keeping=kept) if kept.how is How.RELATED:
+        case Remove(keeping=kept) if kept.how is KeepMethod.RELATED:
             return {kept.content: record.identity}
         case _:
             return {}
@@ -198,7 +210,7 @@ def _taken(found: PathTree[Identity | None], old: bytes, new: bytes) -> dict[byt
     return {new + path[len(old) :]: object_ for path, object_ in found.take(old).items() if path != old}
 
 
-def keepings(records: Iterable[Mutation]) -> Iterator[tuple[Keeping, Identity]]:
+def kept_preimages(records: Iterable[Mutation]) -> Iterator[tuple[Keeping, Identity]]:
     """What each record keeps, and of which object."""
     for record in records:
         match record:
@@ -210,7 +222,7 @@ def keepings(records: Iterable[Mutation]) -> Iterator[tuple[Keeping, Identity]]:
                 pass
 
 
-class Moves:
+class DirectoryMoves:
     """The directories that records have moved or exchanged, and when."""
 
     def __init__(self, records: Iterable[Mutation]) -> None:
@@ -271,7 +283,7 @@ class FootprintIndex(Generic[T]):
         for object_ in its.objects:
             self._of.setdefault(object_, []).append(one)
 
-    def having(self, reach_: Footprint) -> Iterator[T]:
+    def find_meeting(self, reach_: Footprint) -> Iterator[T]:
         """All that meet it, some of them several times."""
         above = {above for path in reach_.paths for above in _above(path)}
         for known, paths in ((self._at, reach_.paths), (self._trees, above), (self._below, reach_.trees)):
@@ -281,7 +293,7 @@ class FootprintIndex(Generic[T]):
             yield from self._of.get(object_, ())
 
 
-def reach(records: Iterable[Mutation], aliases: Aliases | None = None) -> Footprint:
+def footprint_of(records: Iterable[Mutation], aliases: Aliases | None = None) -> Footprint:
     """What the records depend on; of objects, what stands for them now if ``aliases`` tell."""
     paths: set[bytes] = set()
     trees: set[bytes] = set()
@@ -294,7 +306,7 @@ def reach(records: Iterable[Mutation], aliases: Aliases | None = None) -> Footpr
             case Made():
                 objects[record.identity] = makes.get(record.make, b"")
                 continue
-            case Make() | Put() | Remove() | Link():
+            case Make() | PutBack() | Remove() | Link():
                 places: tuple[bytes, ...] = (record.path,)
                 is_tree = record.type == "d"
             case Move():

@@ -17,18 +17,18 @@ import msgspec
 
 from holdfast.files.linux.file_handle import identity
 from holdfast.model.errors import IntegrityError
-from holdfast.undo.completion.late_writes import edited_since, is_still, waiting_for
-from holdfast.undo.journal.records import How
-from holdfast.undo.journal.step_footprint import keepings, whereabouts
+from holdfast.undo.completion.late_writes import awaited_writes, edited_since, is_unchanged
+from holdfast.undo.journal.records import KeepMethod
+from holdfast.undo.journal.step_footprint import kept_preimages, objects_by_path
 from holdfast.undo.reversal.durable_reversal import ordered_records
-from holdfast.undo.tree.signatures import checked, content_at, described_at, is_described, is_left, signature
+from holdfast.undo.tree.signatures import content_at, described_at, is_as_left, is_described, signature, with_hash
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.journal.records import Signature, StepId
-    from holdfast.undo.journal.step_file import Sealed
+    from holdfast.undo.journal.step_file import SealedStep
     from holdfast.undo.log import UndoLog
     from holdfast.undo.tree.rooted_directories import Directories
 
@@ -43,15 +43,15 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
     sealed = log.read(step)
     left = dict(sealed.head.left)
     noted = dict.fromkeys(sealed.head.contents)  # (what others have changed by now is known again when that is back)
-    waiting, edited = waiting_for(log, step), edited_since(log, sealed.head)
-    with log.looking() as directories:
+    waiting, edited = awaited_writes(log, step), edited_since(log, sealed.head)
+    with log.open_directories() as directories:
         for path, hash_ in contents:
             was = left.get(path)
             if was is None:
                 continue
-            if is_left(directories, path, was) or (
+            if is_as_left(directories, path, was) or (
                 # (One of the states that those who still write to it bring it to.)
-                path in waiting and is_still(signature(directories, path), waiting[path], path, edited)
+                path in waiting and is_unchanged(signature(directories, path), waiting[path], path, edited)
             ):
                 noted[path, hash_] = None
     head = msgspec.structs.replace(sealed.head, contents=tuple(noted), noted=True)
@@ -75,7 +75,7 @@ def brought_back(log: UndoLog, paths: Mapping[bytes, bytes | None]) -> None:
         last.setdefault(step, set()).add(path)
     for step in sorted(last, key=lambda step: log.heads[step].left_at, reverse=True):
         with suppress(IntegrityError):  # of a step that is damaged nothing can be known again
-            _bring_back(log, step, last[step], paths)
+            _note_restored(log, step, last[step], paths)
 
 
 def still_brought(log: UndoLog, paths: Iterable[bytes]) -> list[bytes]:
@@ -85,15 +85,15 @@ def still_brought(log: UndoLog, paths: Iterable[bytes]) -> list[bytes]:
         for path, _ in head.left:
             brought.pop(path, None)
         brought |= dict(head.brought)
-    with log.looking() as directories:
-        return [path for path in paths if path in brought and is_left(directories, path, brought[path])]
+    with log.open_directories() as directories:
+        return [path for path in paths if path in brought and is_as_left(directories, path, brought[path])]
 
 
-def _bring_back(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[bytes, bytes | None]) -> None:
+def _note_restored(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[bytes, bytes | None]) -> None:
     """`brought_back`, of what is at some paths ``within`` which this step was the last to leave something at."""
     (sealed,) = adopt_matching(log, [log.read(step)], within)
     brought = dict(sealed.head.brought)
-    with log.looking() as directories:
+    with log.open_directories() as directories:
         for path, left in sealed.head.left:
             if path not in within:
                 continue
@@ -101,12 +101,12 @@ def _bring_back(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[b
             if now == left:
                 brought.pop(path, None)
             # (A directory comes and goes with what is in it.)
-            elif _is_brought(directories, path, now, paths[path]) if path in paths else _is_way(now):
+            elif _is_restored(directories, path, now, paths[path]) if path in paths else _is_way(now):
                 brought[path] = now
     head = msgspec.structs.replace(sealed.head, brought=tuple(brought.items()))
     if head != sealed.head:
         log.write(msgspec.structs.replace(sealed, head=head))
-        log.recorder.known.brought(head.brought)
+        log.recorder.last_state.note_restored(head.brought)
 
 
 def _above(path: bytes) -> list[bytes]:
@@ -118,7 +118,7 @@ def _is_way(now: Signature | None) -> bool:
     return now is None or stat.S_ISDIR(now.mode)
 
 
-def _is_brought(directories: Directories, path: bytes, now: Signature | None, hash_: bytes | None) -> bool:
+def _is_restored(directories: Directories, path: bytes, now: Signature | None, hash_: bytes | None) -> bool:
     """Whether it is unchanged since, also by a process that could write to it before it was looked at."""
     if now is None or hash_ is None:
         return now is None and hash_ is None
@@ -129,8 +129,8 @@ def _is_brought(directories: Directories, path: bytes, now: Signature | None, ha
 
 
 def adopt_matching(
-    log: UndoLog, steps: Sequence[Sealed], within: Set[bytes] | None = None, *, keep: bool = True
-) -> list[Sealed]:
+    log: UndoLog, steps: Sequence[SealedStep], within: Set[bytes] | None = None, *, keep: bool = True
+) -> list[SealedStep]:
     """Take what is there now for what the steps left, where it is the same; returns them with what they then say.
 
     The steps are to be reversed together, and only all of their records together say what they left where: what one of
@@ -138,7 +138,7 @@ def adopt_matching(
     that is not undone, began later and changed the same path, or is still going on. ``within``: only at these paths.
     ``keep``: it is noted in the log. Raises `StorageError`.
     """
-    places = whereabouts(ordered_records(steps))
+    places = objects_by_path(ordered_records(steps))
     chosen = {one.head.id for one in steps}
     later: dict[bytes, int] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.first):
@@ -146,19 +146,19 @@ def adopt_matching(
             later |= dict.fromkeys((path for path, _ in head.left), head.first)
     for opened in (*log.recorder.open_steps, *log.unsealed.values()):
         if opened.id not in chosen and not opened.reverses:
-            later |= dict.fromkeys(whereabouts(opened.records), log.recorder.seq)
+            later |= dict.fromkeys(objects_by_path(opened.records), log.recorder.seq)
     return [_recognise(log, one, places, later, within, keep=keep) for one in steps]
 
 
 def _recognise(
     log: UndoLog,
-    sealed: Sealed,
+    sealed: SealedStep,
     places: Mapping[bytes, Identity | None],
     later: Mapping[bytes, int],
     within: Set[bytes] | None,
     *,
     keep: bool,
-) -> Sealed:
+) -> SealedStep:
     head = sealed.head
     left = dict(head.left)
     noted: dict[bytes, set[bytes]] = {}
@@ -166,8 +166,8 @@ def _recognise(
         noted.setdefault(path, set()).add(hash_)
     aliases: list[tuple[Identity, Identity]] = []
     again: list[bytes] = []
-    with log.looking() as directories:
-        for path, object_ in whereabouts(sealed.records).items():
+    with log.open_directories() as directories:
+        for path, object_ in objects_by_path(sealed.records).items():
             was = left.get(path)
             if within is not None and path not in within:
                 continue
@@ -177,11 +177,11 @@ def _recognise(
             if now is None or now.mode != was.mode or not _is_described(directories, path, was, now):
                 continue
             # (The number of a directory that was removed is given to the next one at once, and its times say nothing.)
-            if not stat.S_ISDIR(now.mode) and is_left(directories, path, was):
+            if not stat.S_ISDIR(now.mode) and is_as_left(directories, path, was):
                 continue
             old = log.recorder.aliases.now(object_)
             hashes = {*noted.get(path, ()), was.check} - {b""}
-            new = _known_again(directories, path, now, hashes)
+            new = _find_same_content(directories, path, now, hashes)
             if new is None or (new == old and stat.S_ISDIR(now.mode)):
                 continue
             left[path] = now
@@ -189,7 +189,7 @@ def _recognise(
             if new != old:
                 aliases.append((old, new))
         others = dict.fromkeys(head.others)
-        for was, now, old, new in _linked_again(log, directories, sealed, places, later, within):
+        for was, now, old, new in _find_relinked(log, directories, sealed, places, later, within):
             others = dict.fromkeys(now if one == was else one for one in others)
             aliases.append((old, new))
     if not again and not aliases:
@@ -201,7 +201,7 @@ def _recognise(
     if not keep:
         return result
     log.write(result)
-    log.recorder.known.note((path, left[path]) for path in again)
+    log.recorder.last_state.note((path, left[path]) for path in again)
     for old, new in aliases:
         log.recorder.aliases.add(old, new)
     return result
@@ -218,23 +218,26 @@ def _is_described(directories: Directories, path: bytes, was: Signature, now: Si
         return False
 
 
-def _linked_again(
+def _find_relinked(
     log: UndoLog,
     directories: Directories,
-    sealed: Sealed,
+    sealed: SealedStep,
     places: Mapping[bytes, Identity | None],
     later: Mapping[bytes, int],
     within: Set[bytes] | None,
 ) -> Iterator[tuple[Signature, Signature, Identity, Identity]]:
     """Files that the step only took a name from, and that are other objects by now at the path where the records know
-    another name of theirs: as what they were left (`Head.others`) and what they are, the old object and the new one.
+    another name of theirs: as what they were left (`StepHead.others`) and what they are, the old object and the new
+    one.
     """
     as_left = [one for one in sealed.head.others if one.check]
     if not as_left:
         return
-    own = whereabouts(sealed.records)
-    lost = {object_ for kept, object_ in keepings(sealed.records) if kept.how is How.RELATED} - set(own.values())
-    for path, object_ in whereabouts(sealed.records, others=True).items():
+    own = objects_by_path(sealed.records)
+    lost = {object_ for kept, object_ in kept_preimages(sealed.records) if kept.how is KeepMethod.RELATED} - set(
+        own.values()
+    )
+    for path, object_ in objects_by_path(sealed.records, others=True).items():
         if object_ is None or object_ not in lost or places.get(path, object_) != object_:
             continue
         if (within is not None and path not in within) or later.get(path, 0) > sealed.head.first:
@@ -247,7 +250,7 @@ def _linked_again(
                 continue
             # (It has one name less than it was left with, and may get that back.)
             now = msgspec.structs.replace(now, names=now.names + 1, described=described_at(place()))
-            now = checked(place, now)
+            now = with_hash(place, now)
         except OSError:
             continue
         for was in as_left:
@@ -257,7 +260,9 @@ def _linked_again(
                 break
 
 
-def _known_again(directories: Directories, path: bytes, now: Signature, noted: Collection[bytes]) -> Identity | None:
+def _find_same_content(
+    directories: Directories, path: bytes, now: Signature, noted: Collection[bytes]
+) -> Identity | None:
     """The object at the path, if it is a directory or has the content that was noted, and is left alone meanwhile."""
     try:
         place = directories.place(path)

@@ -11,21 +11,29 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.log import Log
-from holdfast.undo.completion.step_sealer import Left, StepEnd, disown, look, seal
-from holdfast.undo.completion.unchanged_objects import drop_unchanged, drop_what_went
-from holdfast.undo.foreign_edits.detection import theirs
-from holdfast.undo.journal.records import End
+from holdfast.undo.completion.step_sealer import (
+    StepEnd,
+    StepRemains,
+    exclude_foreign_edits,
+    find_remains,
+    preimage_numbers,
+    seal_step,
+)
+from holdfast.undo.completion.unchanged_objects import drop_transient, drop_unchanged
+from holdfast.undo.foreign_edits.detection import foreign_objects
+from holdfast.undo.journal.records import End, Made, Make, Move, Remove
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
 from holdfast.undo.reports.step_views import step_info
 from holdfast.undo.reversal.durable_reversal import ReversalResult, reverse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence, Set
 
-    from holdfast.undo.journal.records import StepId
-    from holdfast.undo.journal.step_file import Head
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.records import Mutation, StepId
+    from holdfast.undo.journal.step_file import SealedStep, StepHead
     from holdfast.undo.log import UndoLog
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import StepInfo
@@ -40,10 +48,10 @@ class StepFinisher:
         self._log = log
         self._exits: dict[StepId, int | None] = {}
         """Those of denied steps that came to their ends before all that they did was taken back."""
-        self._late: dict[StepId, Callable[[], Head | None]] = {}
+        self._late: dict[StepId, Callable[[], StepHead | None]] = {}
         """What is left to do of those that have ended."""
 
-    def finishing(
+    def begin_finish(
         self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False
     ) -> Callable[[], StepInfo | None]:
         """Look at what a step that has ended left; the gate is held, so that no mutation comes between. Returns what
@@ -51,7 +59,7 @@ class StepFinisher:
         """
         ended_at = self._log.clock.now() * 1000
         is_step = False
-        left: Left | None = None
+        left: StepRemains | None = None
         needless: frozenset[int] = frozenset()
         """The numbers of preimages."""
 
@@ -59,22 +67,22 @@ class StepFinisher:
             nonlocal is_step, left, needless
             self._log.beat()
             self._log.recorder.note(End(self._log.recorder.next_seq(), opened.id, exit_code, ended_at))
-            is_step = drop_unchanged(self._log, opened) or bool(opened.went) or opened.begin.kind == "explicit"
-            needless |= drop_what_went(self._log, opened)  # (again after a failure: what is out is out)
+            is_step = drop_unchanged(self._log, opened) or bool(opened.transient) or opened.begin.kind == "explicit"
+            needless |= drop_transient(self._log, opened)  # (again after a failure: what is out is out)
             opened.looked_at = self._log.recorder.seq
             self._log.beat()  # what the history records from now on comes after the step's end
-            left = look(self._log, opened)
+            left = find_remains(self._log, opened)
 
-        def finish() -> Head | None:
+        def finish() -> StepHead | None:
             nonlocal left
             with self._log.recorder.gate:
                 if left is None:
                     prepare()
             head = None
             if is_step and left is not None:
-                self._log.notice()  # what was edited up to the look may be told of only now
-                left = disown(self._log, opened, left)
-                head = seal(self._log, opened, StepEnd("done", ended_at, exit_code), left=left)
+                self._log.flush_foreign_edits()  # what was edited up to the look may be told of only now
+                left = exclude_foreign_edits(self._log, opened, left)
+                head = seal_step(self._log, opened, StepEnd("done", ended_at, exit_code), left=left)
                 for number in needless:  # (not before: killed until then, the step is finished by all of its records)
                     self._log.preimages.discard(number)
             with self._log.recorder.gate:
@@ -109,7 +117,7 @@ class StepFinisher:
     def catch_up(self) -> None:
         """Finish the steps that have ended and are not finished. Raises `StorageError` if there is no room yet.
 
-        For the thread that calls what `finishing` returns.
+        For the thread that calls what `begin_finish` returns.
         """
         for finish in list(self._late.values()):
             finish()
@@ -129,4 +137,47 @@ def roll_back(log: UndoLog, step: StepId) -> ReversalResult:
     """Roll one step back, leaving what others have changed since."""
     finish_failed(log)
     sealed = [log.read(step)]
-    return reverse(log, sealed, theirs=theirs(log, sealed))
+    result = reverse(log, sealed, foreign=foreign_objects(log, sealed))
+    _drop_what_it_made(log, sealed[0])
+    return result
+
+
+def _drop_what_it_made(log: UndoLog, rolled_back: SealedStep) -> None:
+    """What the step made and another step removed or replaced meanwhile never was. So undo of that other step does not
+    bring it back: it would be in the way of what was there before both.
+    """
+    made = {record.identity for record in rolled_back.records if isinstance(record, Made)}
+    beside = [head for head in log.heads.values() if head.state == "done" and head.last > rolled_back.head.first]
+    for head in beside if made else ():
+        with suppress(IntegrityError):  # of a step that is damaged nothing is known
+            sealed = log.read(head.id)
+            records = tuple(_without(sealed.records, made))
+            if records == sealed.records:
+                continue
+            needed = preimage_numbers(records)
+            kept = tuple(preimage for preimage in sealed.head.preimages if preimage.number in needed)
+            head = msgspec.structs.replace(sealed.head, preimages=kept)
+            log.write(msgspec.structs.replace(sealed, head=head, records=records))
+            for number in preimage_numbers(sealed.records) - needed:
+                log.preimages.discard(number)
+
+
+def _without(records: Sequence[Mutation], made: Set[Identity]) -> Iterator[Mutation]:
+    """The records, but for the removal of ``made`` objects with which they have nothing else to do."""
+    used = {record.identity for record in records if not isinstance(record, Make | Remove)}
+    for record in records:
+        lost = _removed(record)
+        if lost not in made or lost in used:
+            yield record
+        elif isinstance(record, Move):
+            yield msgspec.structs.replace(record, replaced=None)
+
+
+def _removed(record: Mutation) -> Identity | None:
+    match record:
+        case Remove():
+            return record.identity
+        case Move(replaced=lost) if lost is not None and not record.exchanged:
+            return lost.identity
+        case _:
+            return None

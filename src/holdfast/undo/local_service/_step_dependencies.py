@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.model.errors import RefusedError
 from holdfast.model.message_text import named_steps, step_options
 from holdfast.model.paths import display
-from holdfast.undo.journal.step_footprint import Footprint, FootprintIndex, reach, whereabouts
+from holdfast.undo.journal.step_footprint import Footprint, FootprintIndex, footprint_of, objects_by_path
 from holdfast.undo.log import no_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.journal.step_file import Head
+    from holdfast.undo.journal.step_file import StepHead
     from holdfast.undo.log import UndoLog
 
 _EVER = float("inf")
@@ -43,7 +43,7 @@ def dependencies(log: UndoLog, steps: Iterable[StepId]) -> list[Dependency]:
 
     @cache
     def reach_of(step: StepId) -> Footprint:
-        return reach(log.read(step).records, log.recorder.aliases)
+        return footprint_of(log.read(step).records, log.recorder.aliases)
 
     @cache
     def acting_since(step: StepId) -> int:
@@ -57,14 +57,14 @@ def dependencies(log: UndoLog, steps: Iterable[StepId]) -> list[Dependency]:
     found: dict[StepId, Dependency] = {}
     while chosen:
         head = log.heads[chosen.pop()]
-        # (What ended before all that is looked at began is in nobody's way, and there may be very much of it.)
+        # (What ended before all that is looked at began is in no step's way, and there may be very much of it.)
         while waiting and _until(waiting[-1]) > head.first:
             other = waiting.pop()
             met.add(other, other.reach())
         if not met:
             continue
         reach_ = reach_of(head.id)
-        for other in met.having(reach_):
+        for other in met.find_meeting(reach_):
             if other.step in found or not _is_in_the_way(head, other, partial(acting_since, head.id)):
                 continue
             if (at := reach_.meets(other.reach())) is not None:
@@ -105,7 +105,7 @@ def refuse_overlaps(log: UndoLog, steps: Sequence[StepId]) -> None:
     )
 
 
-def connected(log: UndoLog, step: StepId) -> list[StepId]:
+def connected_steps(log: UndoLog, step: StepId) -> list[StepId]:
     """See `UndoService.connected`."""
     if step not in log.heads:
         raise no_step(step)
@@ -130,7 +130,9 @@ def _others(log: UndoLog, reach_of: Callable[[StepId], Footprint]) -> Iterator[_
             its = partial(_reach_of_file, log, head.id, path)
             yield _Other(head.id, head.state, head.first, until, head.acted, its)
     for step in log.recorder.open_steps:
-        yield _Other(step.id, "open", step.begin.seq, _EVER, _EVER, partial(reach, step.records, log.recorder.aliases))
+        yield _Other(
+            step.id, "open", step.begin.seq, _EVER, _EVER, partial(footprint_of, step.records, log.recorder.aliases)
+        )
 
 
 def _until(other: _Other) -> float:
@@ -139,11 +141,11 @@ def _until(other: _Other) -> float:
 
 
 def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Footprint:
-    object_ = whereabouts(log.read(step).records).get(path)
+    object_ = objects_by_path(log.read(step).records).get(path)
     return Footprint(frozenset((path,)), frozenset(), {log.recorder.aliases.now(object_): path} if object_ else {})
 
 
-def _is_in_the_way(head: Head, other: _Other, acting_since: Callable[[], int]) -> bool:
+def _is_in_the_way(head: StepHead, other: _Other, acting_since: Callable[[], int]) -> bool:
     if other.state != "undone":
         # (One that was redone acted later than it first did, and so may have come after one that began after it.)
         acted_again = head.state == other.state and other.acted > head.first and other.acted > acting_since()
@@ -153,6 +155,6 @@ def _is_in_the_way(head: Head, other: _Other, acting_since: Callable[[], int]) -
     return head.state == "undone" and other.first < _end(head) < other.acted and acting_since() < other.acted
 
 
-def _end(head: Head) -> int:
+def _end(head: StepHead) -> int:
     """Until it was looked at what the step left, others can have changed that: not only until it last acted itself."""
     return max(head.last, head.looked_at)

@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
-from holdfast.undo.completion.late_writes import settle
-from holdfast.undo.completion.step_sealer import damaged
-from holdfast.undo.foreign_edits.detection import changed, changed_elsewhere
+from holdfast.undo.completion.late_writes import moved_to, settle_late_writes
+from holdfast.undo.completion.step_sealer import damaged_preimages
+from holdfast.undo.foreign_edits.detection import changed_by_other_name, changed_paths
 from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
-from holdfast.undo.journal.step_footprint import first_contacts, reach, whereabouts
-from holdfast.undo.leased_writes import AT_ONCE, TRY_AGAIN, leased
+from holdfast.undo.journal.step_footprint import first_contacts, footprint_of, objects_by_path
 from holdfast.undo.local_service._content_match import adopt_matching
 from holdfast.undo.local_service._step_dependencies import refuse_overlaps
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
 from holdfast.undo.reversal.durable_reversal import ReversalResult, ordered_records, reverse
-from holdfast.undo.tree.signatures import is_left, is_unknown, signature
+from holdfast.undo.tree.signatures import is_as_left, is_unknown, signature
+from holdfast.undo.whole_writes import AT_ONCE, TRY_AGAIN, leased_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from holdfast.files.linux.file_handle import Identity
-    from holdfast.undo.journal.records import Outside, Signature, StepId
-    from holdfast.undo.journal.step_file import Head, Sealed, State
+    from holdfast.undo.journal.records import ForeignEdit, Signature, StepId
+    from holdfast.undo.journal.step_file import SealedStep, State, StepHead
     from holdfast.undo.log import UndoLog
 
 _LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | AT_ONCE
-_SHOWN = 5
-_TOLD = 1000
+_MAX_SHOWN = 5
+_MAX_REPORTED = 1000
 
 
 def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> ReversalResult:
@@ -59,13 +60,13 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
         for finished in finish_failed(log):
             if set(finished.steps) == set(steps) and all(log.heads[step].state != state for step in steps):
                 return finished  # what was asked for again
-        settle(log)
+        settle_late_writes(log)
         log.directories.close()  # (what a change before this one has opened may lie elsewhere by now)
         sealed = adopt_matching(log, _read(log, steps, state))
         if not force:
             _refuse(log, sealed)
         for one in sealed:
-            if bad := damaged(log.preimages, one.head, one.records):
+            if bad := damaged_preimages(log.preimages, one.head, one.records):
                 raise IntegrityError(
                     f"step {one.head.id} cannot be reversed: {len(bad)} of its preimages are missing or damaged",
                     hint="the other steps are not affected",
@@ -82,12 +83,12 @@ def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool) -> None:
     But for what shows only in the doing: damage, and files that a process has a lease on.
     """
     with log.recorder.gate:
-        settle(log)
+        settle_late_writes(log)
         log.directories.close()
         _refuse(log, adopt_matching(log, _read(log, steps, "undone" if forward else "done"), keep=False))
 
 
-def _read(log: UndoLog, steps: Iterable[StepId], state: str) -> list[Sealed]:
+def _read(log: UndoLog, steps: Iterable[StepId], state: str) -> list[SealedStep]:
     sealed = [log.read(step) for step in steps]
     for one in sealed:
         if one.head.state != state:
@@ -96,26 +97,26 @@ def _read(log: UndoLog, steps: Iterable[StepId], state: str) -> list[Sealed]:
     return sealed
 
 
-def _refuse(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+def _refuse(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     _refuse_unprotected(sealed)
     refuse_overlaps(log, [one.head.id for one in sealed])
     _refuse_writers(log, sealed)
-    lost = list(dict.fromkeys(path for path, _ in changed(log, sealed)))
+    lost = list(dict.fromkeys(path for path, _ in changed_paths(log, sealed)))
     _refuse_barriers(log, sealed, frozenset(lost))
-    _refuse_strangers(log, sealed, lost)
+    _refuse_foreign_edits(log, sealed, lost)
 
 
-def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
+def _note_what_is_crossed(log: UndoLog, sealed: Sequence[SealedStep]) -> list[SealedStep]:
     """What others have changed is overwritten, and is back if the reversal is reversed: then it is theirs again."""
-    lost = {path for path, _ in changed(log, sealed)}
-    noted: list[Sealed] = []
+    lost = {path for path, _ in changed_paths(log, sealed)}
+    noted: list[SealedStep] = []
     for one in sealed:
         head = one.head
-        found = log.barriers.found(head.id, _since(one))
+        found = log.barriers.found_by_steps(head.id, _since(one))
         mine = [
             (head.state, path)
             for path, left in head.left
-            if path in lost or (not found.isdisjoint((path, b"")) and not is_left(log.directories, path, left))
+            if path in lost or (not found.isdisjoint((path, b"")) and not is_as_left(log.directories, path, left))
         ]
         if mine:
             known = msgspec.structs.replace(head, crossed=tuple(sorted({*head.crossed, *mine})))
@@ -125,7 +126,7 @@ def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed
     return noted
 
 
-def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
+def _refuse_unprotected(sealed: Sequence[SealedStep]) -> None:
     for one in sealed:
         if one.head.protected:
             done = "undone" if one.head.state == "done" else "redone"
@@ -135,13 +136,13 @@ def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
             )
 
 
-def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -> None:
+def _refuse_barriers(log: UndoLog, sealed: Sequence[SealedStep], lost: Set[bytes]) -> None:
     left = {path for one in sealed for path, _ in one.head.left}
 
     def is_back(own: Mapping[bytes, Signature | None], path: bytes, is_found: bool) -> bool:
         if is_found:
             # That step may have been undone: what it gave back is the edit.
-            return path not in own or is_left(log.directories, path, own[path])
+            return path not in own or is_as_left(log.directories, path, own[path])
         if is_unknown(own.get(path)):
             # No step came upon the edit, as nothing was known of the path: one that gave it back does not vouch for it.
             return False
@@ -151,26 +152,26 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
 
     for one in sealed:
         back = partial(is_back, dict(one.head.left))
-        if (barrier := _crossed(log, one, back)) is not None:
-            what = _listed(barrier.paths) if b"" not in barrier.paths else "the workspace"
-            who = "a restore or an undo" if barrier.who == OURSELVES else barrier.who or "somebody else"
+        if (barrier := _crossed_barrier(log, one, back)) is not None:
+            what = _format_paths(barrier.paths) if b"" not in barrier.paths else "the workspace"
+            who = "a restore or an undo" if barrier.who == OURSELVES else barrier.who or "another process"
             raise RefusedError(
                 f"{who} has changed {what} since step {one.head.id}",
-                hint=_by_force(one.head.state),
+                hint=_force_hint(one.head.state),
                 code="barrier",
-                data=_told([*lost, *barrier.paths]),
+                data=_reported_paths([*lost, *barrier.paths]),
             )
 
 
-def _crossed(log: UndoLog, one: Sealed, is_back: Callable[[bytes, bool], bool]) -> Outside | None:
+def _crossed_barrier(log: UndoLog, one: SealedStep, is_back: Callable[[bytes, bool], bool]) -> ForeignEdit | None:
     if not log.barriers.records:
         return None
     came = first_contacts(one.records, log.recorder.aliases)
-    elsewhere = {*changed_elsewhere(log, one), *_edited_since(log, one)}
-    return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came, elsewhere)
+    elsewhere = {*changed_by_other_name(log, one), *_edited_since(log, one)}
+    return log.barriers.newest_crossed(one.head.id, _since(one), footprint_of(one.records), is_back, came, elsewhere)
 
 
-def _edited_since(log: UndoLog, one: Sealed) -> Iterator[Identity]:
+def _edited_since(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
     """What the step wrote to, described or made, and outsiders edited after that, by whatever name, if it is not as the
     step left it. (Whatever later steps left there, or gave back, has the edit in it.)
     """
@@ -180,56 +181,91 @@ def _edited_since(log: UndoLog, one: Sealed) -> Iterator[Identity]:
     for record in one.records if objects else ():
         if isinstance(record, Content | Meta | Made):
             began.setdefault(record.identity, record.seq)
-    for path, object_ in whereabouts(one.records).items() if objects else ():
+    for path, object_ in objects_by_path(one.records).items() if objects else ():
         if object_ is None or object_ not in began or now(object_) not in objects:
             continue
         # (Where a step beside it had moved it by its end, nothing is said of the path.)
         was = own.get(path)
-        is_as_left = was is not None and is_left(log.directories, path, was)
-        if not is_as_left and now(object_) in log.barriers.edited_objects(began[object_]):
+        is_untouched = was is not None and is_as_left(log.directories, path, was)
+        if not is_untouched and now(object_) in log.barriers.edited_objects(began[object_]):
             yield now(object_)
 
 
-def _by_force(state: State) -> str:
+def _force_hint(state: State) -> str:
     """The hint if steps in this state are not reversed for what another process has changed."""
     done, back = ("undoes", "redo") if state == "done" else ("redoes", "undo")
     return f"--force {done} it nevertheless; {back} gives their version back"
 
 
-def _since(sealed: Sealed) -> int:
+def _since(sealed: SealedStep) -> int:
     """When a step came to where it is now."""
     return min((record.seq for record in sealed.records), default=sealed.head.first)
 
 
-def _listed(paths: Sequence[bytes]) -> str:
-    return ", ".join(display(path) for path in paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
+def _format_paths(paths: Sequence[bytes]) -> str:
+    return ", ".join(display(path) for path in paths[:_MAX_SHOWN]) + (", …" if len(paths) > _MAX_SHOWN else "")
 
 
-def _told(paths: Iterable[bytes]) -> dict[str, object]:
-    return {"paths": [display(path) for path in sorted(set(paths))[:_TOLD]]}
+def _reported_paths(paths: Iterable[bytes]) -> dict[str, object]:
+    return {"paths": [display(path) for path in sorted(set(paths))[:_MAX_REPORTED]]}
 
 
-def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
-    last = {path: one.head for one in sealed for path, _ in one.head.left}
-    unsaid = [path for path in lost if path in last and is_unknown(dict(last[path].left)[path])]
-    if unsaid:
-        head = last[unsaid[0]]
+def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequence[bytes]) -> None:
+    if lost and any(log.unsettled_others.get(one.head.id) for one in sealed):
+        raise _still_written(lost[0])
+    if lost and (other := _rolled_back_since(log, sealed)) is not None:
+        done = "undone" if sealed[0].head.state == "done" else "redone"
         raise RefusedError(
-            f"what step {head.id} left in {_listed(unsaid)} is not known: {_why_unknown(log, head, unsaid[0])}",
-            hint=_by_force(sealed[0].head.state),
+            f"{named_steps(one.head.id for one in sealed)} cannot be {done} exactly: step {other} was rolled back "
+            f"since, and {_format_paths(lost)} is not as it was left",
+            hint=_force_hint(sealed[0].head.state),
+            code="step_rolled_back",
+            data=_reported_paths(lost),
+        )
+    unknown = {at: (head, path) for head, path, now in _unknown(log, sealed) for at in (now, path)}
+    if unsaid := [path for path in lost if path in unknown]:
+        head, path = unknown[unsaid[0]]
+        raise RefusedError(
+            f"what step {head.id} left in {_format_paths(unsaid)} is not known: {_why_unknown(log, head, path)}",
+            hint=_force_hint(sealed[0].head.state),
             code="barrier",
-            data=_told(lost),
+            data=_reported_paths(lost),
         )
     if lost:
         raise RefusedError(
-            f"somebody else has changed what {named_steps(one.head.id for one in sealed)} left: {_listed(lost)}",
-            hint=_by_force(sealed[0].head.state),
+            f"another process has changed what {named_steps(one.head.id for one in sealed)} left: "
+            f"{_format_paths(lost)}",
+            hint=_force_hint(sealed[0].head.state),
             code="barrier",
-            data=_told(lost),
+            data=_reported_paths(lost),
         )
 
 
-def _why_unknown(log: UndoLog, head: Head, path: bytes) -> str:
+def _rolled_back_since(log: UndoLog, sealed: Sequence[SealedStep]) -> StepId | None:
+    """A step that was rolled back after the steps came to the same objects. (An undo of it would have been refused.)"""
+    since, mine = min(_since(one) for one in sealed), footprint_of(ordered_records(sealed), log.recorder.aliases)
+    until = max(one.head.last for one in sealed)
+    for head in log.heads.values():
+        if head.state == "undone" and head.acted > since and (head.conflicts or head.first < until):
+            if head.conflicts:
+                return head.id  # what it could not take back is in no record any more
+            with suppress(IntegrityError):  # of a step that is damaged_preimages nothing is known
+                if mine.meets(footprint_of(log.read(head.id).records, log.recorder.aliases)) is not None:
+                    return head.id
+    return None
+
+
+def _unknown(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[StepHead, bytes, bytes]]:
+    """What the steps left and may still be written to: the step, the path, and where it is by now."""
+    for one in sealed:
+        for path, left in one.head.left:
+            if left is not None and is_unknown(left):
+                there = signature(log.directories, path)
+                is_there = there is not None and there.key == left.key
+                yield one.head, path, path if is_there else moved_to(log, log.directories, one, left) or path
+
+
+def _why_unknown(log: UndoLog, head: StepHead, path: bytes) -> str:
     if path in dict(head.late):
         return "a later step wrote to it too"
     left, now = dict(head.left)[path], signature(log.directories, path)
@@ -238,13 +274,13 @@ def _why_unknown(log: UndoLog, head: Head, path: bytes) -> str:
     return "a process could still write to it when the keeper was killed"
 
 
-def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     """What is written through a descriptor that a step opened belongs to it, and would go on after its undo."""
     written = {record.path for one in sealed for record in one.records if isinstance(record, Content)}
     # (What one of these left may be what another one, that was denied, still writes to.)
     waiting = {was.key for each in log.unsettled.values() for was in each.values()}
     written |= {path for one in sealed for path, left in one.head.left if left and left.key in waiting}
-    written |= {path for one in sealed for path, left in one.head.left if is_unknown(left)}
+    written |= {now for _, _, now in _unknown(log, sealed)}
     for path in sorted(written):
         try:
             place = log.directories.place(path)
@@ -252,27 +288,31 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
         except OSError:
             continue  # it is not there, and that has been judged
         try:
-            is_written = stat.S_ISREG(os.fstat(fd).st_mode) and writer_of(fd) is Writer.SOME
+            is_written = stat.S_ISREG(os.fstat(fd).st_mode) and writer_of(fd) is WriterStatus.SOME
         finally:
             os.close(fd)
         if is_written:
-            raise RefusedError(
-                f"a process still has {display(path)} open for writing",
-                hint="end it first; --force goes ahead with what it has written so far",
-                code="still_written",
-            )
+            raise _still_written(path)
 
 
-def _refuse_leases(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+def _still_written(path: bytes) -> RefusedError:
+    return RefusedError(
+        f"a process still has {display(path)} open for writing",
+        hint="end it first; --force goes ahead with what it has written so far",
+        code="still_written",
+    )
+
+
+def _refuse_leases(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     """Refuse files that cannot be written to at once: a lease would stop the reversal in the middle, and all wait."""
     records = ordered_records(sealed)
     written = {record.identity for record in records if isinstance(record, Content)}
-    for path in sorted(path for path, object_ in whereabouts(records).items() if object_ in written):
+    for path in sorted(path for path, object_ in objects_by_path(records).items() if object_ in written):
         try:
             place = log.directories.place(path)
             if stat.S_ISREG(os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False).st_mode):
                 os.close(os.open(place.name, _WRITE, dir_fd=place.dir_fd))
         except BlockingIOError:
-            raise RefusedError(leased(path), hint=TRY_AGAIN, code="leased") from None
+            raise RefusedError(leased_reason(path), hint=TRY_AGAIN, code="leased") from None
         except OSError:
             continue  # as with `_refuse_writers`

@@ -17,18 +17,18 @@ import os
 import stat
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.files.linux.file_lease import keeping_others_out
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.file_lease import exclusive_lease
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import EscapeError, HoldfastError, RefusedError, StorageError, room_hint
 from holdfast.model.ids import Hasher
 from holdfast.model.paths import check_path, display
-from holdfast.undo.leased_writes import AT_ONCE, TRY_AGAIN, leased
 from holdfast.undo.safeguards.guard import NO_RISK, risk_of
+from holdfast.undo.whole_writes import AT_ONCE, TRY_AGAIN, leased_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.files.protected_directories import Own
+    from holdfast.files.protected_directories import ProtectedDirectories
     from holdfast.undo.interceptor import Place
     from holdfast.undo.journal.records import FileType, StepId
     from holdfast.undo.safeguards.guard import Risk
@@ -52,19 +52,19 @@ class FileInterceptor(Protocol):
         """See `Interceptor.create`."""
         ...
 
-    def opening(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
-        """See `Interceptor.opening`."""
+    def before_open(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
+        """See `Interceptor.before_open`."""
         ...
 
-    def spare(self, step: StepId, fd: int) -> bool:
-        """See `Interceptor.spare`."""
+    def cancel_open(self, step: StepId, fd: int) -> bool:
+        """See `Interceptor.cancel_open`."""
         ...
 
 
 def write_file(
     interceptor: FileInterceptor,
     directories: Directories,
-    own: Own,
+    own: ProtectedDirectories,
     step: StepId,
     path: bytes,
     content: int,
@@ -98,7 +98,7 @@ def write_file(
 
 
 def _make_directories(
-    interceptor: FileInterceptor, directories: Directories, own: Own, step: StepId, path: bytes
+    interceptor: FileInterceptor, directories: Directories, own: ProtectedDirectories, step: StepId, path: bytes
 ) -> None:
     missing: list[bytes] = []
     while True:
@@ -119,7 +119,7 @@ def _make_directories(
         try:
             interceptor.create(step, place, "d", make)
         except FileExistsError:
-            continue  # somebody else has just made it
+            continue  # another process has just made it
         made = directories.directory(each)
         _inherit(made, above, above.st_mode & 0o777)
 
@@ -142,7 +142,7 @@ def _overwrite(interceptor: FileInterceptor, step: StepId, place: Place, content
                 return
             if expected is not None:
                 break
-        raise _changed(place.path, "somebody has changed it")
+        raise _changed(place.path, "another process has changed it")
     finally:
         os.close(held)
 
@@ -154,21 +154,21 @@ def _rewrite(
     again.
     """
     looked = _look(place, held)
-    if expected is not None and _hash(os.open(through(held), os.O_RDONLY | AT_ONCE)) != expected:
+    if expected is not None and _hash(os.open(proc_path(held), os.O_RDONLY | AT_ONCE)) != expected:
         return False
     # Before anything is recorded; from here on, no process gets a lease on it.
-    fd = os.open(through(held), os.O_WRONLY | AT_ONCE)
+    fd = os.open(proc_path(held), os.O_WRONLY | AT_ONCE)
     try:
-        is_kept_now = interceptor.opening(step, place, held, risk_of(os.O_WRONLY | os.O_TRUNC))
-        with keeping_others_out(fd):
+        is_kept_now = interceptor.before_open(step, place, held, risk_of(os.O_WRONLY | os.O_TRUNC))
+        with exclusive_lease(fd):
             if looked is None or _look(place, held) != looked:
-                if is_kept_now and not interceptor.spare(step, held):
-                    raise _changed(place.path, "somebody has changed it")
+                if is_kept_now and not interceptor.cancel_open(step, held):
+                    raise _changed(place.path, "another process has changed it")
                 return False
             os.ftruncate(fd, 0)
             _copy(content, fd)
         if _look(place, held) is None:
-            raise _changed(place.path, "somebody has put another file in its place")
+            raise _changed(place.path, "another process has put another file in its place")
         return True
     finally:
         os.close(fd)
@@ -184,8 +184,8 @@ def _look(place: Place, held: int) -> tuple[int, int, int] | None:
 
 def _inherit(fd: int, above: os.stat_result, mode: int) -> None:
     if os.geteuid() == 0:
-        os.chown(through(fd), above.st_uid, above.st_gid)
-    os.chmod(through(fd), mode)
+        os.chown(proc_path(fd), above.st_uid, above.st_gid)
+    os.chmod(proc_path(fd), mode)
 
 
 def _copy(source: int, target: int) -> None:
@@ -232,5 +232,5 @@ def _translated(path: bytes, error: OSError) -> HoldfastError:
     if error.errno == errno.ENOTDIR:
         return RefusedError(f"{display(path)} cannot be: a part of it is no directory", code="not_a_file")
     if error.errno == errno.EAGAIN:
-        return RefusedError(f"{display(path)} was not written: {leased(path)}", hint=TRY_AGAIN, code="leased")
+        return RefusedError(f"{display(path)} was not written: {leased_reason(path)}", hint=TRY_AGAIN, code="leased")
     return StorageError(f"{display(path)} cannot be written: {error.strerror}", hint=room_hint(error))

@@ -1,8 +1,8 @@
 """The port of undo (`holdfast.undo.service`) on a log that this process keeps, and what its keeper does beside it.
 
-The process that feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit` and
-`LocalUndoService.ambient` where a mutation belongs that is no command's, calls `LocalUndoService.tick` a few times a
-second, and keeps operations back while `LocalUndoService.is_quiet`.
+The process that feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit_step` and
+`LocalUndoService.ambient_step` where a mutation belongs that is no command's, calls `LocalUndoService.tick` a few times
+a second, and keeps operations back while `LocalUndoService.is_quiet`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.errors import HeldError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.paths import display
-from holdfast.undo.completion.late_writes import mixed_since, settle, written_late
+from holdfast.undo.completion.late_writes import mixed_since, settle_late_writes, written_late
 from holdfast.undo.journal.log_ownership import forget_others
 from holdfast.undo.journal.records import End
 from holdfast.undo.local_service._content_match import brought_back, note_contents, still_brought
 from holdfast.undo.local_service._step_completion import StepFinisher, roll_back
-from holdfast.undo.local_service._step_dependencies import connected, refuse_overlaps
+from holdfast.undo.local_service._step_dependencies import connected_steps, refuse_overlaps
 from holdfast.undo.local_service._undo_redo import foresee, redo, undo
 from holdfast.undo.local_service.file_writer import write_file
 from holdfast.undo.log import no_step
-from holdfast.undo.reports.step_changes import changes
+from holdfast.undo.reports.step_changes import path_changes
 from holdfast.undo.reports.step_views import (
     all_steps,
     barrier_infos,
@@ -38,28 +38,28 @@ from holdfast.undo.reports.step_views import (
     undo_report,
 )
 from holdfast.undo.safeguards.tickets import Safeguards
-from holdfast.undo.service import Parting
+from holdfast.undo.service import RunEnding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.journal.records import StepId, StepKind
-    from holdfast.undo.journal.step_file import Head
+    from holdfast.undo.journal.step_file import StepHead
     from holdfast.undo.log import UndoLog
     from holdfast.undo.reversal.durable_reversal import ReversalResult
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import (
         BarrierInfo,
         ConflictInfo,
-        GoingOn,
-        Limits,
+        LogLimits,
         PathChange,
         ProcessInfo,
         StepInfo,
         Thresholds,
         TicketInfo,
         UndoReport,
+        UnfinishedStep,
     )
 
 AMBIENT_QUIET = 5.0
@@ -94,7 +94,7 @@ class LocalUndoService:
         self._intercepts = intercepts
         self._own = (log.directory, *own)
         self._ambient_quiet = ambient_quiet
-        self._ambient: StepId | None = None
+        self._ambient_id: StepId | None = None
         self._explicit: dict[str, StepId] = {}
         """The explicit steps that are open, by the run of which a process has opened it; "" for a process outside."""
         self._denied: dict[StepId, StepInfo] = {}
@@ -106,7 +106,7 @@ class LocalUndoService:
 
     # For the process that feeds the interceptor ---------------------------------------------------------------------
 
-    def explicit(self, run: str) -> StepId | None:
+    def explicit_step(self, run: str) -> StepId | None:
         """The explicit step that is open and takes in what ``run`` changes: its own, else that of a process outside,
         which takes in everything.
         """
@@ -128,10 +128,10 @@ class LocalUndoService:
         with self._recorder.gate:
             self._safeguards.begin(run)
 
-    def parting(self, run: str) -> Parting:
+    def run_ending(self, run: str) -> RunEnding:
         """What a run is told that has ended, once its steps are finished."""
         with self._recorder.gate:
-            return Parting(
+            return RunEnding(
                 unanswered=self._safeguards.unanswered(run), forgotten=self._undo_log.forgotten_steps.pop(run, 0)
             )
 
@@ -161,18 +161,18 @@ class LocalUndoService:
     ) -> StepId:
         """Open a step. Raises `StorageError`."""
         with self._recorder.gate:
-            self._undo_log.notice()  # what was edited up to now came before it
+            self._undo_log.flush_foreign_edits()  # what was edited up to now came before it
             step = self._undo_log.new_id(ambient=kind == "ambient")
             self._recorder.begin(step, kind, run=run, command=command, directory=directory, parent=parent)
             self._undo_log.beat()  # what the history records from now on comes after the step's beginning
             return step
 
-    def ambient(self) -> StepId:
+    def ambient_step(self) -> StepId:
         """The step of what belongs to no command; it is closed by itself. Raises `StorageError`."""
         with self._recorder.gate:
-            if self._ambient is None:
-                self._ambient = self.open("ambient")
-            return self._ambient
+            if self._ambient_id is None:
+                self._ambient_id = self.open("ambient")
+            return self._ambient_id
 
     def close(self, step: StepId, exit_code: int | None = None) -> StepInfo | None:
         """Close a step; one that is held is taken back. None if it changed nothing (then nothing is left of it), or was
@@ -181,10 +181,10 @@ class LocalUndoService:
         Raises `NotFoundError` if it is not open. If the log cannot be written the step stays in the journal, and is
         finished later.
         """
-        finish = self.closing(step, exit_code)
+        finish = self.begin_close(step, exit_code)
         return finish() if finish is not None else None
 
-    def closing(
+    def begin_close(
         self, step: StepId, exit_code: int | None = None, *, take_back: bool = False
     ) -> Callable[[], StepInfo | None] | None:
         """`close`, in two parts: what has to see the tree before another change is done at once.
@@ -193,7 +193,7 @@ class LocalUndoService:
         for another thread; it takes long if the step is large. None if there is nothing more to do.
         """
         with self._recorder.gate:
-            if self._recorder.forgive(step):
+            if self._recorder.lift_denial(step):
                 self._leave(step)
                 return partial(self._finisher.tell_exit, step, exit_code) if exit_code is not None else None
             opened = self._end(step)
@@ -203,12 +203,12 @@ class LocalUndoService:
                     self._recorder.note(End(self._recorder.next_seq(), step, exit_code, 0))
                 self._undo_log.restart()
                 return None
-            return self._finisher.finishing(opened, exit_code, take_back=take_back)
+            return self._finisher.begin_finish(opened, exit_code, take_back=take_back)
 
-    def closing_ambient(self) -> Callable[[], StepInfo | None] | None:
-        """`closing` for the ambient step; None as well if none is open."""
+    def begin_close_ambient(self) -> Callable[[], StepInfo | None] | None:
+        """`begin_close` for the ambient step; None as well if none is open."""
         with self._recorder.gate:
-            return None if self._ambient is None else self.closing(self._ambient)
+            return None if self._ambient_id is None else self.begin_close(self._ambient_id)
 
     def beat(self) -> None:
         """Give a sign of life. To be called a few times a second while a step is open."""
@@ -232,7 +232,7 @@ class LocalUndoService:
             self.close(quiet)
         with suppress(StorageError):
             self._finisher.catch_up()
-            settle(self._undo_log, eagerly=False)
+            settle_late_writes(self._undo_log, eagerly=False)
 
     @property
     def is_unsettled(self) -> bool:
@@ -241,9 +241,9 @@ class LocalUndoService:
 
     def settle(self) -> None:
         """Look once more at what steps left and was written to since, as far as that is over. Raises `StorageError`."""
-        settle(self._undo_log)
+        settle_late_writes(self._undo_log)
 
-    def outside(
+    def record_foreign_edit(
         self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True, objects: Iterable[Identity] = ()
     ) -> None:
         """Another process changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
@@ -252,7 +252,7 @@ class LocalUndoService:
         that is known: they may have other names. Raises `StorageError`.
         """
         if not self.is_quiet:
-            self._undo_log.outside(paths, who, blocks=blocks, objects=objects)
+            self._undo_log.record_foreign_edit(paths, who, blocks=blocks, objects=objects)
 
     # The service ------------------------------------------------------------------------------------------------
 
@@ -270,9 +270,9 @@ class LocalUndoService:
         """See `UndoService.changes`."""
         with self._recorder.gate:
             if any(opened.id == step for opened in self._recorder.open_steps):
-                return changes(self._recorder.step(step).records)
+                return path_changes(self._recorder.step(step).records)
             sealed = self._undo_log.read(step)
-        return changes(sealed.records, backward=sealed.head.state == "undone")
+        return path_changes(sealed.records, backward=sealed.head.state == "undone")
 
     def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
         """See `UndoService.conflicts`."""
@@ -284,7 +284,7 @@ class LocalUndoService:
     def connected(self, step: StepId) -> Sequence[StepId]:
         """See `UndoService.connected`."""
         with self._recorder.gate:
-            return connected(self._undo_log, step)
+            return connected_steps(self._undo_log, step)
 
     def check_connected(self, steps: Sequence[StepId]) -> None:
         """See `UndoService.check_connected`."""
@@ -304,10 +304,10 @@ class LocalUndoService:
         with self._recorder.gate:
             return mixed_since(self._undo_log, at, seq)
 
-    def going_on(self) -> Sequence[GoingOn]:
+    def going_on(self) -> Sequence[UnfinishedStep]:
         """See `UndoService.going_on`."""
         with self._recorder.gate:
-            settle(self._undo_log)
+            settle_late_writes(self._undo_log)
             return going_on(self._undo_log)
 
     def processes(self, run: str) -> Sequence[ProcessInfo]:
@@ -373,8 +373,8 @@ class LocalUndoService:
                     "nothing is intercepted here: a step would hold nothing", hint="holdfast run -- COMMAND intercepts"
                 )
             if (denied := self._explicit.get(run)) in self._denied:
-                self._forgive(denied)  # whoever had opened it never came back
-            if (found := self.explicit(run)) is not None:
+                self._lift_denial(denied)  # the process that had opened it never came back
+            if (found := self.explicit_step(run)) is not None:
                 raise RefusedError(f"step {found} is open", hint="holdfast step commit or rollback closes it")
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
             self._explicit[run] = self.open("explicit", run=run, command=command)
@@ -407,42 +407,44 @@ class LocalUndoService:
             failed = None
             with self._recorder.gate:
                 if step is None:
-                    step = self.explicit("")
+                    step = self.explicit_step("")
                 if step is None:
                     step = self.open("api", run=run, command=(b"write", path), directory=directory)
-                is_own = step != self.explicit("")
+                is_own = step != self.explicit_step("")
                 try:
-                    with self._undo_log.looking() as directories:
-                        write_file(self._recorder, directories, find_own(self._own), step, path, content, expected)
+                    with self._undo_log.open_directories() as directories:
+                        write_file(
+                            self._recorder, directories, find_protected(self._own), step, path, content, expected
+                        )
                 except HeldError:
                     raise
                 except (HoldfastError, KeyError) as error:
                     if isinstance(error, KeyError) or self._recorder.is_denied(step):
                         raise RefusedError(f"{display(path)} was not written: it was denied", code="denied") from None
                     failed = error
-                finish = self.closing(step, take_back=failed is not None) if is_own else None
+                finish = self.begin_close(step, take_back=failed is not None) if is_own else None
             info = finish() if finish is not None else None
             if failed is not None:
                 with self._recorder.gate:
                     if info is not None and not self._undo_log.heads[step].conflicts:
                         self._undo_log.remove(step)  # nothing of it is left, and nothing to bring forward
                 raise failed
-            return info if is_own else self._shown_open(step)
+            return info if is_own else self._info_of_open_step(step)
 
         return go_on
 
-    def _shown_open(self, step: StepId) -> StepInfo:
+    def _info_of_open_step(self, step: StepId) -> StepInfo:
         return next(info for info in self.steps() if info.id == step)
 
     def thresholds(self) -> Thresholds:
         """See `UndoService.thresholds`."""
         return self._safeguards.thresholds
 
-    def limits(self) -> Limits:
+    def limits(self) -> LogLimits:
         """See `UndoService.limits`."""
         return self._undo_log.limits
 
-    def configure(self, limits: Limits) -> None:
+    def configure(self, limits: LogLimits) -> None:
         """See `UndoService.configure`."""
         with self._recorder.gate:
             self._undo_log.limits = limits
@@ -512,7 +514,7 @@ class LocalUndoService:
         if opened.begin.kind == "explicit" and opened.begin.run:
             self._explicit[opened.begin.run] = step
             self._denied[step] = open_step_info(opened)
-        finish = self._finisher.finishing(opened, None, take_back=True) if opened.records else None
+        finish = self._finisher.begin_finish(opened, None, take_back=True) if opened.records else None
 
         def take_back() -> None:
             try:
@@ -539,40 +541,40 @@ class LocalUndoService:
     def _leave(self, step: StepId) -> None:
         self._explicit = {owner: each for owner, each in self._explicit.items() if each != step}
         self._denied.pop(step, None)
-        if step == self._ambient:
-            self._ambient = None
+        if step == self._ambient_id:
+            self._ambient_id = None
 
-    def _forgive(self, step: StepId) -> None:
-        self._recorder.forgive(step)
+    def _lift_denial(self, step: StepId) -> None:
+        self._recorder.lift_denial(step)
         self._leave(step)
 
     def _quiet_ambient(self) -> StepId | None:
-        if self._ambient is None:
+        if self._ambient_id is None:
             return None
-        step = self._recorder.step(self._ambient)
+        step = self._recorder.step(self._ambient_id)
         is_quiet = self._undo_log.clock.monotonic() - step.last >= self._ambient_quiet
         return step.id if is_quiet and not step.busy and not step.held else None
 
-    def _close_explicit(self, step: StepId, run: str | None) -> Head:
+    def _close_explicit(self, step: StepId, run: str | None) -> StepHead:
         with self._recorder.gate:
             if step not in self._explicit.values():
                 raise NotFoundError(f"step {step} is no explicit step that is open")
             if step not in self.explicit_steps(run):
                 raise RefusedError(
                     f"step {step} was not begun by the run {run}, which cannot close it",
-                    hint="whoever has begun it closes it; a person can do so from another terminal",
+                    hint="the process that has begun it closes it; a person can do so from another terminal",
                     code="other_run",
                 )
             if step in self._denied:
-                self._forgive(step)
+                self._lift_denial(step)
                 raise RefusedError(f"step {step} was denied: what it had done was taken back", code="denied")
             opened = self._end(step)
             self._undo_log.unsealed[step] = opened
-            finish = self._finisher.finishing(opened, None, take_back=bool(opened.held))
+            finish = self._finisher.begin_finish(opened, None, take_back=bool(opened.held))
         finish()
         self._finisher.catch_up()
         if opened.held:
-            raise RefusedError(f"step {step} was held, and nobody had allowed it: it was taken back", code="denied")
+            raise RefusedError(f"step {step} was held, and was not allowed: it was taken back", code="denied")
         with self._recorder.gate:
             head = self._undo_log.heads[step]
             if head.run and not head.paths:

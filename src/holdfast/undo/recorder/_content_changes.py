@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.metadata import UNREAD, Metadata, read_metadata
 from holdfast.files.linux.unreadable_file import open_to_read, takes_long
-from holdfast.undo.journal.records import NOT_KEPT, Content, How, Keeping, Meta
+from holdfast.undo.journal.records import NOT_KEPT, Content, Keeping, KeepMethod, Meta
 from holdfast.undo.safeguards.guard import NO_RISK, Danger, Loss
 from holdfast.undo.tree.rooted_directories import is_at
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _INLINE_BYTES = 16 << 10
 _INLINE_TOTAL = 32 << 20
+_REST = 20_000_000
 
 
 class ContentChanges:
@@ -37,8 +38,8 @@ class ContentChanges:
         self._clock = clock
         self._copying: dict[Identity, threading.Event] = {}
 
-    def opening(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
-        """See `Interceptor.opening`."""
+    def before_open(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
+        """See `Interceptor.before_open`."""
         object_ = identity(fd, b"")
         if self._recorder.is_guarded:
             self._ask(step, place, fd, object_, risk)
@@ -50,9 +51,9 @@ class ContentChanges:
                 os.close(ready)
 
     def _opened_to_read(self, step: StepId, fd: int, object_: Identity) -> int | None:
-        """A descriptor for `Recorder.source`, made while no mutation waits for it."""
+        """A descriptor for `Recorder.open_source`, made while no mutation waits for it."""
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
+            opened = self._recorder.enter_step(step)
             if object_ in opened.created or object_ in opened.captured:
                 return None
         try:
@@ -60,10 +61,10 @@ class ContentChanges:
         except PermissionError:
             return -1
 
-    def losing(self, step: StepId, place: Place, fd: int, lost: int) -> None:
-        """See `Interceptor.losing`."""
+    def before_loss(self, step: StepId, place: Place, fd: int, lost: int) -> None:
+        """See `Interceptor.before_loss`."""
         with self._recorder.gate:
-            opened, found = self._recorder.entered(step), os.fstat(fd)
+            opened, found = self._recorder.enter_step(step), os.fstat(fd)
             guard = self._recorder.guard(opened)
             if guard is not None and lost > 0 and self._is_in_tree(fd, found):
                 loss = Loss(Danger.OVERWRITE, place.path, identity(fd, b""), found.st_size, min(lost, found.st_size))
@@ -78,11 +79,11 @@ class ContentChanges:
         it.)
         """
         with self._recorder.gate:
-            opened, found = self._recorder.entered(step), os.fstat(fd)
+            opened, found = self._recorder.enter_step(step), os.fstat(fd)
             guard = self._recorder.guard(opened)
             if guard is None or not self._is_in_tree(fd, found):
                 return
-            guard.touches(place.path)
+            guard.note_touch(place.path)
             size = found.st_size
             if not size:
                 return
@@ -96,7 +97,7 @@ class ContentChanges:
         """Whether anything had to be kept, or said to be lost."""
         while True:
             with self._recorder.gate:
-                opened = self._recorder.entered(step)
+                opened = self._recorder.enter_step(step)
                 if object_ in opened.created or object_ in opened.captured:
                     return False
                 copying = self._copying.get(object_)
@@ -106,16 +107,16 @@ class ContentChanges:
                         return False
                     number = None if is_at(place, found) else self._preimages.number_of(fd)
                     if number is not None:
-                        # Somebody still knows it by a descriptor. What they write is not in the tree.
+                        # A process still knows it by a descriptor. What it writes is not in the tree.
                         opened.copied += self._preimages.break_off(number)
                         if found.st_nlink == 1:
                             return False
-                    remember(opened, object_, found, self._clock.now() * 1000)
-                    self._recorder.meet(opened, place, found, fd)
-                    source = self._recorder.source(opened, place, fd, found.st_size, ready)
+                    note_seen(opened, object_, found, self._clock.now() * 1000)
+                    self._recorder.record_contact(opened, place, found, fd)
+                    source = self._recorder.open_source(opened, place, fd, found.st_size, ready)
                     if source < 0:
                         lost = Content(
-                            self._recorder.number(), step, place.path, object_, NOT_KEPT, read_metadata(fd, found)
+                            self._recorder.take_number(), step, place.path, object_, NOT_KEPT, read_metadata(fd, found)
                         )
                         self._recorder.append(opened, lost)
                         opened.captured.add(object_)
@@ -123,10 +124,12 @@ class ContentChanges:
                     if found.st_size <= _INLINE_BYTES and opened.inline < _INLINE_TOTAL:
                         self._content_inline(opened, place, source, object_, found)
                         return True
-                    seq = self._recorder.number()
+                    seq = self._recorder.take_number()
                     # The record comes before the copy: now it is at this path, and what others do to it meanwhile is
                     # reversed before.
-                    record = Content(seq, step, place.path, object_, Keeping(How.COPIED, seq), read_metadata(fd, found))
+                    record = Content(
+                        seq, step, place.path, object_, Keeping(KeepMethod.COPIED, seq), read_metadata(fd, found)
+                    )
                     try:
                         self._recorder.append(opened, record)
                     except BaseException:
@@ -137,8 +140,8 @@ class ContentChanges:
                     break
             copying.wait()
         try:
-            # A large copy takes its time; nobody else waits for it but who wants to write to the same file.
-            copied = copy_of(self._preimages, source, seq)
+            # A large copy takes its time; nothing else waits for it but what wants to write to the same file.
+            copied = copy_preimage(self._preimages, source, seq)
             with self._recorder.gate:
                 opened.copied += copied
                 opened.captured.add(object_)
@@ -157,13 +160,13 @@ class ContentChanges:
                 opened.busy -= 1
                 del self._copying[object_]
                 copying.set()
-                self._recorder.calm.notify_all()
+                self._recorder.idle.notify_all()
         return True
 
-    def spare(self, step: StepId, fd: int) -> bool:
-        """See `Interceptor.spare`."""
+    def cancel_open(self, step: StepId, fd: int) -> bool:
+        """See `Interceptor.cancel_open`."""
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
+            opened = self._recorder.enter_step(step)
             object_ = identity(fd, b"")
             record = next(
                 one for one in reversed(opened.records) if isinstance(one, Content) and one.identity == object_
@@ -176,31 +179,31 @@ class ContentChanges:
                 self._preimages.discard(record.keeping.number)
             return True
 
-    def removed(self, step: StepId, fd: int) -> bool:
-        """See `Interceptor.removed`."""
+    def release_removed(self, step: StepId, fd: int) -> bool:
+        """See `Interceptor.release_removed`."""
         with self._recorder.gate:
             found = os.fstat(fd)
             number = self._preimages.number_of(fd)
             if number is None:
                 # (Only a question: also who waits for a person, or was denied, may have it answered.)
                 return not found.st_nlink or self._recorder.has_created(step, identity(fd, b""))
-            opened = self._recorder.entered(step)
+            opened = self._recorder.enter_step(step)
             if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
                 return False
             opened.copied += self._preimages.break_off(number)
             return True
 
-    def changing(self, step: StepId, place: Place, fd: int) -> None:
-        """See `Interceptor.changing`."""
+    def before_metadata_change(self, step: StepId, place: Place, fd: int) -> None:
+        """See `Interceptor.before_metadata_change`."""
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
+            opened = self._recorder.enter_step(step)
             object_ = identity(fd, b"")
             if object_ in opened.created or object_ in opened.described:
                 return
             found = os.fstat(fd)
-            remember(opened, object_, found, self._clock.now() * 1000)
-            self._recorder.meet(opened, place, found, fd)
-            record = Meta(self._recorder.number(), step, place.path, object_, _metadata_of(fd, found, opened))
+            note_seen(opened, object_, found, self._clock.now() * 1000)
+            self._recorder.record_contact(opened, place, found, fd)
+            record = Meta(self._recorder.take_number(), step, place.path, object_, _metadata_of(fd, found, opened))
             self._recorder.append(opened, record)
             if record.is_whole:
                 opened.described.add(object_)
@@ -214,7 +217,12 @@ class ContentChanges:
         finally:
             os.close(source)
         record = Content(
-            self._recorder.number(), opened.id, place.path, object_, Keeping(How.INLINE, 0, content), metadata
+            self._recorder.take_number(),
+            opened.id,
+            place.path,
+            object_,
+            Keeping(KeepMethod.INLINE, 0, content),
+            metadata,
         )
         self._recorder.append(opened, record)
         opened.inline += len(content)
@@ -237,7 +245,7 @@ def _metadata_of(fd: int, found: os.stat_result, opened: OpenStep) -> Metadata:
         return Metadata(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns, UNREAD)
 
 
-def copy_of(preimages: Preimages, source: int, number: int) -> int:
+def copy_preimage(preimages: Preimages, source: int, number: int) -> int:
     """Keep a copy of what can be read from ``source``, and close that. Returns the bytes copied."""
     try:
         return preimages.copy_in(source, number)
@@ -245,10 +253,8 @@ def copy_of(preimages: Preimages, source: int, number: int) -> int:
         os.close(source)
 
 
-_REST = 20_000_000
-
-
-def remember(step: OpenStep, object_: Identity, found: os.stat_result, now: int) -> None:
-    """Note what the object looks like before the step changes it, at ``now`` (ns)."""
-    if now - found.st_ctime_ns > _REST:
-        step.seen.setdefault(object_, (found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+def note_seen(step: OpenStep, object_: Identity, found: os.stat_result, now: int) -> None:
+    """Note what the object looks like before the step changes it for the first time, at ``now`` (ns)."""
+    if object_ not in step.stats_before:
+        is_at_rest = now - found.st_ctime_ns > _REST
+        step.stats_before[object_] = (found.st_size, found.st_mtime_ns, found.st_ctime_ns) if is_at_rest else None

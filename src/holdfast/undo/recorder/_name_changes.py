@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.files.linux.exclusive_rename import LACKS_FLAGS
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.metadata import Metadata, read_metadata, through
+from holdfast.files.linux.metadata import Metadata, proc_path, read_metadata
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
@@ -19,20 +19,20 @@ from holdfast.undo.interceptor import Place, no_check
 from holdfast.undo.journal.records import (
     NOT_KEPT,
     FileType,
-    How,
     Keeping,
+    KeepMethod,
     Link,
     Made,
     Make,
     Move,
-    Put,
+    PutBack,
     Remove,
     Replaced,
     StepId,
     file_type,
 )
-from holdfast.undo.recorder._content_changes import copy_of
-from holdfast.undo.safeguards.guard import Danger, nothing
+from holdfast.undo.recorder._content_changes import copy_preimage
+from holdfast.undo.safeguards.guard import Danger, count_nothing
 from holdfast.undo.tree.rooted_directories import exists, is_empty_at, lstat, lstat_or_none, may_replace
 
 if TYPE_CHECKING:
@@ -66,55 +66,55 @@ class NameChanges:
     def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
         """See `Interceptor.create`."""
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
-            self._recorder.touched(opened, place)
-            make = Make(self._recorder.number(), step, place.path, type_, self._clock.now() * 1000)
+            opened = self._recorder.enter_step(step)
+            self._recorder.touch_parent(opened, place)
+            make = Make(self._recorder.take_number(), step, place.path, type_, self._clock.now() * 1000)
             if exists(place):
                 # No record may say that this is going to be created: killed now, it would be taken for the step's.
-                result = perform()  # which is an error, unless somebody has just removed it
+                result = perform()  # which is an error, unless another process has just removed it
                 self._recorder.append(opened, make)
             else:
-                self._recorder.meet(opened, place, None)
+                self._recorder.record_contact(opened, place, None)
                 result = self._recorder.perform(opened, make, perform)
-            self.made(step, make, place)
+            self.note_made(step, make, place)
             return result
 
-    def made(self, step: StepId, make: Make, place: Place) -> None:
+    def note_made(self, step: StepId, make: Make, place: Place) -> None:
         """What is at the place is what the step was about to make."""
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
+            opened = self._recorder.enter_step(step)
             made = identity(place.dir_fd, place.name)
             opened.created.add(made)
             if (guard := self._recorder.guard(opened)) is not None:
-                guard.made(opened, place.path, made)
-            record = Made(self._recorder.number(), step, make.seq, made)
+                guard.note_made(opened, place.path, made)
+            record = Made(self._recorder.take_number(), step, make.seq, made)
             opened.records.append(record)
             try:
                 self._recorder.note(record)
             except StorageError as error:
-                # It is there by now. Only if this process is killed nobody will know who made it.
+                # It is there by now. Only if this process is killed it is not known who made it.
                 _log.warning("%s", error.message)
 
     def link(self, step: StepId, source_fd: int, place: Place, perform: Callable[[], T]) -> T:
         """See `Interceptor.link`."""
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
-            self._recorder.touched(opened, place)
+            opened = self._recorder.enter_step(step)
+            self._recorder.touch_parent(opened, place)
             found = os.fstat(source_fd)
             kind = file_type(found.st_mode)
             object_, source = identity(source_fd, b""), _path_of(source_fd, place)
             if exists(place):
-                record = Link(self._recorder.number(), step, place.path, kind, object_, source)
+                record = Link(self._recorder.take_number(), step, place.path, kind, object_, source)
                 result = perform()  # as in `create`
                 self._recorder.append(opened, record)
                 return result
             # (It is come upon where it is: what a step has left at the place has nothing to do with it.)
-            is_known = self._recorder.known.last(self._recorder.known.key(found)) is not None
+            is_known = self._recorder.last_state.last_signature(self._recorder.last_state.key(found)) is not None
             if source or (is_known and not self._is_gone(source_fd, found)):
                 with _opened_place(source_fd, source or place.path) as met:
-                    self._recorder.meet(opened, met, found, source_fd)
-            self._recorder.meet(opened, place, None)
-            record = Link(self._recorder.number(), step, place.path, kind, object_, source)
+                    self._recorder.record_contact(opened, met, found, source_fd)
+            self._recorder.record_contact(opened, place, None)
+            record = Link(self._recorder.take_number(), step, place.path, kind, object_, source)
             return self._recorder.perform(opened, record, perform)
 
     def unlink(
@@ -130,17 +130,17 @@ class NameChanges:
         for a reversal that takes a link back, and must not leave a name in the log that was not there before.
         """
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
+            opened = self._recorder.enter_step(step)
             found = lstat(place)
             if stat.S_ISDIR(found.st_mode):
                 perform()  # which is an error, and the system knows which
                 return
             if other:
-                self._recorder.touched(opened, place)
-                keeping = Keeping(How.RELATED, 0, other)
+                self._recorder.touch_parent(opened, place)
+                keeping = Keeping(KeepMethod.RELATED, 0, other)
                 object_ = identity(place.dir_fd, place.name)
                 self._recorder.perform(
-                    opened, _removal(self._recorder.number(), step, place, found, object_, keeping), perform
+                    opened, _removal(self._recorder.take_number(), step, place, found, object_, keeping), perform
                 )
                 return
             count = self._recorder.ask(opened, Danger.DELETE, place, found)
@@ -152,7 +152,7 @@ class NameChanges:
     ) -> None:
         """See `Interceptor.rmdir`."""
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
+            opened = self._recorder.enter_step(step)
             found = lstat(place)
             # A rename would take away what is not empty as well.
             empty = stat.S_ISDIR(found.st_mode) and is_empty_at(place)
@@ -174,10 +174,10 @@ class NameChanges:
     ) -> None:
         """See `Interceptor.rename`."""
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
+            opened = self._recorder.enter_step(step)
             found = lstat(source)
             victim = lstat_or_none(target)
-            count = nothing
+            count = count_nothing
             if flags & ~(RENAME_EXCHANGE | RENAME_NOREPLACE):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
             if victim is not None and os.path.samestat(found, victim):
@@ -188,11 +188,11 @@ class NameChanges:
                     perform()  # which is an error, and the system knows which
                     return
                 count = self._recorder.ask(opened, Danger.RENAME_OVER, target, victim)
-            self._recorder.meet(opened, source, found)
-            self._recorder.meet(opened, target, victim)
+            self._recorder.record_contact(opened, source, found)
+            self._recorder.record_contact(opened, target, victim)
             self._move(opened, source, target, found, victim, flags, perform, own=own)
             count()
-            self._recorder.moved(
+            self._recorder.note_moved(
                 source,
                 target,
                 is_directory=stat.S_ISDIR(found.st_mode),
@@ -202,9 +202,9 @@ class NameChanges:
     def put(self, step: StepId, place: Place, type_: FileType, object_: Identity, number: int) -> None:
         """Rename a preimage back to its place in the tree, which must be free (else `FileExistsError`)."""
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
-            self._recorder.touched(opened, place)
-            put = Put(self._recorder.number(), step, place.path, type_, object_, number)
+            opened = self._recorder.enter_step(step)
+            self._recorder.touch_parent(opened, place)
+            put = PutBack(self._recorder.take_number(), step, place.path, type_, object_, number)
             self._recorder.perform(opened, put, lambda: self._preimages.put_back(number, place.dir_fd, place.name))
             self._recorder.arrangement += 1
 
@@ -233,11 +233,11 @@ class NameChanges:
     ) -> None:
         object_ = identity(place.dir_fd, place.name)
         if object_ not in opened.created:
-            self._recorder.meet(opened, place, found)
+            self._recorder.record_contact(opened, place, found)
         else:
-            self._recorder.lose(opened, place, found)
-        self._recorder.touched(opened, place)
-        seq = self._recorder.number()
+            self._recorder.record_own_removal(opened, place, found)
+        self._recorder.touch_parent(opened, place)
+        seq = self._recorder.take_number()
         # (A directory is kept in any case: things may have been moved through it. Other names of what the step made are
         # in its records, and go with them.)
         if object_ in opened.created and not stat.S_ISDIR(found.st_mode):
@@ -246,7 +246,7 @@ class NameChanges:
         if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
             self._share(opened, object_, seq)
         if own is not None:
-            removal = _removal(seq, opened.id, place, found, object_, Keeping(How.MOVED, seq))
+            removal = _removal(seq, opened.id, place, found, object_, Keeping(KeepMethod.MOVED, seq))
             try:
                 take = self._take_directory if stat.S_ISDIR(found.st_mode) else self._take
                 self._recorder.perform(opened, removal, lambda: take(place, seq, own))
@@ -254,7 +254,7 @@ class NameChanges:
             except OSError as error:
                 if error.errno not in _CANNOT_RENAME:
                     raise
-            seq = self._recorder.number()
+            seq = self._recorder.take_number()
             if found.st_nlink > 1:
                 self._share(opened, object_, seq)
         keeping, metadata = self._keep(opened, place, found, seq)
@@ -274,17 +274,17 @@ class NameChanges:
         *,
         own: Callable[[], None] | None,
     ) -> None:
-        self._recorder.touched(opened, source)
-        self._recorder.touched(opened, target)
+        self._recorder.touch_parent(opened, source)
+        self._recorder.touch_parent(opened, target)
         kind = file_type(found.st_mode)
-        seq = self._recorder.number()
+        seq = self._recorder.take_number()
         replaced = None if victim is None else self._replaced(opened, target, victim, flags, seq, own=own)
         exchange = bool(flags & RENAME_EXCHANGE)
         record = Move(
             seq, opened.id, source.path, target.path, kind, identity(source.dir_fd, source.name), replaced, exchange
         )
         keeping = NOT_KEPT if replaced is None else replaced.keeping
-        if keeping.how is How.MOVED and own is not None:
+        if keeping.how is KeepMethod.MOVED and own is not None:
             try:
                 self._recorder.perform(opened, record, lambda: self._swap_and_take(source, target, seq, own))
             except OSError as error:
@@ -320,7 +320,7 @@ class NameChanges:
         if flags & RENAME_EXCHANGE or (object_ in opened.created and kind != "d"):
             pass
         elif kind == "d" and own is not None:
-            keeping = Keeping(How.MOVED, seq)
+            keeping = Keeping(KeepMethod.MOVED, seq)
         else:
             keeping, metadata = self._keep(opened, target, victim, seq)
             if victim.st_nlink > 1 and kind != "d":
@@ -345,7 +345,7 @@ class NameChanges:
         own()
         self._preimages.move_in(place.dir_fd, place.name, seq)
         if not self._preimages.is_empty(seq):
-            # Somebody was quicker: what they made must not end in the log.
+            # Another process was quicker: what it made must not end in the log.
             self._preimages.put_back(seq, place.dir_fd, place.name)
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 
@@ -355,7 +355,7 @@ class NameChanges:
         try:
             yield
         except OSError:
-            if keeping.how in (How.LINKED, How.COPIED):
+            if keeping.how in (KeepMethod.LINKED, KeepMethod.COPIED):
                 self._preimages.discard(keeping.number)
             raise
 
@@ -364,26 +364,26 @@ class NameChanges:
         fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
         try:
             if stat.S_ISDIR(found.st_mode):
-                return Keeping(How.INLINE), read_metadata(fd)
+                return Keeping(KeepMethod.INLINE), read_metadata(fd)
             try:
                 self._preimages.link_in(place.dir_fd, place.name, seq)
-                return Keeping(How.LINKED, seq), _metadata(found)
+                return Keeping(KeepMethod.LINKED, seq), _metadata(found)
             except OSError as error:
                 if error.errno not in _CANNOT_LINK:
                     raise
             metadata = read_metadata(fd)
             shared = found.st_nlink > 1
             if shared:
-                opened.parted.add(self._recorder.known.key(found))
+                opened.detached.add(self._recorder.last_state.key(found))
             if stat.S_ISLNK(found.st_mode):
-                return Keeping(How.INLINE, 0, os.readlink(place.name, dir_fd=place.dir_fd), shared), metadata
+                return Keeping(KeepMethod.INLINE, 0, os.readlink(place.name, dir_fd=place.dir_fd), shared), metadata
             if not stat.S_ISREG(found.st_mode):
-                return Keeping(How.INLINE, 0, found.st_rdev.to_bytes(8, "little"), shared), metadata
-            source = self._recorder.source(opened, place, fd, found.st_size)
+                return Keeping(KeepMethod.INLINE, 0, found.st_rdev.to_bytes(8, "little"), shared), metadata
+            source = self._recorder.open_source(opened, place, fd, found.st_size)
             if source < 0:
-                return Keeping(How.NOT, shared=shared), metadata
-            opened.copied += copy_of(self._preimages, source, seq)
-            return Keeping(How.COPIED, seq, shared=shared), metadata
+                return Keeping(KeepMethod.NOT, shared=shared), metadata
+            opened.copied += copy_preimage(self._preimages, source, seq)
+            return Keeping(KeepMethod.COPIED, seq, shared=shared), metadata
         finally:
             os.close(fd)
 
@@ -402,7 +402,7 @@ def _opened_place(fd: int, path: bytes) -> Generator[Place]:
     The directory tells whether a step had left something in this one or in another that had its path then.
     """
     try:
-        above, _, name = os.fsencode(os.readlink(through(fd))).rpartition(b"/")
+        above, _, name = os.fsencode(os.readlink(proc_path(fd))).rpartition(b"/")
         directory = os.open(above or b"/", _OBJECT | os.O_DIRECTORY)
     except OSError:
         yield Place(-1, b"", path)
@@ -424,9 +424,9 @@ def _path_of(fd: int, place: Place) -> bytes:
 
 
 def _read_path_of(fd: int, place: Place) -> bytes:
-    above = os.fsencode(os.readlink(through(place.dir_fd)))
+    above = os.fsencode(os.readlink(proc_path(place.dir_fd)))
     root = above.removesuffix(b"/" + place.parent) if place.parent else above
-    path = os.fsencode(os.readlink(through(fd)))
+    path = os.fsencode(os.readlink(proc_path(fd)))
     if not path.startswith(root + b"/") or path.endswith(_DELETED):
         return b""
     return path.removeprefix(root + b"/")

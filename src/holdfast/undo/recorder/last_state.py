@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from holdfast.undo.interceptor import Place
-    from holdfast.undo.journal.records import ObjectKey, Outside, Signature, StepId
-    from holdfast.undo.journal.step_file import Head
+    from holdfast.undo.journal.records import ForeignEdit, ObjectKey, Signature, StepId
+    from holdfast.undo.journal.step_file import StepHead
 
 
 class LastState:
@@ -31,9 +31,9 @@ class LastState:
         self._objects: dict[ObjectKey, tuple[bytes, Signature]] = {}
         """Where an object was left, and as what."""
         self._places: dict[bytes, Signature] = {}
-        self._missed: set[ObjectKey] = set()
+        self._reported: set[ObjectKey] = set()
         """Objects of which it was told that they are not as they were left at the path where they were."""
-        self._brought: dict[bytes, Signature | None] = {}
+        self._restored: dict[bytes, Signature | None] = {}
         """What a checkpoint has brought to a path since a step left something there."""
 
     def key(self, found: os.stat_result) -> ObjectKey:
@@ -42,20 +42,20 @@ class LastState:
         return 0 if device == self._device else device, found.st_ino
 
     def note(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
-        """A step left ``left``, and ``others`` (see `Head.others`): each by the order in which they left it."""
+        """A step left ``left``, and ``others`` (see `StepHead.others`): each by the order in which they left it."""
         for path, found in left:
-            self._brought.pop(path, None)
+            self._restored.pop(path, None)
             if found is None:
                 self._places.pop(path, None)
                 continue
             self._places[path] = found
             if found.inode:
                 self._objects[found.key] = path, found
-                self._missed.discard(found.key)
+                self._reported.discard(found.key)
         for found in others:
             if (known := self._objects.get(found.key)) is not None:
                 self._objects[found.key] = known[0], found
-                self._missed.discard(found.key)
+                self._reported.discard(found.key)
 
     def forget(self, left: Iterable[tuple[bytes, Signature]]) -> None:
         """Supervised processes go on writing to these: nothing says how they are to be found."""
@@ -76,7 +76,7 @@ class LastState:
             self._objects.pop(key, None)
         self._places = {path: found for path, found in self._places.items() if found.key not in chosen}
 
-    def checked(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
+    def add_hashes(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
         """The hashes of some of what was noted have become known."""
         for path, found in left:
             if found is not None and found.check:
@@ -88,39 +88,39 @@ class LastState:
             if found.check and known is not None and known[1].ctime == found.ctime:
                 self._objects[found.key] = known[0], found
 
-    def brought(self, paths: Iterable[tuple[bytes, Signature | None]]) -> None:
+    def note_restored(self, paths: Iterable[tuple[bytes, Signature | None]]) -> None:
         """Holdfast has brought to paths what a checkpoint holds, which looks so: that is no edit by others."""
         for path, now in paths:
-            self._brought[path] = now
+            self._restored[path] = now
             left = self._places.get(path)
             known = None if left is None or left.names > 1 else self._objects.get(left.key)
             if left is not None and known is not None and known[0] == path and (now is None or now.key != left.key):
                 del self._objects[left.key]  # it is gone: its inode number may come again
 
-    def is_brought(self, place: Place, found: os.stat_result | None) -> bool:
+    def is_restored(self, place: Place, found: os.stat_result | None) -> bool:
         """Whether what is found there is what Holdfast itself has brought there."""
-        if place.path not in self._brought:
+        if place.path not in self._restored:
             return False
-        now = self._brought[place.path]
+        now = self._restored[place.path]
         if now is None or found is None:
             return now is None and found is None
         return (now.key, now.mode, now.ctime) == (self.key(found), found.st_mode, found.st_ctime_ns)
 
-    def told(self, paths: Iterable[bytes]) -> None:
+    def note_reported(self, paths: Iterable[bytes]) -> None:
         """Barriers name these now, for what steps have left there until here: no further barrier need name them for
         that.
         """
         for path in paths:
             left = self._places.get(path)
             if left is not None and (known := self._objects.get(left.key)) is not None and known[0] == path:
-                self._missed.add(left.key)
+                self._reported.add(left.key)
 
-    def last(self, key: ObjectKey) -> Signature | None:
+    def last_signature(self, key: ObjectKey) -> Signature | None:
         """As what the object was left; None if no step has to do with it, or it was forgotten."""
         known = self._objects.get(key)
         return None if known is None else known[1]
 
-    def strange(self, place: Place, found: os.stat_result | None, fd: int = -1) -> tuple[bytes, ...]:
+    def foreign_paths(self, place: Place, found: os.stat_result | None, fd: int = -1) -> tuple[bytes, ...]:
         """If what is found at a place (open as ``fd``, if that is given), or that nothing is, is not as a step left it:
         the paths that are concerned.
 
@@ -130,7 +130,7 @@ class LastState:
             path, left = known
             if left.ctime == found.st_ctime_ns or self._is_same(left, found, place, fd):
                 return ()
-            is_told = left.key in self._missed or _is_younger(left, place, fd)
+            is_told = left.key in self._reported or _is_younger(left, place, fd)
             return tuple(sorted({place.path} if is_told else {path, place.path}))
         left = self._places.get(place.path)
         if left is None:
@@ -138,7 +138,7 @@ class LastState:
         if found is not None and left.inode == found.st_ino and self._is_same(left, found, place, fd):
             return ()  # the same on a device that has got another number
         # (What is not known is strange wherever it is. Else, in another directory, a directory has been moved; where
-        # only the object is at hand, nobody can tell.)
+        # only the object is at hand, it is not known.)
         is_there = left.mode == 0 or place.dir_fd < 0 or left.parent == os.fstat(place.dir_fd).st_ino
         return (place.path,) if is_there else ()
 
@@ -146,7 +146,7 @@ class LastState:
         xattrs = partial(read_xattrs_at, place.dir_fd, place.name) if fd < 0 else partial(read_xattrs, fd)
         return is_same(left, signature_of(found, self._device, xattrs), lambda: place)
 
-    def missing(self, path: bytes) -> Signature | None:
+    def signature_at(self, path: bytes) -> Signature | None:
         """What a step left at a path where nothing is now, or is about to be."""
         return self._places.get(path)
 
@@ -162,10 +162,10 @@ def _is_younger(left: Signature, place: Place, fd: int) -> bool:
     return born is not None and 0 < left.ctime < born
 
 
-def load_last_state(known: LastState, heads: Mapping[StepId, Head], barriers: Iterable[Outside]) -> None:
+def load_last_state(known: LastState, heads: Mapping[StepId, StepHead], barriers: Iterable[ForeignEdit]) -> None:
     """Let ``known`` know what it knew before the log was closed: what the steps left, and what of that was told of.
 
-    When a step came upon what a barrier names is not kept: it counts where nobody can have left anything meanwhile.
+    When a step came upon what a barrier names is not kept: it counts where no step can have left anything meanwhile.
     """
     found = [(heads[one.finder], one.paths) for one in barriers if one.finder is not None and one.finder in heads]
     found.sort(key=lambda one: one[0].first, reverse=True)
@@ -174,7 +174,7 @@ def load_last_state(known: LastState, heads: Mapping[StepId, Head], barriers: It
         while found and found[-1][0].first <= head.left_at:
             finder, paths = found.pop()
             if ended < finder.first:
-                known.told(paths)
+                known.note_reported(paths)
         known.note(head.left, head.others)
-        known.brought(head.brought)
+        known.note_restored(head.brought)
         ended = max(ended, head.last, head.looked_at)

@@ -23,7 +23,6 @@ from holdfast.undo.interceptor import StepEndedError
 from holdfast.undo.journal.records import (
     OURSELVES,
     Alias,
-    Bare,
     Begin,
     Content,
     End,
@@ -38,12 +37,13 @@ from holdfast.undo.journal.records import (
     StepId,
     StepKind,
     Touch,
+    Unprotected,
 )
-from holdfast.undo.journal.step_footprint import Aliases, whereabouts
+from holdfast.undo.journal.step_footprint import Aliases, objects_by_path
 from holdfast.undo.recorder._content_changes import ContentChanges
 from holdfast.undo.recorder._name_changes import NameChanges
 from holdfast.undo.recorder.last_state import LastState
-from holdfast.undo.safeguards.guard import Loss, nothing
+from holdfast.undo.safeguards.guard import Loss, count_nothing
 from holdfast.undo.safeguards.open_step import OpenStep
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = Log(__name__)
+_NEAR = 0.9
+"""How full a step is when that is said, of what it may copy."""
 
 
 class Recorder:
@@ -93,13 +95,13 @@ class Recorder:
         """And whether what each has done was taken back."""
         self.arrangement = 0
         """See `Interceptor.arrangement`."""
-        self.known = LastState(device)
+        self.last_state = LastState(device)
         """What the finished steps left."""
-        self.on_strange: Callable[[OpenStep, tuple[bytes, ...], str], object] = lambda _step, _paths, _who: None
+        self.on_foreign_edit: Callable[[OpenStep, tuple[bytes, ...], str], object] = lambda _step, _paths, _who: None
         """Called, with the gate held, when a step touches paths that another process changed, or Holdfast itself by a
         checkpoint (who: `OURSELVES`).
         """
-        self.on_meet: Callable[[int, Callable[[], bool]], object] = lambda _changed, _is_own: None
+        self.on_contact: Callable[[int, Callable[[], bool]], object] = lambda _changed, _is_own: None
         """Called, with the gate held, when a step touches an object: with the object's ctime (ns) and a function that
         says whether the step has made it. The watcher of edits by others notes those that came before.
         """
@@ -109,14 +111,15 @@ class Recorder:
         """Every mutation has to wait. Changed with the gate held."""
         self.gate = threading.RLock()
         """Every mutation waits while it is held."""
-        self.calm = threading.Condition(self.gate)
+        self.idle = threading.Condition(self.gate)
         """Is notified when an operation is not in flight any more."""
         names, contents = NameChanges(self, preimages, clock), ContentChanges(self, preimages, clock)
         # (What every call comes by is not worth another one.)
         self.create, self.link, self.unlink, self.rmdir = names.create, names.link, names.unlink, names.rmdir
-        self.rename, self.put, self.made = names.rename, names.put, names.made
-        self.opening, self.spare = contents.opening, contents.spare
-        self.removed, self.changing, self.losing = contents.removed, contents.changing, contents.losing
+        self.rename, self.put, self.note_made = names.rename, names.put, names.note_made
+        self.before_open, self.cancel_open = contents.before_open, contents.cancel_open
+        self.release_removed, self.before_loss = contents.release_removed, contents.before_loss
+        self.before_metadata_change = contents.before_metadata_change
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -136,7 +139,7 @@ class Recorder:
             if self._renames:  # (very many steps may be opened at once, to be reversed)
                 oldest = min((opened.begin.seq for opened in self._steps.values()), default=self._seq)
                 self._renames = [record for record in self._renames if record.seq > oldest]
-            record = Begin(self.number(), step, kind, run, command, directory, self._clock.now() * 1000, parent)
+            record = Begin(self.take_number(), step, kind, run, command, directory, self._clock.now() * 1000, parent)
             self._journal.append(record)
             self._steps[step] = opened = OpenStep(record, reverses=reverses, last=self._clock.monotonic())
             return opened
@@ -145,7 +148,7 @@ class Recorder:
         """Close a step to further mutations, and return it for sealing. Waits for its operations in flight."""
         with self.gate:
             self.wait_for(step)
-            self._journal.append(End(self.number(), step, exit_code, self._clock.now() * 1000))
+            self._journal.append(End(self.take_number(), step, exit_code, self._clock.now() * 1000))
             return self.drop(step)
 
     def drop(self, step: StepId) -> OpenStep:
@@ -156,15 +159,15 @@ class Recorder:
             self.on_drop(opened)
             return opened
 
-    def renamed_beside(self, opened: OpenStep) -> list[Link | Move]:
+    def renames_by_others(self, opened: OpenStep) -> list[Link | Move]:
         """The records by which other steps have given something another path since this one began."""
         with self.gate:
             known = [*self._renames, *(record for step in self._steps.values() for record in step.renames)]
             return [record for record in known if record.step != opened.id and record.seq > opened.begin.seq]
 
     def deny(self, step: StepId, *, is_back: bool = False) -> None:
-        """From here on mutations of the step, which is closed, fail with EPERM; a command's until `forgive`. They wait
-        until ``is_back``: whoever is refused finds nothing any more of what the step had done.
+        """From here on mutations of the step, which is closed, fail with EPERM; a command's until `lift_denial`. They
+        wait until ``is_back``: a caller that is refused finds nothing any more of what the step had done.
         """
         with self.gate:
             if not is_back or step in self._denied:
@@ -181,7 +184,7 @@ class Recorder:
             opened = self._steps.get(step)
             return opened is not None and opened.held != 0
 
-    def forgive(self, step: StepId) -> bool:
+    def lift_denial(self, step: StepId) -> bool:
         """Whether the step was denied; it is not any more."""
         with self.gate:
             if step not in self._denied:
@@ -193,7 +196,7 @@ class Recorder:
         """Wait until no operation of these open steps is in flight, for none given: of any."""
         with self.gate:
             chosen = steps or tuple(self._steps)
-            self.calm.wait_for(lambda: not any(self._steps[step].busy for step in chosen if step in self._steps))
+            self.idle.wait_for(lambda: not any(self._steps[step].busy for step in chosen if step in self._steps))
 
     @property
     def seq(self) -> int:
@@ -210,7 +213,7 @@ class Recorder:
                     opened.touched.add(record.path)
                 case Made():
                     opened.created.add(record.identity)
-                case Content(keeping=kept) if kept.number and self._preimages.look(kept.number) is None:
+                case Content(keeping=kept) if kept.number and self._preimages.metadata_of(kept.number) is None:
                     pass  # cut off before there was a whole copy
                 case Content():
                     opened.captured.add(record.identity)
@@ -238,7 +241,7 @@ class Recorder:
     def next_seq(self) -> int:
         """A sequence number for a record of one's own."""
         with self.gate:
-            return self.number()
+            return self.take_number()
 
     def step(self, step: StepId) -> OpenStep:
         """The open step; `KeyError` if it is not open."""
@@ -248,7 +251,7 @@ class Recorder:
         """``old`` has been brought back as ``new``."""
         with self.gate:
             opened = self._steps[step]
-            self._write(Alias(self.number(), step, old, new))
+            self._write(Alias(self.take_number(), step, old, new))
             opened.aliases.append((old, new))
             self.aliases.add(old, new)
 
@@ -259,7 +262,7 @@ class Recorder:
 
     # For its parts ----------------------------------------------------------------------------------------------
 
-    def entered(self, step: StepId) -> OpenStep:
+    def enter_step(self, step: StepId) -> OpenStep:
         """The step that an operation is about to change something in; the gate is held."""
         opened = self._steps.get(step)
         if opened is None:
@@ -269,52 +272,55 @@ class Recorder:
                 raise HeldError(0, f"step {step} is taken back")
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         if self.is_paused and not opened.reverses:
-            raise HeldError(0, "somebody else changes the tree")
+            raise HeldError(0, "another process changes the tree")
         if opened.held:
             raise HeldError(opened.held, f"step {step} waits for a person")
         opened.last = self._clock.monotonic()
         return opened
 
-    def meet(self, opened: OpenStep, place: Place, found: os.stat_result | None, fd: int = -1) -> None:
+    def record_contact(self, opened: OpenStep, place: Place, found: os.stat_result | None, fd: int = -1) -> None:
         """A step comes upon an object (open as ``fd``, or at the place), or upon nothing.
 
         If that is the first time, and it is not as the last step left it, that is told before anything happens.
         """
         if found is not None:
-            key = self.known.key(found)
-            if key in opened.met:
+            key = self.last_state.key(found)
+            if key in opened.contacts:
                 return
-            opened.met.add(key)
+            opened.contacts.add(key)
             if not opened.reverses:
-                self.on_meet(found.st_ctime_ns, lambda: _object(place, fd) in opened.created)
-        if opened.reverses or not (paths := self.known.strange(place, found, fd)):
+                self.on_contact(found.st_ctime_ns, lambda: _object(place, fd) in opened.created)
+        if opened.reverses or not (paths := self.last_state.foreign_paths(place, found, fd)):
             return
         if found is None:
-            left = self.known.missing(place.path)
-            if left is not None and any(left.key in step.met or left in step.removed for step in self._steps.values()):
+            left = self.last_state.signature_at(place.path)
+            if left is not None and any(
+                left.key in step.contacts or left in step.removed for step in self._steps.values()
+            ):
                 return
         else:
             # (Its inode number may be one that was free again.)
-            if self.is_in_hand(place.path, _object(place, fd)):
+            if self.is_of_open_step(place.path, _object(place, fd)):
                 return
-            if any(step is not opened and self.known.key(found) in step.met for step in self._steps.values()):
+            if any(step is not opened and self.last_state.key(found) in step.contacts for step in self._steps.values()):
                 return
         try:
-            self.on_strange(opened, paths, OURSELVES if self.known.is_brought(place, found) else "")
+            self.on_foreign_edit(opened, paths, OURSELVES if self.last_state.is_restored(place, found) else "")
         except StorageError as error:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
 
-    def is_in_hand(self, path: bytes, object_: Identity) -> bool:
+    def is_of_open_step(self, path: bytes, object_: Identity) -> bool:
         """Whether an open step has made the object, or has put it at the path; the gate is held."""
         return any(
-            object_ in step.created or whereabouts(step.records).get(path) == object_ for step in self._steps.values()
+            object_ in step.created or objects_by_path(step.records).get(path) == object_
+            for step in self._steps.values()
         )
 
-    def lose(self, opened: OpenStep, place: Place, found: os.stat_result) -> None:
-        """A step is about to remove what it has itself made, and so need not `meet`."""
+    def record_own_removal(self, opened: OpenStep, place: Place, found: os.stat_result) -> None:
+        """A step is about to remove what it has itself made, and so need not `record_contact`."""
         # (Another one may have ended since, and have taken it for what it left there.)
-        left = self.known.missing(place.path)
-        if left is not None and left.key == self.known.key(found):
+        left = self.last_state.signature_at(place.path)
+        if left is not None and left.key == self.last_state.key(found):
             opened.removed.add(left)
 
     def perform(self, opened: OpenStep, record: Mutation, perform: Callable[[], T]) -> T:
@@ -333,7 +339,7 @@ class Recorder:
         if isinstance(record, Link | Move):
             opened.renames = [each for each in opened.renames if each is not record]
         with suppress(StorageError):  # a reversal sees for itself
-            self._journal.append(Failed(self.number(), opened.id, record.seq))
+            self._journal.append(Failed(self.take_number(), opened.id, record.seq))
 
     @property
     def is_guarded(self) -> bool:
@@ -348,22 +354,22 @@ class Recorder:
         """Return if what is there may lose its name. Raises what `Guard.ask` does, and returns what that returns."""
         guard = self.guard(opened)
         if guard is None or not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
-            return nothing
+            return count_nothing
         object_ = identity(place.dir_fd, place.name)
         return guard.ask(opened, Loss(danger, place.path, object_, found.st_size, found.st_size))
 
-    def moved(self, source: Place, target: Place, *, is_directory: bool, is_exchanged: bool) -> None:
+    def note_moved(self, source: Place, target: Place, *, is_directory: bool, is_exchanged: bool) -> None:
         """Something was moved, by a reversal as well."""
         if self.is_guarded and self._guard is not None:
-            self._guard.moved(source.path, target.path, is_directory=is_directory, is_exchanged=is_exchanged)
+            self._guard.note_moved(source.path, target.path, is_directory=is_directory, is_exchanged=is_exchanged)
 
     def _ask_limit(self, opened: OpenStep, place: Place) -> None:
         if (guard := self.guard(opened)) is not None:
             guard.ask_limit(opened, place.path)
 
-    def source(self, opened: OpenStep, place: Place, fd: int, size: int, ready: int | None = None) -> int:
+    def open_source(self, opened: OpenStep, place: Place, fd: int, size: int, ready: int | None = None) -> int:
         """A descriptor for copying the content of the file ``fd``, ``size`` bytes; -1 if the step is to go on without,
-        unprotected. ``ready`` is one that stays the caller's own, or -1 if there can be none; None if nobody has tried.
+        unprotected. ``ready`` is one that stays the caller's own, or -1 if there can be none; None if it was not tried.
         """
         if not self._has_room(opened, place, size):
             return -1
@@ -376,7 +382,7 @@ class Recorder:
         except PermissionError:
             if opened.reverses:
                 raise
-            if not opened.bare:
+            if not opened.unprotected_reason:
                 self._ask_limit(opened, place)
                 self._expose(opened, f"{display(place.path)} may be written to, but not read, by who runs it")
             return -1
@@ -386,9 +392,9 @@ class Recorder:
         if opened.reverses:
             return True
         if opened.copied + size <= self.max_step_bytes:
-            tell_room(opened, size, self.max_step_bytes)
+            warn_near_limit(opened, size, self.max_step_bytes)
             return True
-        if opened.bare:
+        if opened.unprotected_reason:
             return False
         self._ask_limit(opened, place)
         self._expose(
@@ -398,7 +404,7 @@ class Recorder:
 
     def _expose(self, opened: OpenStep, reason: str) -> None:
         """The step is not protected any more, which is said."""
-        record = Bare(self.number(), opened.id, reason)
+        record = Unprotected(self.take_number(), opened.id, reason)
         self._write(record)
         opened.unprotected = record
         _log.warning("step %d is not protected any more: %s", opened.id, reason, step_id=opened.id)
@@ -410,7 +416,7 @@ class Recorder:
         if isinstance(record, Link | Move):
             opened.renames.append(record)
         if self._tells:
-            tell_capture(opened, record)
+            log_capture(opened, record)
 
     def _write(self, record: AnyRecord) -> None:
         try:
@@ -418,7 +424,7 @@ class Recorder:
         except StorageError as error:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
 
-    def number(self) -> int:
+    def take_number(self) -> int:
         """The next sequence number; the gate is held."""
         self._seq += 1
         return self._seq
@@ -428,17 +434,17 @@ class Recorder:
         with self.gate:
             self._touch(self._steps[step], path, fd)
 
-    def touched(self, opened: OpenStep, place: Place) -> None:
+    def touch_parent(self, opened: OpenStep, place: Place) -> None:
         """`touch` the directory of a place in which a name comes or goes; the gate is held."""
         if self.is_guarded and self._guard is not None:
-            self._guard.touches(place.path)
+            self._guard.note_touch(place.path)
         if (parent := place.parent) not in opened.touched:
             self._touch(opened, parent, place.dir_fd)
 
     def _touch(self, opened: OpenStep, path: bytes, fd: int) -> None:
         if path not in opened.touched:
             found = os.fstat(fd)
-            self.append(opened, Touch(self.number(), opened.id, path, identity(fd, b""), found.st_mtime_ns))
+            self.append(opened, Touch(self.take_number(), opened.id, path, identity(fd, b""), found.st_mtime_ns))
             opened.touched.add(path)
 
 
@@ -447,11 +453,7 @@ def _object(place: Place, fd: int) -> Identity:
     return identity(place.dir_fd, place.name) if fd < 0 else identity(fd, b"")
 
 
-_NEAR = 0.9
-"""How full a step is when that is said, of what it may copy."""
-
-
-def tell_capture(step: OpenStep, record: Mutation) -> None:
+def log_capture(step: OpenStep, record: Mutation) -> None:
     """What was there is kept for the step, before it changes."""
     match record:
         case Remove() | Content():
@@ -463,7 +465,7 @@ def tell_capture(step: OpenStep, record: Mutation) -> None:
     _log.debug("preimage captured", step_id=step.id, path=path, how=keeping.how.name.lower())
 
 
-def tell_room(step: OpenStep, size: int, most: int) -> None:
+def warn_near_limit(step: OpenStep, size: int, most: int) -> None:
     """``size`` more bytes, for which there is room, are going to be copied for the step."""
     if step.copied < most * _NEAR <= step.copied + size:
         _log.warning(

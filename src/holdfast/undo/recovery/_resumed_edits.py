@@ -18,19 +18,19 @@ import msgspec
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import read_xattrs_at
 from holdfast.undo.interceptor import Place
-from holdfast.undo.journal.preimages import place_of
-from holdfast.undo.journal.records import Content, How, Made, Meta, Move, Mutation, Remove, Signature
-from holdfast.undo.journal.step_footprint import keepings, reach, whereabouts
-from holdfast.undo.reversal.access_grants import opened_up
+from holdfast.undo.journal.preimages import preimage_path
+from holdfast.undo.journal.records import Content, KeepMethod, Made, Meta, Move, Mutation, Remove, Signature
+from holdfast.undo.journal.step_footprint import footprint_of, kept_preimages, objects_by_path
+from holdfast.undo.reversal.access_grants import with_access
 from holdfast.undo.reversal.durable_reversal import ordered_records
-from holdfast.undo.tree.signatures import is_described, is_same, place_in, signature_of
+from holdfast.undo.tree.signatures import is_described, is_same, place_at, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.files.linux.metadata import Metadata
     from holdfast.undo.journal.records import Keeping, ObjectKey
-    from holdfast.undo.journal.step_file import Sealed
+    from holdfast.undo.journal.step_file import SealedStep
     from holdfast.undo.log import UndoLog
     from holdfast.undo.tree.rooted_directories import Directories
 
@@ -40,7 +40,7 @@ _PIECE = 1 << 16
 class InterruptedReversal(NamedTuple):
     """A reversal that was cut short."""
 
-    pending: Sequence[Sealed]
+    pending: Sequence[SealedStep]
     """Its steps."""
     position: int | None
     """See `ResumePoint.position`."""
@@ -54,7 +54,7 @@ class InterruptedReversal(NamedTuple):
     """When it began (ns)."""
 
 
-class _Found(NamedTuple):
+class _FoundObject(NamedTuple):
     """An object, where it is by now."""
 
     place: Place
@@ -62,7 +62,7 @@ class _Found(NamedTuple):
     stat: os.stat_result
 
 
-def changed_meanwhile(log: UndoLog, cut: InterruptedReversal) -> frozenset[Identity]:
+def changed_since_interruption(log: UndoLog, cut: InterruptedReversal) -> frozenset[Identity]:
     """The objects of the steps that are neither as the reversal or the steps left them, nor on the way between."""
     records = ordered_records(cut.pending)
     again = sorted(cut.again, key=lambda record: record.seq)
@@ -70,9 +70,9 @@ def changed_meanwhile(log: UndoLog, cut: InterruptedReversal) -> frozenset[Ident
     if cut.position is not None and cut.position >= 0:
         in_flight.append(records[cut.position])
     moving = _objects(log, in_flight)
-    left = _left(log, cut.pending)
-    strangers: set[Identity] = set()
-    with log.looking() as directories:
+    left = _known_signatures(log, cut.pending)
+    foreign: set[Identity] = set()
+    with log.open_directories() as directories:
         places = _Places(log, directories, [*records, *again])
         for object_ in _objects(log, [*records, *again]):
             found = places.find(object_)
@@ -80,14 +80,16 @@ def changed_meanwhile(log: UndoLog, cut: InterruptedReversal) -> frozenset[Ident
                 continue  # what is there instead is seen when it is come to
             now = found.now
             known = [cut.noted[now.key]] if now.key in cut.noted else left.get(now.key, [])
-            if any(is_same(one, now, lambda place=found.place: place) for one in _opened(known, again, now)):
+            if any(is_same(one, now, lambda place=found.place: place) for one in _with_opened_mode(known, again, now)):
                 continue
             if not known and _has_come_to_light(log, object_, found.stat, cut):
                 continue
-            if object_ in moving and _OnTheWay(log, object_, [*records, *again]).may_be(found, known, in_flight):
+            if object_ in moving and _IntermediateStates(log, object_, [*records, *again]).may_be(
+                found, known, in_flight
+            ):
                 continue
-            strangers.add(object_)
-    return frozenset(strangers)
+            foreign.add(object_)
+    return frozenset(foreign)
 
 
 def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, cut: InterruptedReversal) -> bool:
@@ -99,7 +101,7 @@ def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, c
     for record in cut.again:
         if isinstance(record, Meta) and log.recorder.aliases.now(record.identity) == object_:
             was = record.metadata
-            opened = stat.S_IMODE(opened_up(stat.S_IFMT(found.st_mode) | was.mode))
+            opened = stat.S_IMODE(with_access(stat.S_IFMT(found.st_mode) | was.mode))
             has_times = not (stat.S_ISDIR(found.st_mode) or stat.S_ISFIFO(found.st_mode))
             return (
                 stat.S_IMODE(found.st_mode) in (was.mode, opened)
@@ -111,10 +113,10 @@ def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, c
 
 def _objects(log: UndoLog, records: Sequence[Mutation]) -> frozenset[Identity]:
     """The objects that the records are about, as what stands for them now."""
-    return frozenset(reach(records, log.recorder.aliases).objects)
+    return frozenset(footprint_of(records, log.recorder.aliases).objects)
 
 
-def _left(log: UndoLog, pending: Iterable[Sealed]) -> dict[ObjectKey, list[Signature]]:
+def _known_signatures(log: UndoLog, pending: Iterable[SealedStep]) -> dict[ObjectKey, list[Signature]]:
     """What the steps, and those after them, left of each object."""
     found: dict[ObjectKey, list[Signature]] = {}
     chosen = {one.head.id for one in pending}
@@ -131,7 +133,7 @@ def _left(log: UndoLog, pending: Iterable[Sealed]) -> dict[ObjectKey, list[Signa
     return found
 
 
-def _opened(known: Iterable[Signature], again: Iterable[Mutation], now: Signature) -> Iterator[Signature]:
+def _with_opened_mode(known: Iterable[Signature], again: Iterable[Mutation], now: Signature) -> Iterator[Signature]:
     """What is known; and that as well with the mode that it has while its owner is let at it.
 
     (With the mode an access control list changes; and attributes can be read then that could not be before.)
@@ -139,7 +141,7 @@ def _opened(known: Iterable[Signature], again: Iterable[Mutation], now: Signatur
     described = any(isinstance(record, Meta) for record in again)
     for one in known:
         yield one
-        if described and one.mode != now.mode == opened_up(one.mode):
+        if described and one.mode != now.mode == with_access(one.mode):
             owned = one.described and msgspec.structs.replace(one.described, attributes=b"")
             yield msgspec.structs.replace(one, mode=now.mode, described=owned)
 
@@ -154,20 +156,20 @@ class _Places:
         self._numbers: dict[Identity, list[int]] = {}
         # (Of what was recorded last it is not known whether it came to happen.)
         for told in (records, records[:-1]):
-            for path, object_ in whereabouts(told, others=True).items():
+            for path, object_ in objects_by_path(told, others=True).items():
                 if object_ is not None:
                     self._paths.setdefault(log.recorder.aliases.now(object_), []).append(path)
-        for keeping, object_ in keepings(records):
-            if keeping.number and keeping.how is not How.COPIED:
+        for keeping, object_ in kept_preimages(records):
+            if keeping.number and keeping.how is not KeepMethod.COPIED:
                 self._numbers.setdefault(log.recorder.aliases.now(object_), []).append(keeping.number)
 
-    def find(self, object_: Identity) -> _Found | None:
+    def find(self, object_: Identity) -> _FoundObject | None:
         for place in self._candidates(object_):
             try:
                 found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
                 if identity(place.dir_fd, place.name) == object_:
                     xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
-                    return _Found(place, signature_of(found, self._directories.device, xattrs), found)
+                    return _FoundObject(place, signature_of(found, self._directories.device, xattrs), found)
             except OSError:
                 continue
         return None
@@ -175,24 +177,24 @@ class _Places:
     def _candidates(self, object_: Identity) -> Iterator[Place]:
         for path in self._paths.get(object_, ()):
             try:
-                yield place_in(self._directories, path)
+                yield place_at(self._directories, path)
             except OSError:
                 continue
         for number in self._numbers.get(object_, ()):
-            kept = self._log.preimages.look(number)
+            kept = self._log.preimages.metadata_of(number)
             if kept is not None and kept.st_nlink > 1 and not stat.S_ISDIR(kept.st_mode):
-                yield Place(self._log.preimages.fd, place_of(number), b"")
+                yield Place(self._log.preimages.fd, preimage_path(number), b"")
 
 
-class _OnTheWay:
+class _IntermediateStates:
     """Whether an object can be what the reversal was changing when it was cut short."""
 
     def __init__(self, log: UndoLog, object_: Identity, records: Sequence[Mutation]) -> None:
         self._log = log
-        self._kept = [one for one, of in keepings(records) if log.recorder.aliases.now(of) == object_]
+        self._kept = [one for one, of in kept_preimages(records) if log.recorder.aliases.now(of) == object_]
         self._object = object_
 
-    def may_be(self, found: _Found, known: Sequence[Signature], in_flight: Iterable[Mutation]) -> bool:
+    def may_be(self, found: _FoundObject, known: Sequence[Signature], in_flight: Iterable[Mutation]) -> bool:
         """``known`` is how it may have looked before, ``in_flight`` what was being done."""
         now = found.now
         # A name that comes or goes changes no more than the ctime.
@@ -223,23 +225,23 @@ class _OnTheWay:
         return self._log.recorder.aliases.now(object_) == self._object
 
     def _may_become(
-        self, found: _Found, known: Sequence[Signature], goal: Metadata, keeping: Keeping, is_new: bool
+        self, found: _FoundObject, known: Sequence[Signature], goal: Metadata, keeping: Keeping, is_new: bool
     ) -> bool:
         """Whether it is on its way to what is kept; ``is_new``: from nothing."""
         if not self._has_mode(found.now, known, goal, is_new=is_new):
             return False
-        if keeping.how not in (How.INLINE, How.COPIED):
+        if keeping.how not in (KeepMethod.INLINE, KeepMethod.COPIED):
             return found.now.mtime == goal.mtime or not _has_content(found.now)  # renamed back
         return not _has_content(found.now) or self._is_between(
             # (A copy begins with nothing and grows, with holes for what is not copied yet.)
             found.place,
             found.now.size,
-            grows=is_new or keeping.how is How.COPIED,
+            grows=is_new or keeping.how is KeepMethod.COPIED,
         )
 
     def _has_mode(self, now: Signature, known: Sequence[Signature], goal: Metadata, *, is_new: bool = False) -> bool:
         modes = {goal.mode, *(stat.S_IMODE(one.mode) for one in known), *((0o600, 0o700) if is_new else ())}
-        modes |= {opened_up(stat.S_IFMT(now.mode) | mode) for mode in modes}
+        modes |= {with_access(stat.S_IFMT(now.mode) | mode) for mode in modes}
         # (A change of owner takes the set-id bits away.)
         return now.mode & 0o777 in {mode & 0o777 for mode in modes}
 
@@ -248,9 +250,9 @@ class _OnTheWay:
         with ExitStack() as closing:
             sources: list[int | bytes] = []
             for keeping in self._kept:
-                if keeping.how is How.INLINE:
+                if keeping.how is KeepMethod.INLINE:
                     sources.append(keeping.content)
-                elif keeping.how is How.COPIED and self._log.preimages.look(keeping.number) is not None:
+                elif keeping.how is KeepMethod.COPIED and self._log.preimages.metadata_of(keeping.number) is not None:
                     fd = self._log.preimages.open(keeping.number)
                     closing.callback(os.close, fd)
                     sources.append(fd)

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.model.errors import FormatError
-from holdfast.undo.completion.step_sealer import numbers
-from holdfast.undo.foreign_edits.detection import theirs
+from holdfast.undo.completion.step_sealer import preimage_numbers
+from holdfast.undo.foreign_edits.detection import foreign_objects
 from holdfast.undo.journal.records import (
     Alias,
-    Bare,
     Begin,
-    Conflicted,
     Content,
     End,
     Failed,
+    ForeignEdit,
     Meta,
     Move,
-    Outside,
     Remove,
-    Reverse,
-    Reversed,
+    ReversalBegin,
+    ReversalConflict,
+    ReversalPosition,
+    Unprotected,
 )
 from holdfast.undo.journal.segments import read_journal
-from holdfast.undo.recovery._resumed_edits import InterruptedReversal, changed_meanwhile
-from holdfast.undo.reversal.access_grants import close_again
+from holdfast.undo.recovery._resumed_edits import InterruptedReversal, changed_since_interruption
+from holdfast.undo.reversal.access_grants import revoke_access
 from holdfast.undo.reversal.durable_reversal import ResumePoint, ReversalResult, carry_out, reopen_step
 from holdfast.undo.reversal.reversal_context import Conflict
 
@@ -44,17 +44,17 @@ class StepRecords:
     begin: Begin
     records: list[Mutation] = field(default_factory=list["Mutation"])
     end: End | None = None
-    bare: Bare | None = None
+    bare: Unprotected | None = None
     aliases: list[tuple[Identity, Identity]] = field(default_factory=list[tuple["Identity", "Identity"]])
 
 
 @dataclass
-class JournalStory:
+class SortedJournal:
     """What a journal tells."""
 
     parts: dict[int, dict[StepId, StepRecords]] = field(default_factory=dict[int, dict["StepId", StepRecords]])
     """Of each step, by the sequence number of the reversal that it belongs to; 0: of none."""
-    reversals: list[Reverse] = field(default_factory=list[Reverse])
+    reversals: list[ReversalBegin] = field(default_factory=list[ReversalBegin])
     positions: dict[int, int] = field(default_factory=dict[int, int])
     """How far each reversal is."""
     since: dict[int, int] = field(default_factory=dict[int, int])
@@ -65,26 +65,26 @@ class JournalStory:
     """Those that each has met."""
 
 
-def sort_records(records: Iterable[AnyRecord]) -> JournalStory:
+def sort_records(records: Iterable[AnyRecord]) -> SortedJournal:
     """Sort the records of a journal."""
-    story = JournalStory()
+    story = SortedJournal()
     within: dict[StepId, int] = {}
     for record in records:
         match record:
-            case Reverse():
+            case ReversalBegin():
                 story.reversals.append(record)
                 within |= dict.fromkeys(record.steps, record.seq)
-            case Reversed():
+            case ReversalPosition():
                 if story.positions.get(record.reverse) != record.position:
                     story.since[record.reverse] = record.seq
                 story.positions[record.reverse] = record.position
                 story.left.setdefault(record.reverse, {}).update({one.key: one for one in record.left})
-            case Conflicted():
+            case ReversalConflict():
                 conflict = Conflict(record.step, record.path, record.reason, record.failed if record.aside else None)
                 story.conflicts.setdefault(within.get(record.step, 0), []).append(conflict)
             case Begin():
                 story.parts.setdefault(within.get(record.step, 0), {})[record.step] = StepRecords(record)
-            case Outside():
+            case ForeignEdit():
                 pass
             case _:
                 part = story.parts.get(within.get(record.step, 0), {}).get(record.step)
@@ -97,7 +97,7 @@ def sort_records(records: Iterable[AnyRecord]) -> JournalStory:
                         part.records = [kept for kept in part.records if kept.seq != record.failed]
                     case Alias():
                         part.aliases.append((record.old, record.new))
-                    case Bare():
+                    case Unprotected():
                         part.bare = record
                     case _:
                         part.records.append(record)
@@ -113,20 +113,20 @@ def finish_failed(log: UndoLog) -> tuple[ReversalResult, ...]:
         return ()
     log.interrupted = False
     try:
-        return finish(log, sort_records(read_journal(log.directory).records))
+        return finish_interrupted(log, sort_records(read_journal(log.directory).records))
     except BaseException:
         log.interrupted = True
         raise
 
 
-def finish(log: UndoLog, story: JournalStory) -> tuple[ReversalResult, ...]:
+def finish_interrupted(log: UndoLog, story: SortedJournal) -> tuple[ReversalResult, ...]:
     """Bring all reversals to their end; returns those that were not."""
     _retract_last(log, story)
     done = (_finish(log, note, story) for note in story.reversals)
     return tuple(one for one in done if one is not None)
 
 
-def unfinished(log: UndoLog, story: JournalStory) -> tuple[StepId, ...]:
+def unfinished_steps(log: UndoLog, story: SortedJournal) -> tuple[StepId, ...]:
     """The steps whose reversal is not at its end."""
     return tuple(
         step
@@ -136,7 +136,7 @@ def unfinished(log: UndoLog, story: JournalStory) -> tuple[StepId, ...]:
     )
 
 
-def _finish(log: UndoLog, note: Reverse, story: JournalStory) -> ReversalResult | None:
+def _finish(log: UndoLog, note: ReversalBegin, story: SortedJournal) -> ReversalResult | None:
     parts = story.parts.get(note.seq, {})
     pending = [log.read(step) for step in note.steps if not _is_finished(log, step, parts.get(step))]
     if not pending:
@@ -153,14 +153,14 @@ def _finish(log: UndoLog, note: Reverse, story: JournalStory) -> ReversalResult 
         record.identity for one in pending for record in one.records if isinstance(record, Meta | Content)
     )
     again = [record for part in parts.values() for record in part.records]
-    with log.looking() as directories:
-        close_again(directories, again, described)
+    with log.open_directories() as directories:
+        revoke_access(directories, again, described)
     noted, since = story.left.get(note.seq, {}), story.since.get(note.seq, note.seq)
-    strangers = changed_meanwhile(log, InterruptedReversal(pending, position, again, noted, since, note.at))
+    foreign = changed_since_interruption(log, InterruptedReversal(pending, position, again, noted, since, note.at))
     if note.spares:
-        strangers |= theirs(log, pending)
+        foreign |= foreign_objects(log, pending)
     conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))
-    return carry_out(log, pending, note, ResumePoint(position, conflicts, strangers))
+    return carry_out(log, pending, note, ResumePoint(position, conflicts, foreign))
 
 
 def _is_finished(log: UndoLog, step: StepId, part: StepRecords | None) -> bool:
@@ -170,7 +170,7 @@ def _is_finished(log: UndoLog, step: StepId, part: StepRecords | None) -> bool:
     return log.heads[step].acted >= last
 
 
-def _retract_last(log: UndoLog, story: JournalStory) -> None:
+def _retract_last(log: UndoLog, story: SortedJournal) -> None:
     """What was about to lose its name when the keeper was killed, and has it still, is where it was."""
     parts = [part for parts in story.parts.values() for part in parts.values() if part.records]
     if not parts:
@@ -182,13 +182,13 @@ def _retract_last(log: UndoLog, story: JournalStory) -> None:
     if isinstance(last, Move) and _holds(log, last.target, last.identity):
         return  # (two names of one file)
     log.recorder.note(Failed(log.recorder.next_seq(), last.step, last.seq))
-    for number in numbers([last]):
+    for number in preimage_numbers([last]):
         log.preimages.discard(number)
     part.records.pop()
 
 
 def _holds(log: UndoLog, path: bytes, object_: Identity) -> bool:
-    with log.looking() as directories:
+    with log.open_directories() as directories:
         try:
             place = directories.place(path)
             return identity(place.dir_fd, place.name) == object_

@@ -11,24 +11,27 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
-from holdfast.undo.completion.late_writes import forsake
-from holdfast.undo.completion.step_sealer import StepEnd, seal
-from holdfast.undo.foreign_edits.detection import theirs
-from holdfast.undo.journal.records import Outside
-from holdfast.undo.recovery.interrupted_reversals import StepRecords, finish, sort_records, unfinished
+from holdfast.undo.completion.late_writes import abandon_writers
+from holdfast.undo.completion.step_sealer import StepEnd, seal_step
+from holdfast.undo.foreign_edits.detection import foreign_objects
+from holdfast.undo.journal.records import ForeignEdit
+from holdfast.undo.recovery.interrupted_reversals import StepRecords, finish_interrupted, sort_records, unfinished_steps
 from holdfast.undo.reports.step_views import conflict_info
 from holdfast.undo.reversal.durable_reversal import ReversalResult, reverse
 
 if TYPE_CHECKING:
     from holdfast.undo.journal.quarantine import Quarantine
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.journal.step_file import Sealed
+    from holdfast.undo.journal.step_file import SealedStep
     from holdfast.undo.log import UndoLog
 
 
 _log = Log(__name__)
 
 _SHOWN = 10
+BEAT_SECONDS = 0.25
+"""How often a keeper calls `UndoLog.beat` while a step is open."""
+_SLACK = int((BEAT_SECONDS * 2) * 1e9)
 
 
 def log_outstanding(left: Outstanding) -> None:
@@ -77,12 +80,6 @@ def log_recovery(recovered: Recovered, aside: Quarantine) -> Recovered:
     return recovered
 
 
-BEAT_SECONDS = 0.25
-"""How often a keeper calls `UndoLog.beat` while a step is open."""
-
-_SLACK = int((BEAT_SECONDS * 2) * 1e9)
-
-
 class Recovered(NamedTuple):
     """What recovery did."""
 
@@ -98,10 +95,10 @@ def recover(log: UndoLog) -> Recovered:
     Idempotent; does nothing if nothing is left.
     """
     was_cut_off = is_cut_off(log)
-    story = sort_records(log.found)
-    finished = finish(log, story)
+    story = sort_records(log.found_records)
+    finished = finish_interrupted(log, story)
     reversed_ = {step for note in story.reversals for step in note.steps}
-    opened: list[Sealed] = []
+    opened: list[SealedStep] = []
     for part in story.parts.get(0, {}).values():
         step = part.begin.step
         if not part.records:
@@ -110,9 +107,9 @@ def recover(log: UndoLog) -> Recovered:
             _seal_as_found(log, part)
         if part.end is None and step not in reversed_:
             opened.append(log.read(step))
-    rolled_back = reverse(log, opened, theirs=theirs(log, opened)) if opened else None
-    forsake(log)
-    log.found = []
+    rolled_back = reverse(log, opened, foreign=foreign_objects(log, opened)) if opened else None
+    abandon_writers(log)
+    log.found_records = []
     log.restart()
     if was_cut_off and not log.has_damage:
         _collect(log)
@@ -121,7 +118,7 @@ def recover(log: UndoLog) -> Recovered:
 
 def is_cut_off(log: UndoLog) -> bool:
     """Whether the journal tells of anything but barriers: its keeper was killed, and `recover` has work."""
-    return any(not isinstance(record, Outside) for record in log.found)
+    return any(not isinstance(record, ForeignEdit) for record in log.found_records)
 
 
 class Outstanding(NamedTuple):
@@ -133,13 +130,13 @@ class Outstanding(NamedTuple):
     """Those of which an undo or a redo was cut short."""
 
 
-def outstanding(log: UndoLog) -> Outstanding:
+def find_outstanding(log: UndoLog) -> Outstanding:
     """What a killed keeper has left to `recover`. Changes nothing."""
-    story = sort_records(log.found)
+    story = sort_records(log.found_records)
     reversed_ = {step for note in story.reversals for step in note.steps}
     parts = story.parts.get(0, {}).values()
     opened = (part.begin.step for part in parts if part.records and part.end is None)
-    return Outstanding(tuple(step for step in opened if step not in reversed_), unfinished(log, story))
+    return Outstanding(tuple(step for step in opened if step not in reversed_), unfinished_steps(log, story))
 
 
 def _seal_as_found(log: UndoLog, part: StepRecords) -> None:
@@ -149,10 +146,10 @@ def _seal_as_found(log: UndoLog, part: StepRecords) -> None:
     # (Without a note of its end: that is what tells the next recovery that it has to be rolled back.)
     closed = log.recorder.drop(part.begin.step)
     closed.looked_at = log.recorder.seq
-    for record in log.found:
-        if isinstance(record, Outside) and record.finder is None:
-            closed.edited(record)
-    seal(log, closed, StepEnd("done", at, code), alive_until=log.last_sign + _SLACK)
+    for record in log.found_records:
+        if isinstance(record, ForeignEdit) and record.finder is None:
+            closed.add_edit(record)
+    seal_step(log, closed, StepEnd("done", at, code), alive_until=log.last_sign + _SLACK)
 
 
 def _collect(log: UndoLog) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from holdfast.undo.journal.path_tree import PathTree
-from holdfast.undo.journal.records import Content, How, Link, Make, Meta, Move, Put, Remove
+from holdfast.undo.journal.records import Content, KeepMethod, Link, Make, Meta, Move, PutBack, Remove
 from holdfast.undo.service import PathChange
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class _Entry:
 _Tree: TypeAlias = PathTree[_Entry]
 
 
-class _Way(NamedTuple):
+class _PathOutcome(NamedTuple):
     """Where something was before, and where it is afterwards; None is nowhere."""
 
     before: bytes | None
@@ -42,7 +42,7 @@ class _Way(NamedTuple):
     is_described: bool = False
 
 
-def changes(records: Iterable[Mutation], *, backward: bool = False) -> list[PathChange]:
+def path_changes(records: Iterable[Mutation], *, backward: bool = False) -> list[PathChange]:
     """What became of what was at each path, sorted; ``backward``: the records reverse what is asked for.
 
     A path has two where something was renamed to or from there: that, and what was there before or is there now.
@@ -52,22 +52,22 @@ def changes(records: Iterable[Mutation], *, backward: bool = False) -> list[Path
     for record in records:
         _follow(record, now, gone)
     ways = [
-        *(_Way(one.origin, path, one.body.is_written, one.body.is_described) for path, one in now.items()),
-        *(_Way(path, None) for path in gone),
+        *(_PathOutcome(one.origin, path, one.body.is_written, one.body.is_described) for path, one in now.items()),
+        *(_PathOutcome(path, None) for path in gone),
     ]
     if backward:
         ways = [way._replace(before=way.after, after=way.before) for way in ways]
-    return sorted(_told(ways), key=lambda change: (change.path, change.change))
+    return sorted(_to_path_changes(ways), key=lambda change: (change.path, change.change))
 
 
 def _follow(record: Mutation, now: _Tree, gone: set[bytes]) -> None:
     match record:
         case Link() if record.source:
             now[record.path] = _Entry(None, _at(record.source, now).body)
-        case Make() | Link() | Put():
+        case Make() | Link() | PutBack():
             now[record.path] = _Entry(None)
         case Remove():
-            if record.keeping.how is How.RELATED:
+            if record.keeping.how is KeepMethod.RELATED:
                 _at(record.keeping.content, now).body = _at(record.path, now).body
             _lose(record.path, now, gone)
         case Content():
@@ -127,7 +127,7 @@ def _carried(path: bytes, origin: Callable[[bytes], bytes | None]) -> bytes:
     return path
 
 
-def _told(ways: Sequence[_Way]) -> Iterator[PathChange]:
+def _to_path_changes(ways: Sequence[_PathOutcome]) -> Iterator[PathChange]:
     origins = {way.after: way.before for way in ways if way.after is not None}
     lost = {way.before for way in ways if way.after is None}
     made_anew: set[bytes] = set()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.undo.journal.records import OURSELVES
-from holdfast.undo.journal.step_footprint import whereabouts
-from holdfast.undo.service import BarrierInfo, ConflictInfo, GoingOn, StepInfo, UndoReport
+from holdfast.undo.journal.step_footprint import objects_by_path
+from holdfast.undo.service import BarrierInfo, ConflictInfo, StepInfo, UndoReport, UnfinishedStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from holdfast.undo.journal.quarantine import Quarantine
-    from holdfast.undo.journal.records import Outside
-    from holdfast.undo.journal.step_file import Head, Trouble
+    from holdfast.undo.journal.records import ForeignEdit
+    from holdfast.undo.journal.step_file import StepConflict, StepHead
     from holdfast.undo.log import UndoLog
     from holdfast.undo.reversal.durable_reversal import ReversalResult
     from holdfast.undo.reversal.reversal_context import Conflict
@@ -25,7 +25,7 @@ def all_steps(log: UndoLog) -> list[StepInfo]:
     found = [(head.first, head.last, _finished(head)) for head in log.heads.values()]
     found += [(_begun(step), log.recorder.seq, _open(step)) for step in log.recorder.open_steps]
     found.sort(key=lambda each: each[0])
-    barriers = [record.seq for record in _of_others(log)]
+    barriers = [record.seq for record in _found_by_others(log)]
     shown: list[StepInfo] = []
     for at, (_, last, make) in enumerate(found):
         following = found[at + 1][0] if at + 1 < len(found) else None
@@ -33,12 +33,12 @@ def all_steps(log: UndoLog) -> list[StepInfo]:
     return shown
 
 
-def step_info(head: Head) -> StepInfo:
+def step_info(head: StepHead) -> StepInfo:
     """A finished step by itself."""
     return _finished(head)(False)
 
 
-def _finished(head: Head) -> Callable[[bool], StepInfo]:
+def _finished(head: StepHead) -> Callable[[bool], StepInfo]:
     return lambda barrier_after: StepInfo(
         id=head.id,
         kind=head.kind,
@@ -66,7 +66,7 @@ def open_step_info(step: OpenStep) -> StepInfo:
 
 
 def _begun(step: OpenStep) -> int:
-    """As `Head.first` will be."""
+    """As `StepHead.first` will be."""
     return step.records[0].seq if step.records else step.begin.seq
 
 
@@ -84,24 +84,26 @@ def _open(step: OpenStep) -> Callable[[bool], StepInfo]:
         ended_at=None,
         acted=step.records[-1].seq if step.records else begin.seq,
         begun=begin.seq,
-        paths=len(whereabouts(step.records)),
+        paths=len(objects_by_path(step.records)),
         copied=step.copied,
-        unprotected=step.bare,
+        unprotected=step.unprotected_reason,
         exit_code=None,
         barrier_after=barrier_after,
     )
 
 
-def going_on(log: UndoLog) -> list[GoingOn]:
+def going_on(log: UndoLog) -> list[UnfinishedStep]:
     """See `UndoService.going_on`. The gate is held."""
     found = [
-        GoingOn(step=step.id, run=step.begin.run, begun=step.begin.seq, paths=tuple(whereabouts(step.records)))
+        UnfinishedStep(
+            step=step.id, run=step.begin.run, begun=step.begin.seq, paths=tuple(objects_by_path(step.records))
+        )
         for step in log.recorder.open_steps
         if step.records and not step.reverses
     ]
     waiting = ((log.heads[step], files) for step, files in log.unsettled.items() if step in log.heads)
     found += [
-        GoingOn(step=head.id, run=head.run, begun=head.begun or head.first, paths=tuple(files))
+        UnfinishedStep(step=head.id, run=head.run, begun=head.begun or head.first, paths=tuple(files))
         for head, files in waiting
         if head.state == "done"
     ]
@@ -110,14 +112,14 @@ def going_on(log: UndoLog) -> list[GoingOn]:
 
 def barrier_infos(log: UndoLog) -> list[BarrierInfo]:
     """See `UndoService.barriers`."""
-    return [_barrier(log, record) for record in _of_others(log)]
+    return [_barrier(log, record) for record in _found_by_others(log)]
 
 
-def _of_others(log: UndoLog) -> list[Outside]:
+def _found_by_others(log: UndoLog) -> list[ForeignEdit]:
     return [record for record in log.barriers.records if record.who != OURSELVES]
 
 
-def _barrier(log: UndoLog, record: Outside) -> BarrierInfo:
+def _barrier(log: UndoLog, record: ForeignEdit) -> BarrierInfo:
     before = [(head.last, head.id) for head in log.heads.values() if head.last < record.seq]
     before += [(step.begin.seq, step.id) for step in log.recorder.open_steps if step.begin.seq < record.seq]
     return BarrierInfo(
@@ -140,7 +142,7 @@ def undo_report(aside: Quarantine, done: Iterable[ReversalResult]) -> UndoReport
     )
 
 
-def conflict_info(aside: Quarantine, conflict: Conflict | Trouble) -> ConflictInfo:
+def conflict_info(aside: Quarantine, conflict: Conflict | StepConflict) -> ConflictInfo:
     """What a reversal has met, or a finished step remembers of it."""
     return ConflictInfo(
         path=conflict.path,

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 
-UNTOLD: Final = b"untold"
+UNREPORTED: Final = b"untold"
 MOST_REPORTS: Final = 16
 MOST_CONFLICTS: Final = 1000
 """Of one report."""
 
 _FILE: Final = NoteFile(
-    name=UNTOLD,
+    name=UNREPORTED,
     magic=b"HFUR 1 ",
     what="a note of what was rolled back",
     max_bytes=1 << 28,
@@ -35,18 +35,18 @@ _FILE: Final = NoteFile(
 _reports = msgspec.msgpack.Decoder(list[UndoReport])
 
 
-def note(directory: bytes, report: UndoReport) -> None:
-    """Keep a report for `take`: atomic and durable. Where that is not possible it is only logged: the log is as right
-    without it.
+def note_rollback(directory: bytes, report: UndoReport) -> None:
+    """Keep a report for `take_rollbacks`: atomic and durable. Where that is not possible it is only logged: the log is
+    as right without it.
     """
     kept = [*_read(directory), msgspec.structs.replace(report, conflicts=report.conflicts[:MOST_CONFLICTS])]
     try:
         _FILE.write(directory, msgspec.msgpack.encode(kept[-MOST_REPORTS:]))
     except HoldfastError as error:
-        _log.warning("what was rolled back cannot be noted for whoever comes next: %s", error.message)
+        _log.warning("what was rolled back cannot be noted for the next command: %s", error.message)
 
 
-def take(directory: bytes) -> Sequence[UndoReport]:
+def take_rollbacks(directory: bytes) -> Sequence[UndoReport]:
     """What was noted, oldest first; then it is not any more. What cannot be read is logged. Raises `StorageError`."""
     reports = _read(directory)
     _FILE.remove(directory)

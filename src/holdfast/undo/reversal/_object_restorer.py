@@ -9,18 +9,18 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import Metadata, apply_metadata, through
-from holdfast.undo.journal.preimages import place_of
-from holdfast.undo.journal.records import FileType, How, Keeping, Make
+from holdfast.files.linux.metadata import Metadata, apply_metadata, proc_path
+from holdfast.undo.journal.preimages import preimage_path
+from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, Make
 from holdfast.undo.reversal.reversal_context import (
-    APART,
+    DETACHED,
     ELSE,
+    FOREIGN_EDIT,
     OBJECT,
-    THEIRS,
     UNPROTECTED,
+    conflict_reason,
     is_pristine,
     lstat_of,
-    stands_in_the_way,
 )
 
 if TYPE_CHECKING:
@@ -44,34 +44,34 @@ class ObjectRestorer:
         Raises `OSError` where the system fails, `BlockingIOError` where a process has a lease.
         """
         try:
-            return self._is_brought_back(path, type_, object_, keeping, metadata)
+            return self._try_bring_back(path, type_, object_, keeping, metadata)
         except OSError as error:
-            if (reason := stands_in_the_way(error)) is None:
+            if (reason := conflict_reason(error)) is None:
                 raise
             self._context.put_aside(path, reason, type_, keeping, metadata)
             return False
 
-    def _is_brought_back(
+    def _try_bring_back(
         self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata
     ) -> bool:
         match keeping.how:
-            case How.NOT:
-                if keeping.shared and self._is_named_again(path, object_):
+            case KeepMethod.NOT:
+                if keeping.shared and self._try_name_again(path, object_):
                     return True
                 if object_ not in self._context.created:
                     self._context.note(path, UNPROTECTED)
                 return False
-            case How.MOVED | How.LINKED:
+            case KeepMethod.MOVED | KeepMethod.LINKED:
                 try:
-                    actual = identity(self._context.preimages.fd, place_of(keeping.number))
+                    actual = identity(self._context.preimages.fd, preimage_path(keeping.number))
                 except FileNotFoundError:
                     return False  # it was not taken, or given back already
                 place = self._directories.place(path)
-                if keeping.how is How.LINKED and self._context.holds(place, object_):
+                if keeping.how is KeepMethod.LINKED and self._context.holds(place, object_):
                     self._context.preimages.discard(keeping.number)  # the name was never removed
-                    self._context.has_changed(place)
+                    self._context.note_changed_at(place)
                     return False
-                if self._aliases.now(object_) not in (object_, actual) and self._is_named_again(path, object_):
+                if self._aliases.now(object_) not in (object_, actual) and self._try_name_again(path, object_):
                     # A restore has put another object in place of its other name, perhaps as this one was edited by it.
                     self._context.preimages.discard(keeping.number)
                     return True
@@ -80,24 +80,24 @@ class ObjectRestorer:
                 if type_ == "d":
                     self._context.other_links.directories_moved()
                     self._set_mtime(place, metadata)
-                self._context.has_changed(place)
-            case How.RELATED:
-                return self._is_linked_again(path, object_, keeping.content)
-            case How.COPIED | How.INLINE:
+                self._context.note_changed_at(place)
+            case KeepMethod.RELATED:
+                return self._try_link_again(path, object_, keeping.content)
+            case KeepMethod.COPIED | KeepMethod.INLINE:
                 place = self._directories.place(path)
                 if lstat_of(place) is not None and not self._is_half_made(place, type_):
-                    if self._made_again(place) in self._context.theirs:
-                        self._context.put_aside(path, THEIRS, type_, keeping, metadata)
+                    if self._made_again(place) in self._context.foreign:
+                        self._context.put_aside(path, FOREIGN_EDIT, type_, keeping, metadata)
                     elif not self._context.holds(place, object_):
                         self._context.put_aside(path, ELSE, type_, keeping, metadata)
                     return False
-                if not (keeping.shared and self._is_named_again(path, object_)):
+                if not (keeping.shared and self._try_name_again(path, object_)):
                     if keeping.shared and object_ in self._context.created:
                         return False  # it is nowhere any more, and is not missed
                     self._recreate(path, type_, object_, keeping, metadata)
         return True
 
-    def _is_linked_again(self, path: bytes, object_: Identity, other: bytes) -> bool:
+    def _try_link_again(self, path: bytes, object_: Identity, other: bytes) -> bool:
         if self._context.is_at(path, object_):
             return False  # the name was never removed
         if not self._context.is_at(other, object_):
@@ -111,7 +111,7 @@ class ObjectRestorer:
             os.close(fd)
         return True
 
-    def _is_named_again(self, path: bytes, object_: Identity) -> bool:
+    def _try_name_again(self, path: bytes, object_: Identity) -> bool:
         """Give an object that has lived on by other names this one again, if any is found and the place is free."""
         if lstat_of(self._directories.place(path)) is not None:
             return False
@@ -132,14 +132,14 @@ class ObjectRestorer:
             self._context.step,
             fd,
             place,
-            lambda: os.link(through(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
+            lambda: os.link(proc_path(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
         )
-        self._context.has_changed(place)
+        self._context.note_changed_at(place)
 
     def _is_half_made(self, place: Place, type_: FileType) -> bool:
         """Whether what is there was made by this very reversal before it was cut short."""
         if (made := self._made_again(place)) is not None:
-            return made not in self._context.theirs
+            return made not in self._context.foreign
         opened = self._recorder.step(self._context.step)
         last = opened.records[-1] if opened.records else None
         found = lstat_of(place)
@@ -151,7 +151,7 @@ class ObjectRestorer:
         ):
             return False
         # It was cut short before it could say so.
-        self._recorder.made(self._context.step, last, place)
+        self._recorder.note_made(self._context.step, last, place)
         return True
 
     def _made_again(self, place: Place) -> Identity | None:
@@ -167,7 +167,7 @@ class ObjectRestorer:
         # What the records before say of an object that is still there is said of that one.
         stands = not keeping.shared or self._context.other_links.is_away(object_)
         if keeping.shared:
-            self._context.note(path, APART)
+            self._context.note(path, DETACHED)
         place = self._directories.place(path)
         mode = {"f": stat.S_IFREG, "p": stat.S_IFIFO, "s": stat.S_IFSOCK, "c": stat.S_IFCHR, "b": stat.S_IFBLK}
         name, dir_fd = place.name, place.dir_fd
@@ -197,7 +197,7 @@ class ObjectRestorer:
             apply_metadata(fd, metadata)
         finally:
             os.close(fd)
-        self._context.has_changed(place)
+        self._context.note_changed_at(place)
 
     def _set_mtime(self, place: Place, metadata: Metadata) -> None:
         """Some file systems change the mtime of a directory that gets another parent."""

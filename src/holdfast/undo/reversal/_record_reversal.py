@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import Metadata, apply_metadata, through
+from holdfast.files.linux.metadata import Metadata, apply_metadata, proc_path
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.model.errors import StorageError
 from holdfast.model.paths import under
@@ -25,35 +25,35 @@ from holdfast.undo.foreign_edits.other_links import OtherLinks
 from holdfast.undo.journal.records import (
     Content,
     FileType,
-    How,
     Keeping,
+    KeepMethod,
     Link,
     Made,
     Make,
     Meta,
     Move,
     Mutation,
-    Put,
+    PutBack,
     Remove,
     Signature,
     StepId,
     Touch,
 )
-from holdfast.undo.journal.step_footprint import whereabouts
-from holdfast.undo.leased_writes import leased
+from holdfast.undo.journal.step_footprint import objects_by_path
 from holdfast.undo.reversal._object_restorer import ObjectRestorer
-from holdfast.undo.reversal.access_grants import granted
+from holdfast.undo.reversal.access_grants import grant_access
 from holdfast.undo.reversal.reversal_context import (
     ELSE,
+    FOREIGN_EDIT,
     OBJECT,
-    THEIRS,
     UNPROTECTED,
     ReversalContext,
+    conflict_reason,
     is_pristine,
     lstat_of,
-    stands_in_the_way,
 )
-from holdfast.undo.tree.signatures import NOT_OURS, place_in, signature
+from holdfast.undo.tree.signatures import NOT_OURS, place_at, signature
+from holdfast.undo.whole_writes import leased_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,18 +71,18 @@ class Reversal:
     def __init__(
         self,
         tools: ReversalTools,
-        theirs: frozenset[Identity] = frozenset(),
+        foreign: frozenset[Identity] = frozenset(),
         known: Iterable[Conflict] = (),
         dated: Mapping[StepId, Mapping[Identity, bool]] = MappingProxyType({}),
         unseen: Iterable[Identity] = (),
     ) -> None:
-        """``theirs`` are the objects that others have changed since: they are left as they are.
+        """``foreign`` are the objects that others have changed since: they are left as they are.
 
         ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
         keep the mtime that they have now, unless the step knows of an older one (False), by the steps of which that is
         so. ``unseen`` are objects of which it is not known how they look, as a directory above them may be closed.
         """
-        self._context = ReversalContext(tools, theirs, known)
+        self._context = ReversalContext(tools, foreign, known)
         self._recorder, self._directories = tools.recorder, tools.directories
         self._aliases = self._context.aliases
         self._restorer = ObjectRestorer(self._context)
@@ -131,15 +131,15 @@ class Reversal:
                 try:
                     self._reverse_with_access(records, position, partial(before, position))
                 except BlockingIOError as error:
-                    raise StorageError(leased(record.path)) from error
+                    raise StorageError(leased_reason(record.path)) from error
                 except OSError as error:
-                    if (reason := stands_in_the_way(error)) is None:
+                    if (reason := conflict_reason(error)) is None:
                         raise
                     self._give_up(record, reason)
                 finally:
                     if position == cut:
                         self._may_have_changed(record)
-                    left = self._context.looked_at()
+                    left = self._context.final_signatures()
             if start >= 0:
                 before(-1, left)
 
@@ -149,7 +149,7 @@ class Reversal:
             return
         for path in (record.path, record.target) if isinstance(record, Move) else (record.path,):
             try:
-                self._context.has_changed(self._directories.place(path))
+                self._context.note_changed_at(self._directories.place(path))
             except OSError:
                 continue  # nothing is there
 
@@ -163,7 +163,7 @@ class Reversal:
             described = {
                 self._aliases.now(one.identity) for one in records[: position + 1] if isinstance(one, Meta | Content)
             }
-            with granted(self._recorder, self._directories, record, described) as opened:
+            with grant_access(self._recorder, self._directories, record, described) as opened:
                 if not opened:
                     raise
                 self._look_into(opened, records[: position + 1], note)
@@ -172,15 +172,15 @@ class Reversal:
     def _look_into(
         self, opened: Iterable[bytes], records: Sequence[Mutation], note: Callable[[tuple[Signature, ...]], None]
     ) -> None:
-        """Note how that looks which comes to light as directories are opened: if this is cut short, what somebody
-        changes there meanwhile is told from it. ``records`` are those that are not reversed yet.
+        """Note how that looks which comes to light as directories are opened: if this is cut short, what another
+        process changes there meanwhile is told from it. ``records`` are those that are not reversed yet.
         """
         anew = [path for path in opened if path not in self._opened]
         self._opened.update(anew)
         if not anew or not self._unseen:
             return
         found: list[Signature] = []
-        for path, object_ in whereabouts(records).items():
+        for path, object_ in objects_by_path(records).items():
             if (
                 object_ is not None
                 and object_ in self._unseen
@@ -216,7 +216,7 @@ class Reversal:
                 self._unmake(record.path, record.type, self._made.get(record.seq))
             case Link():
                 self._unmake(record.path, record.type, record.identity, record.source)
-            case Put():
+            case PutBack():
                 self._unmake(record.path, record.type, record.identity)
             case Remove():
                 self._bring_back(record.path, record.type, record.identity, record.keeping, record.metadata)
@@ -238,15 +238,16 @@ class Reversal:
         if found is None:
             return  # it never was, or is gone already
         if object_ is None:
-            # The step was cut off between the creation and the note of what was created: nobody can have written to it.
+            # The step was cut off between the creation and the note of what was created: no process can have written to
+            # it.
             if not is_pristine(place, found, type_):
                 self._context.note(path, "it is not known who made it")
                 return
         elif (there := identity(place.dir_fd, place.name)) != self._aliases.now(object_):
             self._context.note(path, ELSE)
             return
-        elif there in self._context.theirs:
-            self._context.note(path, THEIRS)
+        elif there in self._context.foreign:
+            self._context.note(path, FOREIGN_EDIT)
             return
         if type_ == "d":
             self._recorder.rmdir(self._context.step, place, lambda: os.rmdir(place.name, dir_fd=place.dir_fd))
@@ -255,7 +256,7 @@ class Reversal:
             stays = other if object_ is not None and other != path and self._context.is_at(other, object_) else b""
             place = self._directories.place(path)
             if found.st_nlink > 1:
-                self._context.has_changed(place)
+                self._context.note_changed_at(place)
             self._recorder.unlink(
                 self._context.step, place, lambda: os.unlink(place.name, dir_fd=place.dir_fd), other=stays
             )
@@ -278,7 +279,7 @@ class Reversal:
             try:
                 self._rename(target, source, RENAME_NOREPLACE, record)
             except OSError as error:
-                if (reason := stands_in_the_way(error)) is None:
+                if (reason := conflict_reason(error)) is None:
                     raise
                 self._context.note(record.path, reason)
         elif swapped and record.exchanged:
@@ -301,9 +302,9 @@ class Reversal:
                 else renameat2(source.dir_fd, source.name, target.dir_fd, target.name, flags)
             ),
         )
-        self._context.has_changed(target)
+        self._context.note_changed_at(target)
         if flags & RENAME_EXCHANGE:
-            self._context.has_changed(source)
+            self._context.note_changed_at(source)
         if record.type == "d" or flags & RENAME_EXCHANGE:
             self._directories.forget(record.path)
             self._directories.forget(record.target)
@@ -311,11 +312,11 @@ class Reversal:
         self.paths += 1
 
     def _rewrite(self, record: Content) -> None:
-        if record.keeping.how is How.NOT:
+        if record.keeping.how is KeepMethod.NOT:
             self._context.note(record.path, UNPROTECTED)
             return
-        if record.keeping.number and self._context.preimages.look(record.keeping.number) is None:
-            return  # cut off before there was a whole copy: nobody was let to write
+        if record.keeping.number and self._context.preimages.metadata_of(record.keeping.number) is None:
+            return  # cut off before there was a whole copy: no process was let to write
         place = self._directories.place(record.path)
         fd, reason = _open_object(place, self._aliases.now(record.identity))
         if fd < 0:
@@ -323,32 +324,32 @@ class Reversal:
                 self._give_up(record, reason)
             return
         try:
-            if self._aliases.now(record.identity) in self._context.theirs:
-                self._give_up(record, THEIRS)
+            if self._aliases.now(record.identity) in self._context.foreign:
+                self._give_up(record, FOREIGN_EDIT)
                 return
-            self._recorder.opening(self._context.step, place, fd)
+            self._recorder.before_open(self._context.step, place, fd)
             self._context.fill(fd, record.keeping)
             apply_metadata(fd, record.metadata)
-            self._context.changed(fd)
+            self._context.note_changed(fd)
         finally:
             os.close(fd)
         self.paths += 1
 
     def _describe(self, path: bytes, object_: Identity, metadata: Metadata) -> None:
-        place = place_in(self._directories, path)
+        place = place_at(self._directories, path)
         fd, reason = _open_object(place, self._aliases.now(object_))
         if fd < 0:
             if object_ not in self._context.created:
                 self._context.note(path, reason)
             return
         try:
-            if self._aliases.now(object_) in self._context.theirs:
-                self._context.note(path, THEIRS)
+            if self._aliases.now(object_) in self._context.foreign:
+                self._context.note(path, FOREIGN_EDIT)
                 return
             now = self._dated_mtime(object_, os.fstat(fd).st_mtime_ns, metadata.mtime)
-            self._recorder.changing(self._context.step, place, fd)
+            self._recorder.before_metadata_change(self._context.step, place, fd)
             apply_metadata(fd, metadata._replace(mtime=now))
-            self._context.changed(fd)
+            self._context.note_changed(fd)
         finally:
             os.close(fd)
         self.paths += 1
@@ -361,7 +362,7 @@ class Reversal:
         mtime = self._dated_mtime(record.identity, found.st_mtime_ns, record.mtime)
         if found.st_mtime_ns != mtime:
             self._recorder.touch(self._context.step, record.path, fd)
-            os.utime(through(fd), ns=(found.st_atime_ns, mtime))
+            os.utime(proc_path(fd), ns=(found.st_atime_ns, mtime))
 
     def _dated_mtime(self, directory: Identity, now: int, known: int) -> int:
         """The mtime that a directory gets which has ``now``, where the step has found the one that is ``known``."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import Made, Meta, Move
 
@@ -27,7 +27,7 @@ _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def granted(
+def grant_access(
     recorder: Recorder, directories: Directories, record: Mutation, described: Container[Identity]
 ) -> Generator[tuple[bytes, ...]]:
     """For the length of the block, what ``record`` has to do with is open to its owner, and so is all above it.
@@ -53,15 +53,15 @@ def granted(
     finally:
         for fd, mode, closes in reversed(opened):
             if closes and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
-                os.chmod(through(fd), mode)
+                os.chmod(proc_path(fd), mode)
             os.close(fd)
 
 
-def close_again(directories: Directories, noted: Sequence[Mutation], described: Container[Identity]) -> None:
+def revoke_access(directories: Directories, noted: Sequence[Mutation], described: Container[Identity]) -> None:
     """Give what a reversal had opened when its keeper was killed the mode back that it had.
 
     ``noted`` is what the reversal has recorded, ``described`` what the records that it reverses say themselves how it
-    is to be. What somebody has changed since stays.
+    is to be. What another process has changed since stays.
     """
     for record in reversed(noted):  # (what is beneath a directory, before that)
         if not isinstance(record, Meta) or record.identity in described:
@@ -70,21 +70,21 @@ def close_again(directories: Directories, noted: Sequence[Mutation], described: 
             fd = _open(directories, record.path)
             try:
                 mode, now = record.metadata.mode, os.fstat(fd).st_mode
-                if identity(fd, b"") == record.identity and now == opened_up(stat.S_IFMT(now) | mode):
-                    os.chmod(through(fd), mode)
+                if identity(fd, b"") == record.identity and now == with_access(stat.S_IFMT(now) | mode):
+                    os.chmod(proc_path(fd), mode)
             finally:
                 os.close(fd)
 
 
 def _open_up(recorder: Recorder, record: Mutation, path: bytes, fd: int) -> None:
     found = os.fstat(fd)
-    needed = opened_up(found.st_mode)
+    needed = with_access(found.st_mode)
     if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode != needed:
-        recorder.changing(record.step, Place(-1, b"", path), fd)
-        os.chmod(through(fd), stat.S_IMODE(needed))
+        recorder.before_metadata_change(record.step, Place(-1, b"", path), fd)
+        os.chmod(proc_path(fd), stat.S_IMODE(needed))
 
 
-def opened_up(mode: int) -> int:
+def with_access(mode: int) -> int:
     """The mode, with its type, of what is open to its owner and has had this one before."""
     return mode | (stat.S_IRWXU if stat.S_ISDIR(mode) else stat.S_IRUSR | stat.S_IWUSR)
 

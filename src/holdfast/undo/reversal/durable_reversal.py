@@ -10,22 +10,23 @@ import msgspec
 
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.log import Log
-from holdfast.undo.completion.step_sealer import StepEnd, Together, look, numbers, seal
-from holdfast.undo.foreign_edits.detection import edited_elsewhere, left_by_steps
-from holdfast.undo.journal.records import Content, Made, Meta, Put, Reverse, Reversed, Touch
-from holdfast.undo.journal.step_file import Trouble
-from holdfast.undo.journal.step_footprint import whereabouts
+from holdfast.undo.completion.late_writes import filter_writable
+from holdfast.undo.completion.step_sealer import ConcurrentSteps, StepEnd, find_remains, preimage_numbers, seal_step
+from holdfast.undo.foreign_edits.detection import edited_by_other_name, left_by_steps
+from holdfast.undo.journal.records import Content, Made, Meta, PutBack, ReversalBegin, ReversalPosition, Touch
+from holdfast.undo.journal.step_file import StepConflict
+from holdfast.undo.journal.step_footprint import objects_by_path
 from holdfast.undo.reversal._record_reversal import Reversal
-from holdfast.undo.reversal.reversal_context import MOVED, OF_NOBODY, Conflict, ReversalTools
-from holdfast.undo.tree.signatures import NOT_OURS, is_left
+from holdfast.undo.reversal.reversal_context import MOVED, NO_FOREIGN_EDIT, Conflict, ReversalTools
+from holdfast.undo.tree.signatures import NOT_OURS, is_as_left, is_unknown, signature, unknown_signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from holdfast.files.linux.file_handle import Identity
-    from holdfast.undo.completion.step_sealer import Left
+    from holdfast.undo.completion.step_sealer import StepRemains
     from holdfast.undo.journal.records import Mutation, Signature, StepId
-    from holdfast.undo.journal.step_file import Head, Sealed, State
+    from holdfast.undo.journal.step_file import SealedStep, State, StepHead
     from holdfast.undo.log import UndoLog
 
 _log = Log(__name__)
@@ -48,7 +49,7 @@ class ResumePoint(NamedTuple):
     """Of all records of its steps; None: from the start, -1: all are reversed."""
     conflicts: tuple[Conflict, ...] = ()
     """Those that it had met."""
-    theirs: frozenset[Identity] = frozenset()
+    foreign: frozenset[Identity] = frozenset()
     """Objects that others have changed since: they stay as they are, and no step left them so."""
 
 
@@ -56,26 +57,26 @@ _FROM_THE_START = ResumePoint(None)
 
 
 def reverse(
-    log: UndoLog, sealed: Sequence[Sealed], *, forward: bool = False, theirs: frozenset[Identity] | None = None
+    log: UndoLog, sealed: Sequence[SealedStep], *, forward: bool = False, foreign: frozenset[Identity] | None = None
 ) -> ReversalResult:
     """Reverse finished steps without asking whether they may be; what conflicts is left and reported.
 
-    ``theirs`` is given by a recovery: what others have changed since, which is left as it is. Raises as
+    ``foreign`` is given by a recovery: what others have changed since, which is left as it is. Raises as
     `carry_out` does.
     """
     ids = tuple(one.head.id for one in sealed)
     log.mark()
-    note = Reverse(log.recorder.next_seq(), ids, forward, log.clock.now() * 1000, theirs is not None)
+    note = ReversalBegin(log.recorder.next_seq(), ids, forward, log.clock.now() * 1000, foreign is not None)
     log.recorder.note(note)
     try:
         for one in sealed:
             reopen_step(log, one)
     except StorageError as error:
-        raise _stopped(log, sealed, error) from error
-    return carry_out(log, sealed, note, ResumePoint(None, (), theirs or frozenset()))
+        raise _interrupted_error(log, sealed, error) from error
+    return carry_out(log, sealed, note, ResumePoint(None, (), foreign or frozenset()))
 
 
-def reopen_step(log: UndoLog, one: Sealed) -> None:
+def reopen_step(log: UndoLog, one: SealedStep) -> None:
     """Open a finished step, to record in it what brings it to where it is now."""
     head = one.head
     log.recorder.begin(
@@ -90,7 +91,7 @@ def reopen_step(log: UndoLog, one: Sealed) -> None:
 
 
 def carry_out(
-    log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: ResumePoint = _FROM_THE_START
+    log: UndoLog, sealed: Sequence[SealedStep], note: ReversalBegin, unfinished: ResumePoint = _FROM_THE_START
 ) -> ReversalResult:
     """Reverse the records of the steps, which are open in the recorder again; then finish them.
 
@@ -100,10 +101,10 @@ def carry_out(
     try:
         return _carry_out(log, sealed, note, unfinished)
     except (OSError, StorageError) as error:
-        raise _stopped(log, sealed, error) from error
+        raise _interrupted_error(log, sealed, error) from error
 
 
-def _stopped(log: UndoLog, sealed: Sequence[Sealed], error: OSError | StorageError) -> StorageError:
+def _interrupted_error(log: UndoLog, sealed: Sequence[SealedStep], error: OSError | StorageError) -> StorageError:
     begun = {step.id for step in log.recorder.open_steps}
     for one in sealed:
         if one.head.id in begun:
@@ -116,46 +117,48 @@ def _stopped(log: UndoLog, sealed: Sequence[Sealed], error: OSError | StorageErr
     )
 
 
-def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: ResumePoint) -> ReversalResult:
+def _carry_out(
+    log: UndoLog, sealed: Sequence[SealedStep], note: ReversalBegin, unfinished: ResumePoint
+) -> ReversalResult:
     records = ordered_records(sealed)
 
     def before(position: int, left: tuple[Signature, ...]) -> None:
-        log.recorder.note(Reversed(log.recorder.next_seq(), note.seq, position, left))
+        log.recorder.note(ReversalPosition(log.recorder.next_seq(), note.seq, position, left))
 
     log.directories.close()
     tools = ReversalTools(log.recorder, log.preimages, log.quarantine, log.directories)
-    dated = {} if note.forward else _dated(log, sealed)
-    sealed, named_again = _note_what_gets_a_name(log, sealed)
-    of_steps = left_by_steps(log, sealed, unfinished.theirs)
-    reversal = Reversal(tools, unfinished.theirs, unfinished.conflicts, dated, _unseen(sealed))
+    dated = {} if note.forward else _restored_mtimes(log, sealed)
+    sealed, named_again = _note_renamed_edits(log, sealed)
+    of_steps = left_by_steps(log, sealed, unfinished.foreign)
+    reversal = Reversal(tools, unfinished.foreign, unfinished.conflicts, dated, _unseen_objects(sealed))
     reversal.run(records, unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
-    theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs - of_steps, named_again)
+    foreign = _find_foreign_edits(log, sealed, state, conflicts, unfinished.foreign - of_steps, named_again)
     again = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
-    together = Together(again)
+    concurrent = ConcurrentSteps(again)
     # (In the order in which they act: of what two of them leave at a path, the later counts.)
     for one in sorted(sealed, key=lambda one: again[one.head.id][-1].seq if again[one.head.id] else 0):
         head = one.head
         opened = log.recorder.end(head.id, head.exit_code)
-        left = look(log, opened, theirs=theirs.paths, together=together)
+        left = find_remains(log, opened, foreign=foreign.paths, concurrent=concurrent)
         told = {found.path for found in conflicts if found.step == head.id}
-        stays = _what_stays(log, head, left, told)
+        stays = _unreversed_paths(log, head, left, told)
         if note.spares:
-            known = told | whereabouts(one.records).keys()
+            known = told | objects_by_path(one.records).keys()
             conflicts += [Conflict(head.id, path, MOVED) for path in stays if path not in known]
-        troubles = [Trouble(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
-        seal(
+        troubles = [StepConflict(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
+        seal_step(
             log,
             opened,
             StepEnd(state, head.ended_at, head.exit_code, troubles),
             before=head,
             left=left._replace(paths=(*left.paths, *stays.items())),
-            spared=theirs.spared,
+            spared=foreign.spared,
         )
         # (What could not be put back is not among them any more: it lies aside.)
-        given_back = {record.number for record in opened.records if isinstance(record, Put)}
-        for number in numbers(one.records) - numbers(opened.records) - given_back:
+        given_back = {record.number for record in opened.records if isinstance(record, PutBack)}
+        for number in preimage_numbers(one.records) - preimage_numbers(opened.records) - given_back:
             log.preimages.discard(number)
     log.restart()
     steps, what = tuple(one.head.id for one in sealed), "redo" if note.forward else "rollback"
@@ -163,23 +166,36 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     return ReversalResult(steps, reversal.paths, tuple(conflicts))
 
 
-def _what_stays(log: UndoLog, head: Head, left: Left, told: Set[bytes]) -> dict[bytes, Signature | None]:
+def _unreversed_paths(
+    log: UndoLog, head: StepHead, left: StepRemains, told: Set[bytes]
+) -> dict[bytes, Signature | None]:
     """What the step had left before where that was not reversed, as another step has changed or moved it too: it is
     there still, and no outsider's. ``told`` are the paths of conflicts.
     """
     known = dict(left.paths)
-    before = ((path, was) for path, was in head.left if path not in known and (was is not None or path in told))
-    return {path: was for path, was in before if is_left(log.directories, path, was)}
+    stays: dict[bytes, Signature | None] = {}
+    written: dict[bytes, Signature] = {}
+    for path, was in head.left:
+        if path in known or (was is None and path not in told):
+            continue
+        now = signature(log.directories, path)
+        if is_as_left(log.directories, path, was):
+            stays[path] = was
+        elif was is not None and is_unknown(was) and path in told and now is not None and now.key == was.key:
+            written[path] = now  # the step's processes have it open, or had until now
+    if still := filter_writable(log, written):
+        log.unsettled.setdefault(head.id, {}).update(still)
+    return stays | written | {path: unknown_signature(now) for path, now in still.items()}
 
 
-def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequence[Sealed], frozenset[Identity]]:
+def _note_renamed_edits(log: UndoLog, sealed: Sequence[SealedStep]) -> tuple[Sequence[SealedStep], frozenset[Identity]]:
     """What others have changed by another name stays so, where the steps have only taken a name from it. It is theirs
     whether it has that name or not.
     """
-    found = {one.path: one.object for one in edited_elsewhere(log, sealed) if not one.is_changed}
+    found = {one.path: one.object for one in edited_by_other_name(log, sealed) if not one.is_changed}
     if not found:
         return sealed, frozenset()
-    noted: list[Sealed] = []
+    noted: list[SealedStep] = []
     for one in sealed:
         # (Where the step has left something of its own, that is there again once this is reversed.)
         mine = {(one.head.state, path) for path, left in one.head.left if path in found and not (left and left.mode)}
@@ -191,15 +207,15 @@ def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequ
     return noted, frozenset(found.values())
 
 
-def _dated(log: UndoLog, sealed: Sequence[Sealed]) -> dict[StepId, dict[Identity, bool]]:
+def _restored_mtimes(log: UndoLog, sealed: Sequence[SealedStep]) -> dict[StepId, dict[Identity, bool]]:
     """For each step, the directories of which a step that was undone after this one came to them has given back the
     mtime already, or gives it back now by records that its redo has made: the older of what the two had found was there
     before both. True where the other one had set it: then the older one may be that.
     """
-    came = {one.head.id: _came(one) for one in sealed}
+    came = {one.head.id: _first_changes(one) for one in sealed}
     since = min((seq for touched in came.values() for seq in touched.values()), default=None)
     last = max(one.head.last for one in sealed)
-    given: dict[Identity, list[tuple[Head, bool]]] = {}
+    given: dict[Identity, list[tuple[StepHead, bool]]] = {}
     """Which steps give it back, and whether they had set the mtime."""
     for head in log.heads.values():
         is_redone = head.id in came and head.acted != head.last
@@ -226,20 +242,20 @@ def _dated(log: UndoLog, sealed: Sequence[Sealed]) -> dict[StepId, dict[Identity
     return found
 
 
-def _came(one: Sealed) -> dict[Identity, int]:
+def _first_changes(one: SealedStep) -> dict[Identity, int]:
     """When the step came to each directory in which it changed names, and to each object that it described."""
     return {record.identity: record.seq for record in reversed(one.records) if isinstance(record, Touch | Meta)}
 
 
-def _unseen(sealed: Iterable[Sealed]) -> Iterator[Identity]:
+def _unseen_objects(sealed: Iterable[SealedStep]) -> Iterator[Identity]:
     """The objects of which the steps do not know how they left them: they may lie in directories that are closed."""
     for one in sealed:
         paths = [path for path, left in one.head.left if left == NOT_OURS]
-        places = whereabouts(one.records) if paths else {}
+        places = objects_by_path(one.records) if paths else {}
         yield from (object_ for path in paths if (object_ := places.get(path)) is not None)
 
 
-class _Theirs(NamedTuple):
+class _ForeignEdits(NamedTuple):
     """Where a reversal leaves what others have changed, or brings that back: no step left it."""
 
     paths: frozenset[bytes]
@@ -247,49 +263,49 @@ class _Theirs(NamedTuple):
     """Those of the paths at which it was moved or described, and stays as they have left it but for that."""
 
 
-def _theirs(
+def _find_foreign_edits(
     log: UndoLog,
-    sealed: Sequence[Sealed],
+    sealed: Sequence[SealedStep],
     state: State,
     conflicts: Iterable[Conflict],
-    strangers: frozenset[Identity],
+    foreign: frozenset[Identity],
     named_again: frozenset[Identity],
-) -> _Theirs:
+) -> _ForeignEdits:
     """``named_again`` are those that others have changed by another name, and that may only have got theirs back."""
-    brought = _brought(log, sealed)
-    found = {each.path for each in conflicts if each.reason not in OF_NOBODY and each.path not in brought}
+    brought = _restored_paths(log, sealed)
+    found = {each.path for each in conflicts if each.reason not in NO_FOREIGN_EDIT and each.path not in brought}
     moved: set[bytes] = set()
     for one in sealed:
         found |= {path for then, path in one.head.crossed if then == state}
-        places, left = whereabouts(one.records), dict(one.head.left)
+        places, left = objects_by_path(one.records), dict(one.head.left)
         # What it only moved or described is theirs still; but of a directory nothing but that is told apart.
         rewritten = {record.identity for record in one.records if isinstance(record, Content | Made)}
         described = {record.identity for record in one.records if isinstance(record, Meta)}
         rewritten |= {places.get(path) for path, was in left.items() if was and stat.S_ISDIR(was.mode)} & described
         crossed = {places.get(path) for then, path in one.head.crossed if then != state} - rewritten - {None}
-        now = whereabouts(log.recorder.step(one.head.id).records) if crossed or strangers or named_again else {}
-        moved |= _where(log, now, crossed | named_again)
-        found |= _where(log, now, strangers)
-    return _Theirs(frozenset(found | moved), frozenset(moved - found))
+        now = objects_by_path(log.recorder.step(one.head.id).records) if crossed or foreign or named_again else {}
+        moved |= _paths_of(log, now, crossed | named_again)
+        found |= _paths_of(log, now, foreign)
+    return _ForeignEdits(frozenset(found | moved), frozenset(moved - found))
 
 
-def _brought(log: UndoLog, sealed: Iterable[Sealed]) -> frozenset[bytes]:
+def _restored_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> frozenset[bytes]:
     """Where there is what this reversal itself has put there. (What another step had left, which was denied in between,
     is in the way of the rest then.)
     """
     records = sorted(
         (record for one in sealed for record in log.recorder.step(one.head.id).records), key=lambda record: record.seq
     )
-    return frozenset(path for path, object_ in whereabouts(records).items() if object_ is not None)
+    return frozenset(path for path, object_ in objects_by_path(records).items() if object_ is not None)
 
 
-def _where(
+def _paths_of(
     log: UndoLog, places: Mapping[bytes, Identity | None], objects: Iterable[Identity | None]
 ) -> frozenset[bytes]:
     stands = log.recorder.aliases.all(object_ for object_ in objects if object_ is not None)
     return frozenset(path for path, object_ in places.items() if object_ in stands)
 
 
-def ordered_records(sealed: Iterable[Sealed]) -> list[Mutation]:
+def ordered_records(sealed: Iterable[SealedStep]) -> list[Mutation]:
     """The records of all the steps, as they were made."""
     return sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)

@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import Metadata, read_xattrs, through
-from holdfast.files.linux.reflink import duplicate
+from holdfast.files.linux.metadata import Metadata, proc_path, read_xattrs
+from holdfast.files.linux.reflink import copy_content
 from holdfast.undo.foreign_edits.other_links import OtherLinks
-from holdfast.undo.journal.preimages import is_empty
-from holdfast.undo.journal.records import Conflicted, FileType, How, Keeping, Signature, StepId, file_type
-from holdfast.undo.leased_writes import AT_ONCE, write_whole
+from holdfast.undo.journal.preimages import is_empty_directory
+from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, ReversalConflict, Signature, StepId, file_type
 from holdfast.undo.tree.signatures import signature_of
+from holdfast.undo.whole_writes import AT_ONCE, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,11 +30,11 @@ OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 ELSE: Final = "something else is there now"
-THEIRS: Final = "somebody else has changed it since"
+FOREIGN_EDIT: Final = "another process has changed it since"
 UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
-APART: Final = "its other names were not found: it is an object of its own now"
+DETACHED: Final = "its other names were not found: it is an object of its own now"
 MOVED: Final = "another step has brought it here"
-OF_NOBODY: Final = frozenset({UNPROTECTED, APART, MOVED})
+NO_FOREIGN_EDIT: Final = frozenset({UNPROTECTED, DETACHED, MOVED})
 """Conflicts with no other change: what is there is what the reversal left."""
 
 
@@ -60,11 +60,11 @@ class ReversalTools(NamedTuple):
 class ReversalContext:
     """It is the same for all records of a reversal, but for ``step`` and ``seq``: those are of the one at hand."""
 
-    def __init__(self, tools: ReversalTools, theirs: frozenset[Identity], known: Iterable[Conflict]) -> None:
-        """``theirs`` and ``known`` as `holdfast.undo.reversal._record_reversal.Reversal` has them."""
+    def __init__(self, tools: ReversalTools, foreign: frozenset[Identity], known: Iterable[Conflict]) -> None:
+        """``foreign`` and ``known`` as `holdfast.undo.reversal._record_reversal.Reversal` has them."""
         self.recorder, self.preimages, self.quarantine, self.directories = tools
         self.aliases = self.recorder.aliases
-        self.theirs = self.aliases.all(theirs)
+        self.foreign = self.aliases.all(foreign)
         self.step: StepId = 0
         self.seq = 0
         self.conflicts = list(known)
@@ -74,16 +74,16 @@ class ReversalContext:
         self._changed: list[int] = []
         """Descriptors of the objects that the reversal of this record has changed."""
 
-    def has_changed(self, place: Place) -> None:
+    def note_changed_at(self, place: Place) -> None:
         """What is at the place was changed by the reversal of this record."""
-        if not self.theirs or identity(place.dir_fd, place.name) not in self.theirs:
+        if not self.foreign or identity(place.dir_fd, place.name) not in self.foreign:
             self._changed.append(os.open(place.name, OBJECT, dir_fd=place.dir_fd))
 
-    def changed(self, fd: int) -> None:
+    def note_changed(self, fd: int) -> None:
         """The object, open as the borrowed ``fd``, was changed by the reversal of this record."""
         self._changed.append(os.dup(fd))
 
-    def looked_at(self) -> tuple[Signature, ...]:
+    def final_signatures(self) -> tuple[Signature, ...]:
         """How that looks, now that nothing more is done to it."""
         device = self.directories.device
         left = tuple(signature_of(os.fstat(fd), device, partial(read_xattrs, fd)) for fd in self._changed)
@@ -116,35 +116,35 @@ class ReversalContext:
             place = self.directories.place(path)
             found = lstat_of(place)
             if found is not None and stat.S_ISDIR(found.st_mode):
-                return  # it has become somebody else's, but there it is: nothing is lost
+                return  # it has become another step's or process's, but there it is: nothing is lost
         self.note(path, reason, aside=self.quarantine.keep(self.seq, type_, keeping, metadata))
 
     def note(self, path: bytes, reason: str, *, aside: bool = False) -> None:
         """Note a conflict, once; ``aside`` if what belongs there is kept beside."""
         conflict = Conflict(self.step, path, reason, self.seq if aside else None)
         if conflict not in self.conflicts:
-            self.recorder.note(Conflicted(self.recorder.next_seq(), self.step, self.seq, path, reason, aside))
+            self.recorder.note(ReversalConflict(self.recorder.next_seq(), self.step, self.seq, path, reason, aside))
             self.conflicts.append(conflict)
 
     def fill(self, fd: int, keeping: Keeping) -> None:
         """Give a regular file, open in any way, the content that was kept. Raises `BlockingIOError` if it is leased."""
-        target = os.open(through(fd), os.O_RDWR | AT_ONCE)
+        target = os.open(proc_path(fd), os.O_RDWR | AT_ONCE)
         try:
-            if keeping.how is How.INLINE:
+            if keeping.how is KeepMethod.INLINE:
                 # (Emptied first, ext4 would write it to the disk at once.)
                 write_whole(target, keeping.content)
                 os.ftruncate(target, len(keeping.content))
                 return
             source = self.preimages.open(keeping.number)
             try:
-                duplicate(source, target)
+                copy_content(source, target)
             finally:
                 os.close(source)
         finally:
             os.close(target)
 
 
-def stands_in_the_way(error: OSError) -> str | None:
+def conflict_reason(error: OSError) -> str | None:
     """How the tree differs from what the step left, if ``error`` says that; None if the system failed."""
     if error.errno in _GONE:
         return "its directory is not there any more"
@@ -164,5 +164,5 @@ def is_pristine(place: Place, found: os.stat_result, type_: FileType) -> bool:
     if file_type(found.st_mode) != type_:
         return False
     if type_ == "d":
-        return is_empty(place.dir_fd, place.name)
+        return is_empty_directory(place.dir_fd, place.name)
     return type_ != "f" or found.st_size == 0

@@ -26,16 +26,6 @@ class Danger(Enum):
     """The step's preimages would exceed their limit: it would go on unprotected."""
 
 
-class Rule(Enum):
-    """By what it is asked."""
-
-    LOSS = "loss"
-    """The step would have lost so many files or bytes (`holdfast.undo.safeguards.losses`)."""
-    RENAME_OVER = "rename_over"
-    """Each rename that replaces a file is asked about."""
-    LIMIT = "limit"
-
-
 class Risk(NamedTuple):
     """What becomes of the content of a file that is opened, or changed by its path."""
 
@@ -98,18 +88,18 @@ class Guard(Protocol):
         """The same of a step that is about to go on without protection."""
         ...
 
-    def made(self, step: OpenStep, path: bytes, object_: Identity) -> None:
+    def note_made(self, step: OpenStep, path: bytes, object_: Identity) -> None:
         """The step has made something."""
         ...
 
-    def touches(self, path: bytes) -> None:
+    def note_touch(self, path: bytes) -> None:
         """A name is about to come, to go, or to be written to."""
         ...
 
-    def moved(self, source: bytes, target: bytes, *, is_directory: bool, is_exchanged: bool) -> None:
+    def note_moved(self, source: bytes, target: bytes, *, is_directory: bool, is_exchanged: bool) -> None:
         """Something was moved; or two things have taken each other's places."""
         ...
 
 
-def nothing() -> None:
+def count_nothing() -> None:
     """What there is to count where nothing is lost."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.undo.journal.path_tree import PathTree
-from holdfast.undo.safeguards.guard import Danger, Rule
+from holdfast.undo.safeguards.guard import Danger
+from holdfast.undo.safeguards.open_step import Rule, Weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,15 +30,6 @@ _MOST_MOVED = 1_000_000
 _RULES = (GITIGNORE, CHECKPOINTIGNORE)
 _DATABASES = (b"SQLite format 3\0", b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7", b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 """How an SQLite database, its journal and its write-ahead log begin (https://sqlite.org/fileformat2.html)."""
-
-
-class Weight(NamedTuple):
-    """What a loss adds to what its step has lost."""
-
-    files: int
-    bytes: int
-    is_kept: bool = False
-    """Git holds what is deleted: made anew at its path, the file is not lost."""
 
 
 class _Run:
@@ -90,24 +82,24 @@ class Losses:
             return None
         if self._was_left_out(loss.path):
             return None
-        left = step.losing.get(loss.object)
+        left = step.partly_lost.get(loss.object)
         is_kept = loss.danger is Danger.DELETE and Rule.LOSS not in step.allowed and self._is_kept(loss.path)
         return Weight(left is None, min(loss.lost, loss.size if left is None else left), is_kept)
 
     def count(self, step: OpenStep, loss: Loss, weight: Weight) -> None:
         """It has happened, or is about to."""
-        step.losing[loss.object] = step.losing.get(loss.object, loss.size) - weight.bytes
+        step.partly_lost[loss.object] = step.partly_lost.get(loss.object, loss.size) - weight.bytes
         step.lost_files += weight.files
         step.lost_bytes += weight.bytes
         if weight.is_kept:
             step.replaceable[loss.path] = weight
         if loss.opens and loss.object not in (known := self._of(step).opened):
             known.add(loss.object)
-            step.exposed.add(loss.object)
+            step.opened_first.add(loss.object)
 
-    def denied(self, step: OpenStep) -> None:
+    def note_denied(self, step: OpenStep) -> None:
         """The step is taken back: a new try at what it has opened is asked about as before."""
-        self._of(step).opened -= step.exposed
+        self._of(step).opened -= step.opened_first
 
     def begin(self, run: str) -> None:
         """What the run has made and opened until now was there before: for a session, of which each command counts as a
@@ -115,7 +107,7 @@ class Losses:
         """
         self._runs.pop(run, None)
 
-    def made(self, step: OpenStep, path: bytes, object_: Identity) -> None:
+    def note_made(self, step: OpenStep, path: bytes, object_: Identity) -> None:
         """The step has made something."""
         if (weight := step.replaceable.pop(path, None)) is not None:
             step.lost_files -= weight.files
@@ -127,12 +119,12 @@ class Losses:
         if len(known) < _MOST_MADE:
             known.add(object_)
 
-    def touches(self, path: bytes) -> None:
+    def note_touch(self, path: bytes) -> None:
         """A name is about to come, to go, or to be written to: rules are remembered before they change."""
         if path.rpartition(b"/")[2] in _RULES:
             self._was_left_out(path)
 
-    def moved(self, source: bytes, target: bytes, *, is_directory: bool, is_exchanged: bool) -> None:
+    def note_moved(self, source: bytes, target: bytes, *, is_directory: bool, is_exchanged: bool) -> None:
         """What lay at ``source`` lies at ``target`` (``is_exchanged``: and vice versa), and counts as before."""
         was_out = self._was_left_out(source)
         moved, replaced = self._taken(source, target), self._taken(target, source)
@@ -199,7 +191,7 @@ def _leaves_nothing_out(_path: bytes, _moved: tuple[bytes, bytes]) -> bool:
 
 def _is_database(fd: int) -> bool:
     with suppress(OSError):  # (who may not read it has not opened it for reading either)
-        opened = os.open(through(fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = os.open(proc_path(fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             return os.pread(opened, max(map(len, _DATABASES)), 0).startswith(_DATABASES)
         finally:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.model.log import Log
 
@@ -11,18 +12,44 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from holdfast.files.linux.file_handle import Identity
-    from holdfast.undo.journal.records import Bare, Begin, Link, Move, Mutation, ObjectKey, Outside, Signature, StepId
-    from holdfast.undo.safeguards.guard import Rule
-    from holdfast.undo.safeguards.losses import Weight
-
-
-_log = Log(__name__)
+    from holdfast.undo.journal.records import (
+        Begin,
+        ForeignEdit,
+        Link,
+        Move,
+        Mutation,
+        ObjectKey,
+        Signature,
+        StepId,
+        Unprotected,
+    )
 
 MOST_EDITS = 10_000
 """With more of them, all that the step has touched by then counts as edited."""
 _ANYTHING = b""
-
 T = TypeVar("T", bytes, "Identity")
+
+
+class Weight(NamedTuple):
+    """What a loss adds to what its step has lost."""
+
+    files: int
+    bytes: int
+    is_kept: bool = False
+    """Git holds what is deleted: made anew at its path, the file is not lost."""
+
+
+class Rule(Enum):
+    """By what it is asked."""
+
+    LOSS = "loss"
+    """The step would have lost so many files or bytes (`holdfast.undo.safeguards.losses`)."""
+    RENAME_OVER = "rename_over"
+    """Each rename that replaces a file is asked about."""
+    LIMIT = "limit"
+
+
+_log = Log(__name__)
 
 
 class EditsInStep:
@@ -40,7 +67,7 @@ class EditsInStep:
         self.is_bounded = False
         """There were more than are kept: then the root's path stands for anything."""
 
-    def add(self, edit: Outside, acted: int) -> None:
+    def add(self, edit: ForeignEdit, acted: int) -> None:
         """One more edit; the step has recorded nothing after the sequence number ``acted`` yet."""
         if self.is_bounded or _ANYTHING in edit.paths:
             self._bound(edit.seq)
@@ -95,27 +122,31 @@ class OpenStep:
     """Files whose content is recorded."""
     described: set[Identity] = field(default_factory=set["Identity"])
     """Objects whose metadata is recorded."""
-    met: set[ObjectKey] = field(default_factory=set["ObjectKey"])
+    contacts: set[ObjectKey] = field(default_factory=set["ObjectKey"])
     """What it has come upon."""
     removed: set[Signature] = field(default_factory=set["Signature"])
     """What it has removed of its own, as another step that ended meanwhile found it."""
     shared: list[int] = field(default_factory=list[int])
     """The numbers of preimages that have other names, as far as is known."""
-    seen: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])
-    """Size, mtime and ctime of what is captured or described, from before."""
+    stats_before: dict[Identity, tuple[int, int, int] | None] = field(
+        default_factory=dict["Identity", "tuple[int, int, int] | None"]
+    )
+    """Size, mtime and ctime of what is captured or described, from before; None where they could not tell a change that
+    followed at once.
+    """
     renames: list[Link | Move] = field(default_factory=list["Link | Move"])
     """Those of its records by which something has got another path."""
-    beside: list[Link | Move] = field(default_factory=list["Link | Move"])
+    renames_by_others: list[Link | Move] = field(default_factory=list["Link | Move"])
     """Those of other steps, from its beginning until it was looked at what it left."""
-    parted: set[ObjectKey] = field(default_factory=set["ObjectKey"])
+    detached: set[ObjectKey] = field(default_factory=set["ObjectKey"])
     """What has lost a name and has others, and of which nothing is in the log."""
     copied: int = 0
     """Bytes of preimages that were copied."""
     inline: int = 0
     """Bytes of preimages that are in records."""
-    losing: dict[Identity, int] = field(default_factory=dict["Identity", int])
+    partly_lost: dict[Identity, int] = field(default_factory=dict["Identity", int])
     """Of each file that counts as lost, the bytes that do not yet (`holdfast.undo.safeguards.losses`)."""
-    exposed: set[Identity] = field(default_factory=set["Identity"])
+    opened_first: set[Identity] = field(default_factory=set["Identity"])
     """What it was the first of its run to open for writing, and counted."""
     lost_files: int = 0
     lost_bytes: int = 0
@@ -129,7 +160,7 @@ class OpenStep:
     """What a person was asked about, and let happen."""
     reverses: bool = False
     """It records a reversal: no person is asked, and no limit holds, so that everything can be had back."""
-    unprotected: Bare | None = None
+    unprotected: Unprotected | None = None
     """From when on it is not protected, and why."""
     busy: int = 0
     """Operations in flight outside of the gate."""
@@ -137,14 +168,14 @@ class OpenStep:
     """The sequence number up to which others had changed the tree when it was looked at what it left; 0 if never."""
     span: tuple[int, int] | None = None
     """The sequence numbers of its first record and its last, if some were taken out."""
-    went: frozenset[bytes] = frozenset()
+    transient: frozenset[bytes] = frozenset()
     """The paths at which it made and removed something that is in no record any more."""
     edits: EditsInStep = field(default_factory=EditsInStep)
     """What others have changed while it went on, whether it had to do with that or not."""
     last: float = 0.0
     """When it last did something, on the monotonic clock."""
 
-    def edited(self, edit: Outside) -> None:
+    def add_edit(self, edit: ForeignEdit) -> None:
         """Others have changed something, which is known by the number of the record."""
         was_bounded = self.edits.is_bounded
         self.edits.add(edit, self.records[-1].seq if self.records else 0)
@@ -156,12 +187,12 @@ class OpenStep:
             )
 
     @property
-    def note(self) -> tuple[Bare, ...]:
+    def journal_note(self) -> tuple[Unprotected, ...]:
         """What the journal says of it besides."""
         return (self.unprotected,) if self.unprotected else ()
 
     @property
-    def bare(self) -> str:
+    def unprotected_reason(self) -> str:
         """Why it is not protected; empty if it is."""
         return self.unprotected.reason if self.unprotected else ""
 

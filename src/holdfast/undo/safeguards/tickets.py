@@ -21,8 +21,9 @@ import msgspec
 from holdfast.model.errors import HeldError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.undo.safeguards.guard import Danger, Rule, nothing
+from holdfast.undo.safeguards.guard import Danger, count_nothing
 from holdfast.undo.safeguards.losses import Losses
+from holdfast.undo.safeguards.open_step import Rule
 from holdfast.undo.service import OFF, Thresholds, TicketInfo
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ _MOST = 1000
 _MOST_PASSES = 100
 
 DangerName = Literal["delete", "overwrite", "rename_over", "limit"]
+_NAMES: dict[Danger, DangerName] = {
+    Danger.DELETE: "delete",
+    Danger.OVERWRITE: "overwrite",
+    Danger.RENAME_OVER: "rename_over",
+    Danger.LIMIT: "limit",
+}
+_VERBS = {Danger.DELETE: "delete", Danger.OVERWRITE: "overwrite", Danger.RENAME_OVER: "replace"}
 
 
 class _Ticket(NamedTuple):
@@ -67,8 +75,9 @@ class Safeguards:
         self.thresholds = thresholds
         """May be changed at any time."""
         self._losses = losses or Losses()
-        self.made, self.touches, self.moved = self._losses.made, self._losses.touches, self._losses.moved
-        self.denied, self.begin = self._losses.denied, self._losses.begin
+        self.note_made, self.note_touch = self._losses.note_made, self._losses.note_touch
+        self.note_moved = self._losses.note_moved
+        self.denied, self.begin = self._losses.note_denied, self._losses.begin
         self._clock = clock
         self._last = 0
         self._tickets: dict[int, _Ticket] = {}
@@ -87,7 +96,7 @@ class Safeguards:
         limits = self.thresholds
         weight = self._losses.weigh(step, loss)
         if weight is None:
-            return nothing
+            return count_nothing
         files, lost = step.lost_files + weight.files, step.lost_bytes + weight.bytes
         if (limits.deletes and files >= limits.deletes) or (limits.overwrite_bytes and lost >= limits.overwrite_bytes):
             about = f"{_VERBS[loss.danger]} its file number {files}: {display(loss.path)} ({lost} bytes in all)"
@@ -167,7 +176,7 @@ class Safeguards:
         for info in late:
             self._note_unanswered(info.id)
             _log.warning(
-                "nobody has answered in time, so it is denied: %s", info.message, step_id=info.step, ticket=info.id
+                "it was not answered in time, so it is denied: %s", info.message, step_id=info.step, ticket=info.id
             )
         return [info.id for info in late]
 
@@ -213,17 +222,6 @@ class Safeguards:
                 f"nothing waits under the number {number}", hint="holdfast safeguard list shows what does"
             )
         return ticket
-
-
-_NAMES: dict[Danger, DangerName] = {
-    Danger.DELETE: "delete",
-    Danger.OVERWRITE: "overwrite",
-    Danger.RENAME_OVER: "rename_over",
-    Danger.LIMIT: "limit",
-}
-
-
-_VERBS = {Danger.DELETE: "delete", Danger.OVERWRITE: "overwrite", Danger.RENAME_OVER: "replace"}
 
 
 def _about(step: OpenStep, rule: Rule) -> _About:

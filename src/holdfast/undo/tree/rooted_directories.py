@@ -13,7 +13,7 @@ import stat
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.long_paths import open_below
 from holdfast.undo.interceptor import Place
-from holdfast.undo.journal.preimages import is_empty
+from holdfast.undo.journal.preimages import is_empty_directory
 
 _RULES = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -90,9 +90,6 @@ class Directories:
         return at
 
 
-# Places: a name in a directory, never followed ------------------------------------------------------------------------
-
-
 def lstat(place: Place) -> os.stat_result:
     """What is there. Raises `OSError`."""
     return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
@@ -123,7 +120,7 @@ def is_at(place: Place, found: os.stat_result) -> bool:
 def is_empty_at(place: Place) -> bool | None:
     """Whether the directory is empty; None if we may not look."""
     try:
-        return is_empty(place.dir_fd, place.name)
+        return is_empty_directory(place.dir_fd, place.name)
     except PermissionError:
         return None
 

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.files.linux.metadata import read_xattrs, read_xattrs_at
 from holdfast.model.ids import Hasher, hash_bytes
 from holdfast.undo.interceptor import Place
-from holdfast.undo.journal.records import Described, Signature
+from holdfast.undo.journal.records import ObjectDescription, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def signature(directories: Directories, path: bytes, alive_until: int | None = N
 def _look(directories: Directories, path: bytes, alive_until: int | None, known: int) -> Signature | None:
     """`signature`; where the ctime is the ``known`` one, without what that vouches for."""
     try:
-        place = place_in(directories, path)
+        place = place_at(directories, path)
         if path:
             found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
             parent = os.fstat(place.dir_fd).st_ino
@@ -65,7 +65,7 @@ def _look(directories: Directories, path: bytes, alive_until: int | None, known:
     return signature_of(found, directories.device, xattrs, parent)
 
 
-def place_in(directories: Directories, path: bytes) -> Place:
+def place_at(directories: Directories, path: bytes) -> Place:
     """Where ``path`` is, the root too. Raises `OSError`."""
     return directories.place(path) if path else Place(directories.directory(b""), b".", b"")
 
@@ -77,7 +77,7 @@ def signature_of(found: os.stat_result, device: int, xattrs: Callable[[], Xattrs
     left = _outline(found, device, parent)
     if left.ctime and left.names == 1:
         return left
-    return msgspec.structs.replace(left, described=describe(found, xattrs))
+    return msgspec.structs.replace(left, described=describe_object(found, xattrs))
 
 
 def _outline(found: os.stat_result, device: int, parent: int) -> Signature:
@@ -100,13 +100,13 @@ def _outline(found: os.stat_result, device: int, parent: int) -> Signature:
     )
 
 
-def describe(found: os.stat_result, xattrs: Callable[[], Xattrs]) -> Described:
+def describe_object(found: os.stat_result, xattrs: Callable[[], Xattrs]) -> ObjectDescription:
     """Owner and extended attributes of what was looked at."""
     try:
         attributes = _digest(xattrs())
     except OSError:
         attributes = b""
-    return Described(found.st_uid, found.st_gid, attributes)
+    return ObjectDescription(found.st_uid, found.st_gid, attributes)
 
 
 @lru_cache(maxsize=8)
@@ -115,7 +115,7 @@ def _digest(xattrs: Xattrs) -> bytes:
     return hash_bytes(msgspec.msgpack.encode(xattrs))
 
 
-def unknown(left: Signature) -> Signature:
+def unknown_signature(left: Signature) -> Signature:
     """Stands for what is still written to: nothing that is there equals it."""
     return Signature(left.inode, 0, 0, 0, 0, device=left.device)
 
@@ -125,7 +125,7 @@ def is_unknown(left: Signature | None) -> bool:
     return left is not None and left.inode != 0 and left.mode == 0
 
 
-def checked(place: Callable[[], Place], left: Signature) -> Signature:
+def with_hash(place: Callable[[], Place], left: Signature) -> Signature:
     """``left`` with the hash of the content, if that may ever decide, the file is small and still as it was left.
 
     ``place`` is where that is; it may raise `OSError`.
@@ -148,10 +148,10 @@ def checked(place: Callable[[], Place], left: Signature) -> Signature:
     return msgspec.structs.replace(left, check=check) if is_still else left
 
 
-def is_left(directories: Directories, path: bytes, left: Signature | None) -> bool:
+def is_as_left(directories: Directories, path: bytes, left: Signature | None) -> bool:
     """Whether the path is as a step left it."""
     now = _look(directories, path, None, left.ctime if left else 0)
-    return is_same(left, now, partial(place_in, directories, path))
+    return is_same(left, now, partial(place_at, directories, path))
 
 
 def is_same(left: Signature | None, now: Signature | None, place: Callable[[], Place]) -> bool:
@@ -177,17 +177,17 @@ def is_same(left: Signature | None, now: Signature | None, place: Callable[[], P
         return False
 
 
-def is_described(left: Described | None, now: Described | None) -> bool:
+def is_described(left: ObjectDescription | None, now: ObjectDescription | None) -> bool:
     """Whether owner and attributes are as they were left, as far as they are known."""
     if left is None or now is None:
         return True
     return (left.uid, left.gid) == (now.uid, now.gid) and left.attributes in (b"", now.attributes)
 
 
-def described_at(place: Place) -> Described:
+def described_at(place: Place) -> ObjectDescription:
     """Owner and extended attributes of what is at the place. Raises `OSError`."""
     found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
-    return describe(found, partial(read_xattrs_at, place.dir_fd, place.name))
+    return describe_object(found, partial(read_xattrs_at, place.dir_fd, place.name))
 
 
 def content_at(place: Place) -> bytes:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import FormatError
 from holdfast.wire.fuse import protocol_constants, request_bodies
-from holdfast.wire.fuse._request_fields import HEADER_BYTES, called, checked_name, checked_target, one, two, unpack_with
+from holdfast.wire.fuse._request_fields import (
+    HEADER_BYTES,
+    checked_name,
+    checked_target,
+    describe_request,
+    one_name,
+    two_names,
+    unpack_with,
+)
 from holdfast.wire.fuse.protocol_constants import Opcode
 from holdfast.wire.fuse.request_bodies import NO_EXTRAS, Extras
 
@@ -31,7 +39,7 @@ def decode_extras(header: Header, frame: memoryview) -> Extras:
     """What the extensions say; each kind may be there once. Raises `FormatError`."""
     if not header.extension_bytes:
         return NO_EXTRAS
-    where = called(header)
+    where = describe_request(header)
     start = len(frame) - header.extension_bytes
     contexts: tuple[tuple[bytes, bytes], ...] | None = None
     groups: tuple[int, ...] | None = None
@@ -98,19 +106,19 @@ _RENAMES: Final = (
 
 def _permissions(header: Header, mode: int, kind: int) -> int:
     if stat.S_IFMT(mode) not in (0, kind) or mode >> 16:
-        raise FormatError(f"{called(header)} mode: {mode:#o}")
+        raise FormatError(f"{describe_request(header)} mode: {mode:#o}")
     return stat.S_IMODE(mode)
 
 
 def _umask(header: Header, umask: int) -> int:
     if umask > 0o777:
-        raise FormatError(f"{called(header)} umask: {umask:#o}")
+        raise FormatError(f"{describe_request(header)} umask: {umask:#o}")
     return umask
 
 
 def _entry(header: Header, data: memoryview) -> bytes:
-    where = called(header)
-    return checked_name(one(bytes(data), where), where)
+    where = describe_request(header)
+    return checked_name(one_name(bytes(data), where), where)
 
 
 def _name(header: Header, frame: memoryview) -> Body:
@@ -118,7 +126,7 @@ def _name(header: Header, frame: memoryview) -> Body:
 
 
 def _symlink(header: Header, frame: memoryview) -> Body:
-    name, target = two(bytes(frame[HEADER_BYTES : len(frame) - header.extension_bytes]), "SYMLINK")
+    name, target = two_names(bytes(frame[HEADER_BYTES : len(frame) - header.extension_bytes]), "SYMLINK")
     return request_bodies.Symlink(
         checked_name(name, "SYMLINK"), checked_target(target, "SYMLINK"), decode_extras(header, frame)
     )
@@ -152,13 +160,13 @@ def _create(header: Header, frame: memoryview) -> Body:
 
 
 def _rename(header: Header, frame: memoryview) -> Body:
-    where = called(header)
+    where = describe_request(header)
     layout = _RENAME if header.opcode == Opcode.RENAME else _RENAME2
     (parent, *more), rest = unpack_with(layout, header, frame)
     flags = more[0] if more else 0
     if flags not in _RENAMES:
         raise FormatError(f"{where} flags: {flags:#x}")
-    old, new = two(bytes(rest), where)
+    old, new = two_names(bytes(rest), where)
     return request_bodies.Rename(checked_name(old, where), parent, checked_name(new, where), flags)
 
 

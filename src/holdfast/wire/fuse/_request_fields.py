@@ -1,4 +1,4 @@
-"""What several requests have: numbers, names, targets; each checked before anybody uses it."""
+"""What several requests have: numbers, names, targets; each checked before it is used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DOTS: Final = (b".", b"..")
 _CALLED: Final = {int(opcode): opcode.name for opcode in protocol_constants.Opcode}
 
 
-def called(header: Header) -> str:
+def describe_request(header: Header) -> str:
     """The request's name, for messages."""
     return _CALLED[header.opcode]
 
@@ -26,7 +26,7 @@ def called(header: Header) -> str:
 def unpack(layout: struct.Struct, header: Header, frame: memoryview) -> tuple[int, ...]:
     """The numbers of a request that has nothing else."""
     if len(frame) != HEADER_BYTES + layout.size:
-        raise FormatError(f"{called(header)}: {len(frame) - HEADER_BYTES} bytes, expected {layout.size}")
+        raise FormatError(f"{describe_request(header)}: {len(frame) - HEADER_BYTES} bytes, expected {layout.size}")
     return layout.unpack_from(frame, HEADER_BYTES)
 
 
@@ -34,24 +34,24 @@ def unpack_with(layout: struct.Struct, header: Header, frame: memoryview) -> tup
     """The numbers of a request, and what follows them, extensions not included."""
     start, end = HEADER_BYTES + layout.size, len(frame) - header.extension_bytes
     if end < start:
-        raise FormatError(f"{called(header)}: {end - HEADER_BYTES} bytes, expected {layout.size} or more")
+        raise FormatError(f"{describe_request(header)}: {end - HEADER_BYTES} bytes, expected {layout.size} or more")
     return layout.unpack_from(frame, HEADER_BYTES), frame[start:end]
 
 
 def check_range(header: Header, offset: int, length: int) -> None:
     """Raises `FormatError` if a file cannot reach as far."""
     if offset + length > protocol_constants.OFFSET_MAX:
-        raise FormatError(f"{called(header)} offset: {offset} and {length} bytes more are beyond any file")
+        raise FormatError(f"{describe_request(header)} offset: {offset} and {length} bytes more are beyond any file")
 
 
-def one(data: bytes, where: str) -> bytes:
+def one_name(data: bytes, where: str) -> bytes:
     """The string that is all of ``data`` but the NUL at its end."""
     if not data or data.find(b"\0") != len(data) - 1:
         raise FormatError(f"{where}: expected one string with a NUL at its end")
     return data[:-1]
 
 
-def two(data: bytes, where: str) -> tuple[bytes, bytes]:
+def two_names(data: bytes, where: str) -> tuple[bytes, bytes]:
     """The two strings that are all of ``data``."""
     parts = data.split(b"\0", 2)
     if len(parts) != 3 or parts[2]:

@@ -60,7 +60,8 @@ class Wishes(NamedTuple):
     """Bytes; for reads they are rounded up to whole pages."""
     max_readahead: int = 1 << 20
     max_background: int = 64
-    """So many requests at once that nobody waits for, such as readahead; at three quarters of it the kernel slows."""
+    """So many requests at once that no process waits for, such as readahead; at three quarters of it the kernel slows.
+    """
     stack_depth: int = 1
     """With `Init.PASSTHROUGH`: how many file systems may lie on each other below; 1 lets overlayfs stand on this one,
     2 more below this one and none above.

@@ -85,7 +85,8 @@ class Opcode(IntEnum):
 
 
 UNANSWERED: Final = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.NOTIFY_REPLY, Opcode.INTERRUPT})
-"""Nobody waits for a reply to these. (INTERRUPT alone may have one: EAGAIN to be told again, ENOSYS never to be.)"""
+"""No process waits for a reply to these. (INTERRUPT alone may have one: EAGAIN to be told again, ENOSYS never to be.)
+"""
 
 
 class Notice(IntEnum):

@@ -40,15 +40,15 @@ _NO_ERRNO: Final = 512
 """From here on numbers are the kernel's own; some file systems let them out (524, ENOTSUPP)."""
 
 
-class Valid(NamedTuple):
+class Validity(NamedTuple):
     """How long the kernel may remember something."""
 
     seconds: int
     nanoseconds: int = 0
 
 
-NEVER: Final = Valid(0)
-FOREVER: Final = Valid((1 << 32) - 1)
+NEVER: Final = Validity(0)
+FOREVER: Final = Validity((1 << 32) - 1)
 """Long enough (a century), and within what every kernel can count with."""
 
 
@@ -74,18 +74,18 @@ class Attributes(NamedTuple):
     """``ATTR_*``"""
 
 
-class Entry(NamedTuple):
+class NodeEntry(NamedTuple):
     """What a name leads to. Who is told it has looked it up once more."""
 
     node: int
     attributes: Attributes
-    entry_valid: Valid
-    attributes_valid: Valid
+    entry_valid: Validity
+    attributes_valid: Validity
     generation: int = 0
     """Together with ``node`` it never names two things."""
 
 
-class Opened(NamedTuple):
+class OpenedFile(NamedTuple):
     """An open file or directory."""
 
     handle: int
@@ -162,12 +162,12 @@ def data(unique: int, *pieces: bytes | bytearray | memoryview) -> Sequence[bytes
     return (_HEAD.pack(HEAD_BYTES + sum(map(len, pieces)), 0, unique), *pieces)
 
 
-def entry(unique: int, found: Entry) -> bytes:
+def entry(unique: int, found: NodeEntry) -> bytes:
     """LOOKUP, MKNOD, MKDIR, SYMLINK, LINK."""
     return _ENTRY.pack(_ENTRY.size, 0, unique, *entry_fields(found))
 
 
-def entry_fields(found: Entry) -> tuple[int, ...]:
+def entry_fields(found: NodeEntry) -> tuple[int, ...]:
     """The numbers of `ENTRY`."""
     node, attributes, entry_valid, attributes_valid, generation = found
     return (
@@ -181,33 +181,33 @@ def entry_fields(found: Entry) -> tuple[int, ...]:
     )
 
 
-def negative(unique: int, valid: Valid) -> bytes:
+def negative(unique: int, valid: Validity) -> bytes:
     """LOOKUP: there is no such name, which may be remembered. Counts as no lookup."""
     return _NEGATIVE.pack(_NEGATIVE.size, 0, unique, 0, 0, valid.seconds, 0, valid.nanoseconds, 0)
 
 
-def attr(unique: int, found: Attributes, valid: Valid) -> bytes:
+def attr(unique: int, found: Attributes, valid: Validity) -> bytes:
     """GETATTR, SETATTR."""
     return _ATTR.pack(_ATTR.size, 0, unique, *valid, *found)
 
 
-def statx(unique: int, found: StatX, valid: Valid, flags: int = 0) -> bytes:
+def statx(unique: int, found: StatX, valid: Validity, flags: int = 0) -> bytes:
     """STATX. ``flags`` as in `Attributes`."""
     numbers, pairs = found[:11], found[11:]
     return _STATX.pack(_STATX.size, 0, unique, *valid, flags, *numbers, *(number for pair in pairs for number in pair))
 
 
-def opened(unique: int, handle: Opened) -> bytes:
+def opened(unique: int, handle: OpenedFile) -> bytes:
     """OPEN, OPENDIR."""
     return _OPENED.pack(_OPENED.size, 0, unique, *_checked(handle))
 
 
-def created(unique: int, found: Entry, handle: Opened) -> bytes:
+def created(unique: int, found: NodeEntry, handle: OpenedFile) -> bytes:
     """CREATE, TMPFILE."""
     return _CREATED.pack(_CREATED.size, 0, unique, *entry_fields(found), *_checked(handle))
 
 
-def _checked(handle: Opened) -> Opened:
+def _checked(handle: OpenedFile) -> OpenedFile:
     """The kernel would take a wrong backing id for an error of the file, once it is read: better said here."""
     if (handle.backing > 0) != bool(handle.flags & FOPEN_PASSTHROUGH):
         raise ValueError(f"passthrough and a backing id go together: {handle}")
@@ -276,8 +276,6 @@ def no_ioctl(unique: int) -> bytes:
     return error(unique, errno.ENOTTY)
 
 
-# Listings: the answers to READDIR and READDIRPLUS, never larger than was asked for ------------------------------------
-
 _DIRENT: Final = struct.Struct("=QQII")
 """Inode, offset, length of the name, type; the name follows, and zeros up to eight bytes."""
 _PLUS: Final = struct.Struct(ENTRY.format + _DIRENT.format[1:])
@@ -287,9 +285,10 @@ _TYPE_SHIFT: Final = 12
 """From a mode to ``DT_*``."""
 
 
-class Listing:
-    """The entries from one offset on. ``offset`` of an entry is where the *next* one is: with it a READDIR goes on,
-    also long after, so it has to mean the same place whatever was removed meanwhile.
+class DirectoryListing:
+    """The entries from one offset on, never larger than was asked for: the answer to READDIR and READDIRPLUS.
+    ``offset`` of an entry is where the *next* one is: with it a READDIR goes on, also long after, so it has to mean the
+    same place whatever was removed meanwhile.
 
     Each `add` says whether there was room; if not, what was added is all of this reply. An empty reply is the end of
     the directory, so that an entry has to fit when nothing is in there: the kernel asks for a page or more.
@@ -316,7 +315,7 @@ class Listing:
         """For READDIR: ``mode`` has the type, in an inode's or with its type alone."""
         return self._add(_DIRENT, (), name, inode, mode, offset)
 
-    def add_plus(self, name: bytes, found: Entry | None, inode: int, mode: int, offset: int) -> bool:
+    def add_plus(self, name: bytes, found: NodeEntry | None, inode: int, mode: int, offset: int) -> bool:
         """For READDIRPLUS: with what a lookup would say, which counts as one (only if this returns true).
 
         Without it (None) the name is listed only: ``.`` and ``..`` must be, and anything may be.

@@ -10,7 +10,7 @@
 
 Decoding costs a few microseconds, and at most about ten times the memory of the frame (a long BATCH_FORGET). What it
 returns holds names that are names, numbers that the system's calls take, and sizes that were agreed upon; that nodes
-and handles exist is for `nodes`.
+and handles exist is for `node_table`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from fcntl import F_RDLCK, F_UNLCK, F_WRLCK
 from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import FormatError
-from holdfast.wire.fuse import _entry_requests as entry_requests
-from holdfast.wire.fuse import protocol_constants, request_bodies
+from holdfast.wire.fuse import _entry_requests, protocol_constants, request_bodies
 from holdfast.wire.fuse._request_fields import (
     HEADER_BYTES,
-    called,
     check_range,
     checked_attribute,
     checked_component,
     checked_name,
-    one,
+    describe_request,
+    one_name,
     unpack,
     unpack_with,
 )
@@ -119,19 +118,21 @@ class Decoder:
         if decode is None:
             raise FormatError(f"opcode: {header.opcode} is none that is known", code=UNKNOWN_OPCODE)
         if header.extension_bytes and header.opcode not in _WITH_EXTENSIONS:
-            raise FormatError(f"{called(header)}: has no extensions")
+            raise FormatError(f"{describe_request(header)}: has no extensions")
         return decode(header, frame)
 
     def _lookup(self, header: Header, frame: memoryview) -> Body:
         check = checked_component if self._has_dots else checked_name
-        return request_bodies.Name(check(one(bytes(frame[HEADER_BYTES:]), called(header)), called(header)))
+        return request_bodies.Name(
+            check(one_name(bytes(frame[HEADER_BYTES:]), describe_request(header)), describe_request(header))
+        )
 
     def _read(self, header: Header, frame: memoryview) -> Body:
         handle, offset, size, read_flags, owner, flags = unpack(_TRANSFER, header, frame)
         if header.opcode == Opcode.READ:
             check_range(header, offset, size)
         if size > self._terms.max_read:
-            raise FormatError(f"{called(header)} size: {size} where {self._terms.max_read} was agreed")
+            raise FormatError(f"{describe_request(header)} size: {size} where {self._terms.max_read} was agreed")
         return request_bodies.Read(
             handle, offset, size, owner if read_flags & protocol_constants.READ_LOCKOWNER else None, flags
         )
@@ -176,7 +177,7 @@ def _numbers(layout: struct.Struct, make: Callable[..., Body]) -> Decode:
 
 def _nothing(header: Header, frame: memoryview) -> Body:
     if len(frame) != HEADER_BYTES:
-        raise FormatError(f"{called(header)}: {len(frame) - HEADER_BYTES} bytes, expected none")
+        raise FormatError(f"{describe_request(header)}: {len(frame) - HEADER_BYTES} bytes, expected none")
     return _NOTHING
 
 
@@ -186,8 +187,8 @@ def _syncfs(header: Header, frame: memoryview) -> Body:
 
 
 def _removexattr(header: Header, frame: memoryview) -> Body:
-    where = called(header)
-    return request_bodies.Name(checked_attribute(one(bytes(frame[HEADER_BYTES:]), where), where))
+    where = describe_request(header)
+    return request_bodies.Name(checked_attribute(one_name(bytes(frame[HEADER_BYTES:]), where), where))
 
 
 def _forget(header: Header, frame: memoryview) -> Body:
@@ -241,7 +242,7 @@ def _setattr(header: Header, frame: memoryview) -> Body:
 def _open(header: Header, frame: memoryview) -> Body:
     flags, open_flags = unpack(_TWO_U32, header, frame)
     if flags & _CREATING:
-        raise FormatError(f"{called(header)} flags: {flags:#o} would create")
+        raise FormatError(f"{describe_request(header)} flags: {flags:#o} would create")
     return request_bodies.Open(flags, open_flags)
 
 
@@ -252,7 +253,7 @@ def _fsync(header: Header, frame: memoryview) -> Body:
 
 def _getxattr(header: Header, frame: memoryview) -> Body:
     (size,), rest = unpack_with(_U32_PADDED, header, frame)
-    name = checked_attribute(one(bytes(rest), "GETXATTR"), "GETXATTR")
+    name = checked_attribute(one_name(bytes(rest), "GETXATTR"), "GETXATTR")
     return request_bodies.GetXattr(name, min(size, protocol_constants.XATTR_SIZE_MAX))
 
 
@@ -263,9 +264,9 @@ def _listxattr(header: Header, frame: memoryview) -> Body:
 def _lock(header: Header, frame: memoryview) -> Body:
     handle, owner, start, end, kind, pid, flags = unpack(_LOCK, header, frame)
     if not start <= end <= OFFSET_MAX:
-        raise FormatError(f"{called(header)} range: from {start} to {end}")
+        raise FormatError(f"{describe_request(header)} range: from {start} to {end}")
     if kind not in (F_RDLCK, F_WRLCK, F_UNLCK):
-        raise FormatError(f"{called(header)} type: {kind}")
+        raise FormatError(f"{describe_request(header)} type: {kind}")
     return request_bodies.Lock(handle, owner, start, end, kind, pid, bool(flags & protocol_constants.LOCK_FLOCK))
 
 
@@ -299,7 +300,7 @@ def _lseek(header: Header, frame: memoryview) -> Body:
 def _copy_file_range(header: Header, frame: memoryview) -> Body:
     handle, offset, to_node, to_handle, to_offset, length, flags = unpack(_COPY, header, frame)
     if flags:
-        raise FormatError(f"{called(header)} flags: {flags:#x}")
+        raise FormatError(f"{describe_request(header)} flags: {flags:#x}")
     length = min(length, _COPY_MOST)
     check_range(header, max(offset, to_offset), length)
     return request_bodies.CopyRange(handle, offset, to_node, to_handle, to_offset, length)
@@ -314,7 +315,7 @@ def _removemapping(header: Header, frame: memoryview) -> Body:
 
 _WITH_EXTENSIONS: Final = frozenset({Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.CREATE, Opcode.TMPFILE})
 
-_DECODERS: Final[dict[int, Decode]] = entry_requests.DECODERS | {
+_DECODERS: Final[dict[int, Decode]] = _entry_requests.DECODERS | {
     Opcode.FORGET: _forget,
     Opcode.GETATTR: _getattr,
     Opcode.SETATTR: _setattr,

@@ -11,19 +11,19 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.api.mcp._shared_host import MOST_AT_ONCE, Workplace
+from holdfast.api.mcp._shared_host import MOST_AT_ONCE, SharedHost
 from holdfast.engine.hosting.host import Host
-from holdfast.engine.hosting.working_directory import WorkingDirectory
+from holdfast.engine.hosting.working_directory import DirectorySpec
 from holdfast.model.errors import RefusedError
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path) -> AsyncGenerator[Workplace]:
-    given = WorkingDirectory(os.fsencode(tmp_path), access="read_only")
+async def opened(tmp_path: Path) -> AsyncGenerator[SharedHost]:
+    given = DirectorySpec(os.fsencode(tmp_path), access="read_only")
     home = os.fsencode(tmp_path.with_name("home"))
-    workplace = Workplace(lambda notify: Host([given], home=home, notify=notify), forks=None)
-    yield workplace
-    await workplace.close()
+    host = SharedHost(lambda notify: Host([given], home=home, notify=notify), forks=None)
+    yield host
+    await host.close()
 
 
 def test_so_many_calls_look_at_a_time_also_if_their_clients_do_not_wait(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_so_many_calls_look_at_a_time_also_if_their_clients_do_not_wait(tmp_path
     running: set[int] = set()
 
     async def work() -> None:
-        async with opened(tmp_path) as workplace:
+        async with opened(tmp_path) as host:
             done: list[int] = []
 
             async def call(number: int) -> None:
@@ -40,7 +40,7 @@ def test_so_many_calls_look_at_a_time_also_if_their_clients_do_not_wait(tmp_path
                     go_on.wait(60)
                     return number
 
-                done.append(await workplace.look(look))
+                done.append(await host.look(look))
 
             async with anyio.create_task_group() as given_up:
                 for number in range(MOST_AT_ONCE + 5):
@@ -66,11 +66,11 @@ def test_forks_are_written_to_no_working_directory(tmp_path: Path, path: str) ->
     (tmp_path / "tree/fk").mkdir(parents=True)
     (tmp_path / "link").symlink_to("tree/fk")
     (tmp_path / "tree/out").symlink_to(tmp_path)
-    given = WorkingDirectory(os.fsencode(tmp_path / "tree"), access="read_only")
+    given = DirectorySpec(os.fsencode(tmp_path / "tree"), access="read_only")
     home = os.fsencode(tmp_path / "home")
 
     async def work() -> None:
-        Workplace(lambda notify: Host([given], home=home, notify=notify), forks=os.fsencode(tmp_path / path))
+        SharedHost(lambda notify: Host([given], home=home, notify=notify), forks=os.fsencode(tmp_path / path))
 
     with pytest.raises(RefusedError, match="working directory"):
         anyio.run(work)
@@ -78,13 +78,13 @@ def test_forks_are_written_to_no_working_directory(tmp_path: Path, path: str) ->
 
 def test_what_a_look_raises_its_caller_gets(tmp_path: Path) -> None:
     async def work() -> None:
-        async with opened(tmp_path) as workplace:
+        async with opened(tmp_path) as host:
 
             def look() -> None:
                 raise KeyError("x")
 
             try:
-                await workplace.look(look)
+                await host.look(look)
             except KeyError as error:
                 assert error.args == ("x",)
             else:

@@ -14,7 +14,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
 from holdfast.api.mcp import _transport as transport
-from holdfast.api.mcp._transport import BUSY, MOST_PENDING, MOST_PENDING_BYTES, UNAUTHORISED, Connection, Refused
+from holdfast.api.mcp._transport import BUSY, MOST_PENDING, MOST_PENDING_BYTES, UNAUTHORISED, Connection, RefusedClient
 
 PIPE_BYTES = 65_536
 NOTIFICATION = b'{"jsonrpc": "2.0", "method": "notifications/end"}\n'
@@ -121,7 +121,7 @@ def test_of_a_stranger_no_more_is_taken_in_than_a_token_has(monkeypatch: pytest.
 
     async def work(client: Client) -> None:
         client.write(b"x" * 2000)  # and no newline
-        with anyio.fail_after(60), pytest.raises(Refused):
+        with anyio.fail_after(60), pytest.raises(RefusedClient):
             await Connection(client.reader, client.writer).authorise(lambda line: line == b"token")
         (answer,) = map(json.loads, client.answers())
         assert answer["error"]["code"] == UNAUTHORISED

@@ -52,8 +52,8 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
 
 def test_what_is_missing_is_told_of_though_everything_is_told_at_the_same_time(kernel: Kernel) -> None:
     """Nobody but who brings a name back knows of it."""
-    kernel.teller.changed(b"back")
-    kernel.teller.everything()  # before the thread has looked at the first
+    kernel.teller.note_changed(b"back")
+    kernel.teller.invalidate_all()  # before the thread has looked at the first
     told = kernel.told()
     names: list[bytes] = []
     while told:
@@ -67,5 +67,5 @@ def test_what_is_missing_is_told_of_though_everything_is_told_at_the_same_time(k
 
 def test_a_listing_is_forgotten_when_a_name_of_it_changes(kernel: Kernel) -> None:
     """The attributes alone would not do it, where the time of modification is set back."""
-    kernel.teller.changed(b"gone")
+    kernel.teller.note_changed(b"gone")
     assert notifications.invalidate_inode(ROOT, 0, 0) in kernel.told()

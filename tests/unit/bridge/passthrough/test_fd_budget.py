@@ -5,11 +5,11 @@ from __future__ import annotations
 import resource
 from contextlib import suppress
 
-from holdfast.bridge.passthrough._fd_budget import FdBudget, Share
+from holdfast.bridge.passthrough._fd_budget import FdBudget, MountFdBudget
 from holdfast.model.errors import RefusedError
 
 
-def fill(share: Share) -> int:
+def fill(share: MountFdBudget) -> int:
     """How many more fit."""
     count = 0
     while True:

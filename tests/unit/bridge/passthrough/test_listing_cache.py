@@ -9,9 +9,9 @@ ONE, OTHER = Stamp(1, 1), Stamp(1, 2)
 
 def listed(known: CachedListing, stamp: Stamp = ONE, until: float = 10.0, *, is_settled: bool = True) -> bool:
     """Open, read and close it; whether what was kept was used."""
-    is_kept = known.opened(stamp, 0.0)
-    known.began(stamp, until, is_settled=is_settled)
-    known.closed()
+    is_kept = known.note_opened(stamp, 0.0)
+    known.note_reading(stamp, until, is_settled=is_settled)
+    known.note_closed()
     return is_kept
 
 
@@ -34,31 +34,31 @@ def test_what_may_still_change_unseen_is_not_used() -> None:
 
 def test_what_two_were_told_of_different_states_is_not_used() -> None:
     known = CachedListing()
-    assert not known.opened(ONE, 0.0)
-    known.began(ONE, 10.0, is_settled=True)
+    assert not known.note_opened(ONE, 0.0)
+    known.note_reading(ONE, 10.0, is_settled=True)
     assert not listed(known, OTHER), "the first is still told of the state before"
     assert not listed(known, OTHER)
-    known.closed()
+    known.note_closed()
     assert [listed(known, OTHER), listed(known, OTHER)] == [False, True]
 
 
 def test_who_begins_again_after_a_change_spoils_it_too() -> None:
     known = CachedListing()
-    assert not known.opened(ONE, 0.0)
-    known.began(ONE, 10.0, is_settled=True)
-    known.began(OTHER, 10.0, is_settled=True)
-    assert not known.opened(ONE, 0.0)
-    known.closed()
-    known.closed()
+    assert not known.note_opened(ONE, 0.0)
+    known.note_reading(ONE, 10.0, is_settled=True)
+    known.note_reading(OTHER, 10.0, is_settled=True)
+    assert not known.note_opened(ONE, 0.0)
+    known.note_closed()
+    known.note_closed()
     assert [listed(known), listed(known)] == [False, True]
 
 
 def test_those_who_read_one_state_at_once_do_not_spoil_it() -> None:
     known = CachedListing()
-    assert [known.opened(ONE, 0.0), known.opened(ONE, 0.0)] == [False, False]
+    assert [known.note_opened(ONE, 0.0), known.note_opened(ONE, 0.0)] == [False, False]
     for _ in range(2):
-        known.began(ONE, 10.0, is_settled=True)
-    assert known.opened(ONE, 0.0)
+        known.note_reading(ONE, 10.0, is_settled=True)
+    assert known.note_opened(ONE, 0.0)
 
 
 def test_it_is_asked_for_anew_when_what_came_with_it_is_old_or_was_read() -> None:

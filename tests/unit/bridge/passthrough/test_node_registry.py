@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bridge.passthrough import _node_access as node_access
+from holdfast.bridge.passthrough import _node_access
 from holdfast.bridge.passthrough._node_registry import NodeRegistry
 from holdfast.model.errors import FormatError
 from holdfast.wire.fuse.protocol_constants import ROOT
@@ -20,7 +20,7 @@ from holdfast.wire.fuse.protocol_constants import ROOT
 @pytest.fixture(name="objects", params=[True, False], ids=["handles", "names"])
 def _objects(request: pytest.FixtureRequest, tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeRegistry]:
     if not request.param:
-        monkeypatch.setattr(node_access, "_opens", lambda *_: False)
+        monkeypatch.setattr(_node_access, "_opens", lambda *_: False)
     root_fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     made = NodeRegistry(root_fd)
     if request.param and not made.opens_handles:
@@ -44,10 +44,10 @@ def test_one_object_is_one_node_whatever_its_names(objects: NodeRegistry, tree: 
     node = enter(objects, "a")
     assert enter(objects, "b") == node
     objects.forget(node, 1)
-    with objects.thing(node) as thing:
+    with objects.located(node) as thing:
         assert thing.path == b"b"
     objects.forget(node, 1)
-    with pytest.raises(FormatError, match="not known"), objects.thing(node):
+    with pytest.raises(FormatError, match="not known"), objects.located(node):
         pass
 
 
@@ -56,7 +56,7 @@ def test_what_took_an_objects_name_is_another(objects: NodeRegistry, tree: Path)
     node = enter(objects, "a")
     (tree / "a").unlink()
     (tree / "a").write_text("second")
-    with pytest.raises(OSError, match=rf"\[Errno {errno.ESTALE}\]"), objects.opened(node):
+    with pytest.raises(OSError, match=rf"\[Errno {errno.ESTALE}\]"), objects.descriptor(node):
         pass
     assert enter(objects, "a") != node
 
@@ -75,7 +75,7 @@ def test_no_link_is_followed(objects: NodeRegistry, tree: Path, tmp_path: Path) 
     with pytest.raises(NotADirectoryError), objects.directory(link):
         pass
     try:
-        with objects.thing(file) as thing:
+        with objects.located(file) as thing:
             assert thing.path is None  # it is not in the tree any more
             assert os.fstat(thing.fd).st_size == 0
     except OSError as error:
@@ -88,7 +88,7 @@ def test_what_was_moved_is_where_it_is_now(objects: NodeRegistry, tree: Path) ->
     node = enter(objects, "d/file")
     (tree / "d").rename(tree / "e")
     enter(objects, "e")
-    with objects.thing(node) as thing:
+    with objects.located(node) as thing:
         assert thing.path == b"e/file"
 
 
@@ -213,6 +213,6 @@ def test_a_long_path_is_told_by_a_name_that_is_left(objects: NodeRegistry, tree:
     assert objects.enter(node, at, b"b")[0] == file
     os.unlink(b"b", dir_fd=at)
     os.close(at)
-    with objects.thing(file) as thing:
+    with objects.located(file) as thing:
         assert thing.path == b"/".join([*levels, b"a"])
     shutil.rmtree(tree / os.fsdecode(levels[0]))

@@ -55,8 +55,8 @@ def test_one_leads_until_it_resigns(made: Callable[[], tuple[Leader, Others]]) -
     others.begin(1, 2, 3)
     wait_until(lambda: turns.is_watched)
     for _ in range(100):
-        turns.took(0)
-        turns.waits(0)
+        turns.note_taken(0)
+        turns.note_waiting(0)
     with pytest.raises(Empty):
         others.leading.get(block=False)
     turns.resign(0)
@@ -70,7 +70,7 @@ def test_others_lead_one_by_one_while_those_before_are_kept(made: Callable[[], t
     others.begin(1, 2, 3)
     seen = [0]
     for _ in range(3):
-        turns.took(seen[-1])  # and it never comes back
+        turns.note_taken(seen[-1])  # and it never comes back
         seen.append(others.leading.get(timeout=20))
     assert sorted(seen) == [0, 1, 2, 3]
     assert not turns.leads(0)
@@ -81,7 +81,7 @@ def test_who_is_kept_after_a_while_without_requests_is_seen(made: Callable[[], t
     others.begin(1)
     wait_until(lambda: turns.is_watched)
     wait_until(lambda: not turns.is_watched)  # nobody looks any more
-    turns.took(0)
+    turns.note_taken(0)
     assert others.leading.get(timeout=20) == 1
 
 
@@ -93,8 +93,8 @@ def test_who_comes_back_waits_and_leads_again(made: Callable[[], tuple[Leader, O
     others.begin(0)
     turns.resign(1)
     assert others.leading.get(timeout=20) == 0
-    turns.took(1)  # as one that has not heard that it leads no more
-    turns.waits(1)
+    turns.note_taken(1)  # as one that has not heard that it leads no more
+    turns.note_waiting(1)
     assert turns.leads(0)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.diffs.git_patch import Region, changed_regions
+from holdfast.engine.diffs.line_diff import Region, changed_regions
 
 TEXTS = st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), max_size=30)
 

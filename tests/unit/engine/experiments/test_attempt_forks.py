@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.experiments.attempts import Attempt, Moved, Order
+from holdfast.engine.experiments.attempts import Attempt, AttemptProgress, Order
 from holdfast.engine.experiments.experiment import experiment
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.model.errors import HoldfastError, StorageError
 
+from ..sessions.test_hooks import configure, script
 from .test_experiment import content, forks_on_disk, order, sessions_left
-from .test_hooks import configure, script
 
 Make = Callable[[], Sessions]
 LONG = 60.0
@@ -64,7 +64,7 @@ def test_an_attempt_begins_while_forks_are_still_made(make: Make, session: Sessi
         if number == 2:
             assert ran.wait(LONG), "no attempt began"
 
-    def tell(moved: Moved) -> None:
+    def tell(moved: AttemptProgress) -> None:
         if moved.phase == "done":
             ran.set()
 
@@ -77,7 +77,7 @@ def test_no_more_are_made_at_once_than_may_run(make: Make, session: Session) -> 
     running: set[int] = set()
     most = {"forking": 0, "running": 0}
 
-    def tell(moved: Moved) -> None:
+    def tell(moved: AttemptProgress) -> None:
         for phase, those in (("forking", forking), ("running", running)):
             (those.add if moved.phase == phase else those.discard)(moved.number)
             most[phase] = max(most[phase], len(those))

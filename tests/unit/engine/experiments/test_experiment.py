@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.experiments.attempts import Attempt, Moved, Order
+from holdfast.engine.experiments.attempts import Attempt, AttemptProgress, Order
 from holdfast.engine.experiments.experiment import experiment
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
@@ -172,7 +172,7 @@ def test_what_was_changed_in_the_session_meanwhile_is_not_lost(make: Make, sessi
 
 
 def test_it_is_told_how_it_goes(make: Make, session: Session) -> None:
-    told: list[Moved] = []
+    told: list[AttemptProgress] = []
     with experiment(make, session, order("echo one; echo two", "exit 4"), tell=told.append):
         pass
     assert [one.phase for one in told if one.number == 1 and not one.line] == ["forking", "waiting", "running", "done"]
@@ -187,7 +187,7 @@ def test_cancelling_ends_everything_and_leaves_nothing(
     before = content(tree)
     os.mkfifo(tmp_path / "never")
 
-    def tell(moved: Moved) -> None:
+    def tell(moved: AttemptProgress) -> None:
         if moved.line == "begun":
             stop.set()
 
@@ -357,7 +357,7 @@ def test_a_tree_that_was_changed_while_it_was_forked_is_told_from_changed_rules(
     if rules == "changed":
         (tree / "holdfast.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
 
-    def tell(moved: Moved) -> None:
+    def tell(moved: AttemptProgress) -> None:
         if moved.phase == "waiting":
             (fork,) = Path(f"{home}-forks").glob("*/*/tree")
             subprocess.run(["sh", "-ec", change], cwd=fork, check=True)

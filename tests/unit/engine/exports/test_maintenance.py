@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.exports.maintenance import Maintenance, Setup
+from holdfast.engine.exports.maintenance import Maintenance, MaintenanceLimits
 from holdfast.engine.exports.named_workspaces import Exports
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.sessions.registry import Sessions
@@ -116,7 +116,7 @@ def begin(world: World) -> Iterator[Callable[..., Maintenance]]:
 
     def begin_it(**setup: Any) -> Maintenance:
         quick: dict[str, Any] = {"look_interval": 0.1, "workers": 2, "first_retry": 0.1}
-        caretaker = Maintenance(world.open_tenant, world.ears, SystemClock(), Setup(**{**quick, **setup}))
+        caretaker = Maintenance(world.open_tenant, world.ears, SystemClock(), MaintenanceLimits(**{**quick, **setup}))
         caretaker.start()
         begun.append(caretaker)
         return caretaker
@@ -288,7 +288,7 @@ def test_a_restore_of_somebody_else_pauses_it(world: World, begin: Callable[...,
     with watcher, watcher.pause():
         (path / "half").write_text("way")
         mark = world.make("mark")
-        caretaker.look()
+        caretaker.reread_exports()
         wait_until(lambda: world.checkpoints("mark"), "another one")
         (mark / "b").write_text("2")
         wait_until(lambda: len(world.checkpoints("mark")) == 2, "another one, again")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.forks import mounted_forks as fork_mount
+from holdfast.engine.forks import mounted_forks
 from holdfast.engine.forks.workspace_providers import providers_of
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.upkeep.doctor import diagnose
@@ -207,7 +207,7 @@ def test_where_mounting_fails_it_is_written_out(tmp_path: Path, monkeypatch: pyt
     def refuse() -> None:
         raise UnsupportedError("not here")
 
-    monkeypatch.setattr(fork_mount, "refuse_without_privilege", refuse)
+    monkeypatch.setattr(mounted_forks, "refuse_without_privilege", refuse)
     ground = own_ground(tmp_path, mounts=True)
     provider = ground.make("one")
     prepared = provider.prepare("worktree")

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import closing
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from holdfast.cli.status_log_show_cat import _log_lines
-from holdfast.engine.forks.checkpoint_mount import newest_at
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.forks.checkpoint_mount import newest_checkpoint_at
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.history.retention import Policy, Thinning, decide
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.opening.undo_log import log_directory, reached
+from holdfast.engine.opening.undo_log import log_directory, open_service
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import RefusedError
 from holdfast.testing.clocks import ManualClock
-from holdfast.undo.journal.heartbeat import BEAT, decode, encode
+from holdfast.undo.journal.heartbeat import BEAT, decode_beat, encode_beat
 
 from ..conftest import Bench
 
@@ -89,7 +90,7 @@ def test_a_run_whose_steps_are_forgotten_goes_back_unless_others_came_after_it(b
     run = begin_run(bench.context, "do things")
     bench.step(lambda actor: actor.write(b"f", b"1"), run=run)
     end_run(bench.context, run, "do things")
-    with reached(bench.context) as found:
+    with open_service(bench.context) as found:
         service: Any = found
         kept = service.steps()[0].id
         service._undo_log.forget(service.steps()[1].id)
@@ -132,7 +133,7 @@ def test_what_is_listed_and_kept_goes_by_the_order_of_recording(bench):
     for number in range(3):
         bench.set_clock()
         (bench.tree / "f").write_text(str(number + 1))
-        take(bench.context, Request(kind="auto", label=f"n{number}"))
+        create_checkpoint(bench.context, CheckpointRequest(kind="auto", label=f"n{number}"))
     found = bench.workspace.log().checkpoints
     assert [one.label for one in found[:3]] == ["n2", "n1", "n0"]
     last = [one.checkpoint.label for one in decide(found, Policy(keep_last=2), bench.clock.now(), {}) if one.keep]
@@ -140,12 +141,7 @@ def test_what_is_listed_and_kept_goes_by_the_order_of_recording(bench):
     daily = [one.checkpoint.label for one in decide(found, Policy(keep_daily=1), bench.clock.now(), {}) if one.keep]
     assert daily == ["n2"]
     assert decide(found, Thinning(), bench.clock.now(), {})[0].checkpoint.label == "n2"
-    assert newest_at(bench.context, bench.clock.now()) == found[0].id
-
-
-class Plain:
-    def paint(self, text, *_styles):
-        return text
+    assert newest_checkpoint_at(bench.context, bench.clock.now()) == found[0].id
 
 
 def test_the_log_shows_moves_where_they_happened(bench):
@@ -159,7 +155,8 @@ def test_the_log_shows_moves_where_they_happened(bench):
     bench.set_clock()
     (bench.tree / "f").write_text("3")
     bench.workspace.checkpoint("third")
-    lines = list(_log_lines(cast("Any", Plain()), bench.workspace.log(), placed=False))
+    command = [sys.executable, "-m", "holdfast", "--home", bench.workspace.home, "-w", bench.tree, "log"]
+    lines = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
     assert ["third" in line for line in lines[:1]] == [True]
     assert f"restore to {first.id[:12]}" in lines[1]
     assert "second" in lines[2]
@@ -176,11 +173,11 @@ def test_steps_of_a_version_that_did_not_note_their_end_come_before_what_is_done
         assert step.ended is not None
         beat = os.path.join(log_directory(bench.context), BEAT)
         with open(beat, "rb") as file:
-            was = decode(file.read())
+            was = decode_beat(file.read())
         assert was is not None
         assert was.seq >= step.ended
         with open(beat, "wb") as file:
-            file.write(encode(was._replace(at=1, seq=step.acted)))
+            file.write(encode_beat(was._replace(at=1, seq=step.acted)))
         for content in "12":
             (tree / "g").write_text(content)
             workspace.checkpoint()

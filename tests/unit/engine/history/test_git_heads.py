@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.history.checkpoint import _head
+from holdfast.engine.history._git_heads import read_head
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def git(tmp_path: Path) -> Path:
 
 
 def head(git: Path) -> tuple[bytes, bytes] | None:
-    return _head(bytes(git.parent))
+    return read_head(bytes(git.parent))
 
 
 @pytest.mark.parametrize("commit", [ONE, SHA256])

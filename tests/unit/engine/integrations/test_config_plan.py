@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.engine.integrations import _config_files as config_files
 from holdfast.engine.integrations._json_text import parse
-from holdfast.engine.integrations.client import Place, is_ours
+from holdfast.engine.integrations.client import ClientTarget, is_our_call
 from holdfast.engine.integrations.config_plan import carry_out, plan
 from holdfast.engine.integrations.hook_call import CLIENTS
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from holdfast.engine.integrations.client import Scope
-    from holdfast.engine.integrations.config_plan import Plan
+    from holdfast.engine.integrations.config_plan import ConfigPlan
 
 OURS = "/opt/tool/bin/holdfast"
 GOLDEN = Path(__file__).with_name("golden")
@@ -38,14 +38,14 @@ class Desk(NamedTuple):
 
     def plan(
         self, client: str, *, remove: bool = False, scope: Scope = "project", environ: Mapping[str, str] | None = None
-    ) -> Plan:
+    ) -> ConfigPlan:
         root = self.project if scope == "project" else self.user
-        place = Place(scope, str(root), environ or {}, (OURS,))
+        place = ClientTarget(scope, str(root), environ or {}, (OURS,))
         return plan(client, place, home=bytes(self.home), remove=remove)
 
     def do(
         self, client: str, *, remove: bool = False, scope: Scope = "project", environ: Mapping[str, str] | None = None
-    ) -> Plan:
+    ) -> ConfigPlan:
         found = self.plan(client, remove=remove, scope=scope, environ=environ)
         carry_out(found)
         return found
@@ -106,7 +106,7 @@ def test_every_hook_that_is_written_is_one_that_is_understood(desk: Desk, client
         for event, groups in json.loads(path.read_text()).get("hooks", {}).items()
         for group in groups
         for handler in group.get("hooks", [group])
-        if is_ours(client, handler["command"]) and handler["command"].endswith(f" {event}")
+        if is_our_call(client, handler["command"]) and handler["command"].endswith(f" {event}")
     }
     plugins = "".join(path.read_text() for path in desk.project.rglob("*.js"))
     assert found | {event for event in events if f'tell("{event}"' in plugins} == set(events)
@@ -221,7 +221,7 @@ def test_what_an_older_one_has_written_is_replaced_and_what_the_user_added_is_ke
     ],
 )
 def test_only_what_calls_us_is_ours(command: object, ours: bool) -> None:
-    assert is_ours("claude", command) is ours
+    assert is_our_call("claude", command) is ours
 
 
 MALFORMED = [

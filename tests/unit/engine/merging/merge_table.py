@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from holdfast.engine.merging import stacked_plan
-from holdfast.engine.merging.three_way import Side
+from holdfast.engine.merging.three_way import SideChanges
 from holdfast.model.command_results import Renamed
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
@@ -23,25 +23,25 @@ BASE = entry("base\n")
 LINK = symlink_entry(hash_bytes(b"target"), 6)
 
 
-def sides(who: str) -> dict[str, Side]:
+def sides(who: str) -> dict[str, SideChanges]:
     """By action: what it changes on the side of ``who``; what two different people would do is not the same."""
     edited = entry(f"{who}\n")
     permissions = {"production": 0o755, "fork": 0o600}[who]
     name = who.encode()
     return {
-        "nothing": Side([]),
-        "edits": Side([Change(F, BASE, edited)]),
-        "chmods": Side([Change(F, BASE, entry("base\n", permissions))]),
-        "edits and chmods": Side([Change(F, BASE, entry(f"{who}\n", permissions))]),
-        "makes a link": Side([Change(F, BASE, LINK._replace(hash=hash_bytes(name)))]),
-        "deletes": Side([Change(F, BASE, None)]),
-        "renames": Side([], [Renamed(F, b"f." + name, BASE, BASE, 100)]),
-        "renames and edits": Side([], [Renamed(F, b"f." + name, BASE, edited, 60)]),
-        "makes a directory": Side([Change(F, BASE, None), Change(b"f/" + name, None, edited)]),
+        "nothing": SideChanges([]),
+        "edits": SideChanges([Change(F, BASE, edited)]),
+        "chmods": SideChanges([Change(F, BASE, entry("base\n", permissions))]),
+        "edits and chmods": SideChanges([Change(F, BASE, entry(f"{who}\n", permissions))]),
+        "makes a link": SideChanges([Change(F, BASE, LINK._replace(hash=hash_bytes(name)))]),
+        "deletes": SideChanges([Change(F, BASE, None)]),
+        "renames": SideChanges([], [Renamed(F, b"f." + name, BASE, BASE, 100)]),
+        "renames and edits": SideChanges([], [Renamed(F, b"f." + name, BASE, edited, 60)]),
+        "makes a directory": SideChanges([Change(F, BASE, None), Change(b"f/" + name, None, edited)]),
     }
 
 
-def outcome(production: Side, fork: Side) -> str:
+def outcome(production: SideChanges, fork: SideChanges) -> str:
     """One word of the table."""
     changes = sorted([*fork.changes, *(Change(one.before_path, one.before, None) for one in fork.renamed)])
     changes = sorted([*changes, *(Change(one.path, None, one.after) for one in fork.renamed)])

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.encoding.workspace_json import merged as shown_merge
+from holdfast.engine.encoding.workspace_json import merge_result as shown_merge
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.reapply.resolver import ladder_of
 from holdfast.engine.merging.stacked_plan import Resolution
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+
+from ....contexts import context_of
 
 AGENT = """
 import json, sys
@@ -64,7 +66,7 @@ class Two:
         with self.open(self.there) as fork:
             fork.checkpoint()
 
-    def merge(self, **options: object) -> fork_merge.Merged:
+    def merge(self, **options: object) -> fork_merge.ForkMerge:
         with self.open() as workspace:
             return workspace.merge(os.fsdecode(self.there), **options)  # type: ignore[arg-type]
 
@@ -87,7 +89,7 @@ def two(tmp_path: Path, home: Path):
             assert workspace.verify(read_data=True).ok
 
 
-def outcomes(found: fork_merge.Merged) -> dict[str, str]:
+def outcomes(found: fork_merge.ForkMerge) -> dict[str, str]:
     return {os.fsdecode(one.path): one.outcome for one in found.prepared.records}
 
 
@@ -109,7 +111,8 @@ def test_both_sides_work_comes_together_and_is_taken_back_i6(two) -> None:
     with pair.open() as workspace:
         assert workspace.status().clean
         assert workspace.show().checkpoint.kind == "merge"
-        (taken,) = workspace._context.catalog.taken_in(workspace.resolve("@"))
+        with context_of(workspace) as context:
+            (taken,) = context.catalog.merge_parents(workspace.resolve("@"))
         assert taken.other == found.plan.fork
         (record,) = json.loads(taken.record)["files"]
         assert (record["path"], record["outcome"], record["tried"][-1]["rung"]) == ("a", "reapplied", "text")
@@ -500,8 +503,7 @@ def test_what_a_fork_is_named_by(two, tmp_path: Path) -> None:
 def test_a_ladder_is_what_the_settings_say(two) -> None:
     pair = two()
     pair.begin(a="a\n")
-    with pair.open() as workspace:
-        context = workspace._context
+    with pair.open() as workspace, context_of(workspace) as context:
         assert [one.name for one in ladder_of(context).rungs] == ["structure", "text", "person"]
         every = ("person", "queue", "command", "text")
         assert [one.name for one in ladder_of(context, every).rungs] == ["person", "queue", "text"]

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.merging import stacked_plan as stacked_merge
+from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.stacked_plan import MergePlan, Resolution, to_json
 from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.ids import CheckpointId
+
+from ....contexts import context_of
 
 
 @pytest.fixture
@@ -36,9 +39,12 @@ def saved(workspace: Workspace, **files: str | None):
 
 
 def planned(workspace: Workspace, other: Workspace) -> MergePlan:
-    return stacked_merge.plan(
-        workspace._context, other.checkpoint().checkpoint.id, workspace.checkpoint().checkpoint.id
-    )
+    return plan_states(workspace, other.checkpoint().checkpoint.id, workspace.checkpoint().checkpoint.id)
+
+
+def plan_states(workspace: Workspace, theirs: CheckpointId, ours: CheckpointId) -> MergePlan:
+    with context_of(workspace) as context:
+        return stacked_plan.plan(context, theirs, ours)
 
 
 def test_the_fields_of_the_specification(workspace: Workspace, forked: Workspace) -> None:
@@ -162,12 +168,14 @@ def test_second_parents_survive_that_the_merge_and_the_fork_are_forgotten(
     found = planned(workspace, forked)
     assert [one.path for one in found.writes] == [b"b"]
     assert not found.overlapping
-    workspace.let_go()
-    forked.forget([theirs])
-    assert not {theirs, merged} & set(workspace._context.catalog.lineage(workspace.resolve("@")))
-    assert planned(workspace, forked).base != theirs
-    assert not planned(workspace, forked).overlapping
-    workspace._context.catalog.adopt(workspace.id)
+    with context_of(workspace) as context:
+        workspace.let_go()
+        forked.forget([theirs])
+        assert not {theirs, merged} & set(context.catalog.lineage(workspace.resolve("@")))
+        found = stacked_plan.plan(context, forked.checkpoint().checkpoint.id, workspace.checkpoint().checkpoint.id)
+        assert found.base != theirs
+        assert not found.overlapping
+        context.catalog.adopt(workspace.id)
     assert workspace.verify().ok
 
 
@@ -209,7 +217,7 @@ def test_differences_are_remembered_by_what_they_are_of(
 ) -> None:
     from holdfast.engine.merging import deltas
 
-    deltas.forget_all()
+    deltas.clear_caches()
     saved(workspace, a="ours")
     saved(forked, b="theirs")
     first = planned(workspace, forked)
@@ -226,7 +234,7 @@ def test_a_stack_is_remembered_by_its_changesets(
 ) -> None:
     from holdfast.engine.merging import deltas
 
-    deltas.forget_all()
+    deltas.clear_caches()
     saved(workspace, a="ours")
     names = [saved(forked, a=text) for text in ("one", "two", "three")]
     first = planned(workspace, forked)
@@ -250,7 +258,8 @@ def test_a_stack_is_remembered_by_its_changesets(
 def test_a_fork_that_has_done_nothing_leaves_no_trace(workspace: Workspace, forked: Workspace) -> None:
     """Else a state would be its own ancestor, and states in common would be found that are none."""
     workspace.merge(os.fsdecode(forked.path))
-    assert workspace._context.catalog.taken_in(workspace.resolve("@")) == []
+    with context_of(workspace) as context:
+        assert context.catalog.merge_parents(workspace.resolve("@")) == []
     saved(workspace, a="ours")
     forked.merge(os.fsdecode(workspace.path))
     ours = saved(workspace, b="ours")
@@ -342,16 +351,16 @@ def test_without_the_directory_the_rules_of_the_state_tell(
     (tmp_path / "fork/b").unlink()
     (tmp_path / "fork/d").unlink()
     ours = workspace.checkpoint().checkpoint.id
-    assert stacked_merge.plan(workspace._context, state, ours).uncaptured == [b"a"], "b is gone from its disk since"
+    assert plan_states(workspace, state, ours).uncaptured == [b"a"], "b is gone from its disk since"
     forked.checkpoint()
-    assert stacked_merge.plan(workspace._context, state, ours).uncaptured == [b"a"]
+    assert plan_states(workspace, state, ours).uncaptured == [b"a"]
     (tmp_path / "fork").rename(tmp_path / "elsewhere")
-    found = stacked_merge.plan(workspace._context, state, ours)
+    found = plan_states(workspace, state, ours)
     assert found.uncaptured == [b"a", b"b"]
     assert [change.path for change in found.deletes] == [b"c"]
     (tmp_path / "fork").mkdir()
     (tmp_path / "fork/c").write_text("of another directory at its path")
-    assert stacked_merge.plan(workspace._context, state, ours).uncaptured == [b"a", b"b"]
+    assert plan_states(workspace, state, ours).uncaptured == [b"a", b"b"]
 
 
 def test_what_another_rule_leaves_out_stays_as_well(

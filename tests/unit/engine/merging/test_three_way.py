@@ -6,7 +6,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.merging.three_way import WORDS, Conflict, Plan, Side, merged_entry, plan
+from holdfast.engine.merging.three_way import (
+    CONFLICT_TEXTS,
+    MergeConflict,
+    SideChanges,
+    ThreeWayPlan,
+    merged_entry,
+    plan,
+)
 from holdfast.model.command_results import Renamed
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
@@ -30,14 +37,14 @@ def changes(base: Tree, side: Tree) -> list[Change]:
     ]
 
 
-def side(base: Tree, tree: Tree, *renames: tuple[bytes, bytes]) -> Side:
+def side(base: Tree, tree: Tree, *renames: tuple[bytes, bytes]) -> SideChanges:
     """What was done to ``base``; ``renames`` are told apart."""
     renamed = [Renamed(one, other, base[one], tree[other], 100) for one, other in renames]
     hidden = {path for pair in renames for path in pair}
-    return Side([one for one in changes(base, tree) if one.path not in hidden], renamed)
+    return SideChanges([one for one in changes(base, tree) if one.path not in hidden], renamed)
 
 
-def after(tree: Tree, found: Plan) -> Tree:
+def after(tree: Tree, found: ThreeWayPlan) -> Tree:
     out = dict(tree)
     for change in found.changes:
         assert out.get(change.path) == change.before
@@ -92,7 +99,7 @@ def test_what_becomes_of_one_file(base: Entry | None, ours: Entry | None, theirs
     found = plan(side(trees[0], trees[1]), side(trees[0], trees[2]))
     if isinstance(merged, str):
         assert found == ([], [(b"f", b"f", merged)], [])
-        assert merged in WORDS
+        assert merged in CONFLICT_TEXTS
     else:
         assert found.conflicts == []
         assert after(trees[1], found).get(b"f") == merged
@@ -124,12 +131,12 @@ def test_both_renaming_a_file_alike_agree() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "here", "there", "conflict"),
     [
-        ({b"y": A}, {b"z": A}, [(b"a", b"y")], [(b"a", b"z")], Conflict(b"y", b"z", "renamed_apart")),
-        ({}, {b"z": A}, [], [(b"a", b"z")], Conflict(b"a", b"z", "deleted_here")),
-        ({b"y": A}, {}, [(b"a", b"y")], [], Conflict(b"y", b"a", "deleted_there")),
-        ({b"a": B}, {b"z": C}, [], [(b"a", b"z")], Conflict(b"a", b"z", "content")),
-        ({b"y": B}, {b"a": C}, [(b"a", b"y")], [], Conflict(b"y", b"a", "content")),
-        ({b"z": B}, {b"z": C}, [(b"a", b"z")], [(b"a", b"z")], Conflict(b"z", b"z", "content")),
+        ({b"y": A}, {b"z": A}, [(b"a", b"y")], [(b"a", b"z")], MergeConflict(b"y", b"z", "renamed_apart")),
+        ({}, {b"z": A}, [], [(b"a", b"z")], MergeConflict(b"a", b"z", "deleted_here")),
+        ({b"y": A}, {}, [(b"a", b"y")], [], MergeConflict(b"y", b"a", "deleted_there")),
+        ({b"a": B}, {b"z": C}, [], [(b"a", b"z")], MergeConflict(b"a", b"z", "content")),
+        ({b"y": B}, {b"a": C}, [(b"a", b"y")], [], MergeConflict(b"y", b"a", "content")),
+        ({b"z": B}, {b"z": C}, [(b"a", b"z")], [(b"a", b"z")], MergeConflict(b"z", b"z", "content")),
     ],
 )
 def test_renames_that_cannot_be_brought_together(
@@ -137,7 +144,7 @@ def test_renames_that_cannot_be_brought_together(
     theirs: Tree,
     here: list[tuple[bytes, bytes]],
     there: list[tuple[bytes, bytes]],
-    conflict: Conflict,
+    conflict: MergeConflict,
 ) -> None:
     base = {b"a": A}
     assert renamed(base, ours, theirs, here, there) == ([], [conflict], [])
@@ -157,9 +164,9 @@ def test_a_name_that_both_have_taken_is_a_conflict_of_its_own() -> None:
 def test_a_file_in_the_place_of_a_directory() -> None:
     base = {b"d/x": A}
     found = plan(side(base, {b"d/x": A, b"d/y": B}), side(base, {b"d": C}))
-    assert found.conflicts == [Conflict(b"d/y", b"d", "in_the_way")]
+    assert found.conflicts == [MergeConflict(b"d/y", b"d", "in_the_way")]
     found = plan(side({}, {b"d": A}), side({}, {b"d/x": B, b"e": C}))
-    assert found.conflicts == [Conflict(b"d", b"d/x", "in_the_way")]
+    assert found.conflicts == [MergeConflict(b"d", b"d/x", "in_the_way")]
     assert found.changes == [Change(b"e", None, C)]
 
 
@@ -173,7 +180,7 @@ def test_a_change_there_to_a_file_renamed_into_a_directory_that_is_a_file_here_s
     """A followed rename that has no place to go must not take the file away."""
     base = {b"a": A}
     found = renamed(base, {b"a": B, b"d": C}, {b"d/z": A}, [], [(b"a", b"d/z")])
-    assert found.conflicts == [Conflict(b"d", b"d/z", "in_the_way")]
+    assert found.conflicts == [MergeConflict(b"d", b"d/z", "in_the_way")]
 
 
 ENTRIES = st.sampled_from([A, B, C, RUN, LINK])
@@ -243,8 +250,8 @@ def test_preferring_a_side_leaves_no_conflict_but_directories(base: Tree, ours: 
 def test_nothing_takes_the_place_of_what_the_other_side_has_put_under_a_new_name() -> None:
     """A rename onto a name at which the other side has a file of its own is no rename: each path is for itself."""
     old, mine = file_entry(hash_bytes(b"old"), 3, 0o644), file_entry(hash_bytes(b"mine"), 4, 0o644)
-    renamed = Side([], [Renamed(b"a", b"b", old, old, 100)])
-    other = Side([Change(b"a", old, None), Change(b"b", None, mine)])
+    renamed = SideChanges([], [Renamed(b"a", b"b", old, old, 100)])
+    other = SideChanges([Change(b"a", old, None), Change(b"b", None, mine)])
     for one, two in ((other, renamed), (renamed, other)):
         found = plan(one, two)
-        assert found == Plan([], [Conflict(b"b", b"b", "both_added")], [])
+        assert found == ThreeWayPlan([], [MergeConflict(b"b", b"b", "both_added")], [])

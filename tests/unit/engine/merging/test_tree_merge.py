@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.history.derived_state import put_together
-from holdfast.engine.merging.deltas import bases
+from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.engine.merging.deltas import find_bases
 from holdfast.engine.merging.tree_merge import merge_into
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError
+
+from ....contexts import context_of
 
 WHY = Provenance("somebody", "why", "what")
 
@@ -43,8 +45,9 @@ def files(root: Path) -> dict[str, tuple[str, int]]:
 
 def merge(workspace: Workspace, other: Workspace, **options):
     theirs = other.checkpoint().checkpoint.id
-    (base,) = bases(workspace._context, workspace.checkpoint().checkpoint.id, theirs)
-    return merge_into(workspace._context, [base], theirs, WHY, **options)
+    with context_of(workspace) as context:
+        (base,) = find_bases(context, workspace.checkpoint().checkpoint.id, theirs)
+        return merge_into(context, [base], theirs, WHY, **options)
 
 
 def test_both_sides_work_comes_together_and_can_be_taken_apart_again_i6(
@@ -126,8 +129,8 @@ def test_two_strangers_cannot_be_merged(workspace: Workspace, tree: Path, home: 
     with holdfast.init(tmp_path / "other", home=home) as other:
         (tmp_path / "other" / "a").write_text("b")
         theirs = other.checkpoint().checkpoint.id
-    with pytest.raises(RefusedError, match="no state in common"):
-        bases(workspace._context, ours, theirs)
+    with context_of(workspace) as context, pytest.raises(RefusedError, match="no state in common"):
+        find_bases(context, ours, theirs)
 
 
 def test_forks_of_one_state_parted_there(workspace: Workspace, forked: Workspace, home: Path, tmp_path: Path) -> None:
@@ -136,7 +139,8 @@ def test_forks_of_one_state_parted_there(workspace: Workspace, forked: Workspace
     with holdfast.open(tmp_path / "second", home=home) as second:
         (tmp_path / "second" / "z").write_text("z")
         theirs = second.checkpoint().checkpoint.id
-        assert bases(workspace._context, forked.resolve("@"), theirs) == [base]
+        with context_of(workspace) as context:
+            assert find_bases(context, forked.resolve("@"), theirs) == [base]
 
 
 def test_content_that_is_gone_cannot_be_put_together(workspace: Workspace, tree: Path) -> None:
@@ -146,7 +150,7 @@ def test_content_that_is_gone_cannot_be_put_together(workspace: Workspace, tree:
     (tree / "a").write_text("a")
     ours = workspace.checkpoint().checkpoint.id
     lost = Change(b"b", None, file_entry(hash_bytes(b"lost"), 4, 0o644))
-    with workspace._context.lock(), pytest.raises(RefusedError) as caught:
-        put_together(workspace._context, ours, [lost], WHY)
+    with context_of(workspace) as context, context.lock(), pytest.raises(RefusedError) as caught:
+        create_derived_checkpoint(context, ours, [lost], WHY)
     assert caught.value.code == "vanished"
     assert workspace.resolve("@") == ours

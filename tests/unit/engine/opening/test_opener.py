@@ -14,6 +14,7 @@ import holdfast
 from holdfast.engine.opening import identity
 from holdfast.engine.opening.home import check_root, default_home
 from holdfast.engine.opening.opener import Opener
+from holdfast.files.linux.syscalls import birth_time
 from holdfast.model.errors import ConfigError, EscapeError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def test_a_directory_that_was_moved_and_left_a_link_is_known_again(
 def test_who_waits_for_an_answer_looks_nearby_alone(
     workspace: Workspace, tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engine.opening.identity.NEARBY", 1)
+    monkeypatch.setattr("holdfast.engine.opening.missing_workspaces.NEARBY", 1)
     elsewhere = tree.parent / "much/deeper/elsewhere"
     elsewhere.parent.mkdir(parents=True)
     tree.rename(elsewhere)
@@ -185,14 +186,14 @@ def test_a_new_directory_with_the_inode_of_a_deleted_one_is_a_new_workspace(home
 
 def test_where_no_birth_is_known_the_inode_number_must_do(home: Path, tree: Path) -> None:
     folder = bytes(tree)
-    assert identity.may_be(folder, folder)
-    identity.remember(folder, folder)
-    assert identity.may_be(folder, folder)
+    assert identity.could_be(folder, folder)
+    identity.remember_root(folder, folder)
+    assert identity.could_be(folder, folder)
     (tree / "root").write_bytes(b"nonsense")
-    assert identity.may_be(folder, folder)
+    assert identity.could_be(folder, folder)
     (tree / "root").write_bytes(b"17\n")
-    assert identity.may_be(folder, folder) == (identity._birth_time(folder) is None)
-    identity.remember(b"/nowhere/at/all", folder)
+    assert identity.could_be(folder, folder) == (birth_time(folder) is None)
+    identity.remember_root(b"/nowhere/at/all", folder)
 
 
 def test_a_deleted_directory_comes_back_at_its_path(home: Path, tree: Path) -> None:

@@ -13,6 +13,7 @@ from holdfast.engine.promotion.manager import Promotions
 from holdfast.model.errors import HoldfastError
 from holdfast.store.catalog.promotion_rows import PromotionRows
 
+from ....contexts import context_of
 from ....promoted import Ground, make_app
 
 
@@ -37,8 +38,8 @@ def test_who_was_taken_over_does_no_further_step_and_removes_nothing(ground: Gro
     def tell(name: str) -> None:
         steps.append(name)
         if name == step:
-            with ground.opened() as workspace:
-                rows = PromotionRows(workspace._context.catalog)
+            with ground.opened() as workspace, context_of(workspace) as context:
+                rows = PromotionRows(context.catalog)
                 (row,) = rows.list()
                 rows.change(row)
 

@@ -181,3 +181,28 @@ def test_the_parser_and_the_table_are_loaded_only_when_asked() -> None:
         "assert not any('tree_sitter' in name or name.endswith('safety._program_table') for name in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+MANY_AT_ONCE = """
+import threading
+from holdfast.engine.safety.classify import classify
+
+def work():
+    for _ in range(25):
+        classify("for one in 1 2 3; do echo $one | sed s/a/b/ > x; done; rm -rf a b; make;" * 10,
+                 cwd=b"/", root=b"/x", env={})
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+print("done")
+"""
+
+
+def test_many_at_once_do_not_crash_the_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_AT_ONCE], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

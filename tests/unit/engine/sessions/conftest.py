@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.sessions.registry import Sessions
+from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.model.session_types import CommandResult
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.crash_points import without_syncs
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.sessions.session import Session
     from holdfast.model.session_types import CommandEntry, Level
+    from holdfast.store.catalog.session_rows import SessionRows
 
 
 class Bench:
@@ -84,6 +86,10 @@ class Bench:
 
     def read(self, path: str = "file") -> str:
         return (self.tree / path).read_text()
+
+    def rows(self, session: Session) -> SessionRows:
+        """What the catalog holds of sessions."""
+        return SessionCheckpointTiers(session.context).rows
 
     def close(self) -> None:
         for opener in self._openers:

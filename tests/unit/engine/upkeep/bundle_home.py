@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import zstandard
 
 from holdfast.engine.opening.context import Context
-from holdfast.engine.upkeep._bundle_format import END_MAGIC, Head, Record, encode_head, encode_member
+from holdfast.engine.upkeep._bundle_format import END_MAGIC, BundleHead, CheckpointRecord, encode_head, encode_member
 from holdfast.model.checkpoint import Checkpoint, HistoryEvent, Kind, Provenance
 from holdfast.model.clock import SystemClock
 from holdfast.model.config.settings import Settings
@@ -18,7 +18,7 @@ from holdfast.store.blobs.content_writer import write_pages
 from holdfast.store.blobs.pack_format import encode_pack
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
-from holdfast.store.catalog_records import CheckpointCommit, Workspace, pages_key
+from holdfast.store.catalog_records import CheckpointCommit, WorkspaceRow, pages_key
 from holdfast.store.codecs.changeset import encode_changeset
 from holdfast.store.codecs.compression import Encoded
 from holdfast.store.database.sql_database import SqliteDatabase
@@ -44,7 +44,7 @@ class Home:
         )
         objects = open_objects(os.fsencode(folder / "objects"), random=os.urandom)
         self.store = Store(objects, Catalog(database, "local", self.clock))
-        workspace = Workspace(new_workspace_id(os.urandom), b"/w", 1, 2, self.clock.now(), None, live=True)
+        workspace = WorkspaceRow(new_workspace_id(os.urandom), b"/w", 1, 2, self.clock.now(), None, live=True)
         self.store.catalog.add_workspace(workspace)
         self.context = Context(
             workspace=workspace,
@@ -150,16 +150,16 @@ def pack(*contents: bytes) -> bytes:
     return encode_pack([(hash_bytes(data), len(data), Encoded(0, data), None) for data in contents])
 
 
-def record(root: Hash, identity: str = ID, parent: str | None = None, **fields: Any) -> Record:
-    return Record(identity, parent, root, "manual", "", 1, "", "", "", [])._replace(**fields)
+def record(root: Hash, identity: str = ID, parent: str | None = None, **fields: Any) -> CheckpointRecord:
+    return CheckpointRecord(identity, parent, root, "manual", "", 1, "", "", "", [])._replace(**fields)
 
 
-def head(records: list[Record], pages: list[bytes], contents: list[bytes]) -> Member:
+def head(records: list[CheckpointRecord], pages: list[bytes], contents: list[bytes]) -> Member:
     sizes = (len(pages), sum(map(len, pages)), len(contents), sum(map(len, contents)))
-    return b"bundle", encode_head(Head(records, [records[-1].id], *sizes))
+    return b"bundle", encode_head(BundleHead(records, [records[-1].id], *sizes))
 
 
-def small(records: list[Record], pages: list[bytes], contents: list[bytes]) -> list[Member]:
+def small(records: list[CheckpointRecord], pages: list[bytes], contents: list[bytes]) -> list[Member]:
     members = [head(records, pages, contents), (b"pages/000000.pack", pack(*pages))]
     return [*members, (b"blobs/000000.pack", pack(*contents))] if contents else members
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.retention import Policy
 from holdfast.engine.history.undo import undo
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.upkeep.forget_checkpoints import forget
 from holdfast.engine.upkeep.housekeeping import collect, stats, verify
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import LockedError, NotFoundError, QuotaError, RefusedError
 from holdfast.testing.clocks import ManualClock
 
@@ -60,7 +60,7 @@ def test_at_the_quota_old_checkpoints_make_room(
     context = open_context(store__max_bytes=200_000)
     for _ in range(30):
         (tree / "f").write_bytes(os.urandom(30_000))
-        take(context, Request(kind="auto"))
+        create_checkpoint(context, CheckpointRequest(kind="auto"))
         clock.advance(120)
         if len(context.catalog.checkpoints()) < 6 and context.store.used_bytes() > 150_000:
             break
@@ -74,12 +74,12 @@ def test_past_the_quota_a_checkpoint_is_refused_and_nothing_is_lost(
 ) -> None:
     context = open_context(store__max_bytes=100_000)
     (tree / "f").write_bytes(os.urandom(60_000))
-    first = take(context, Request(label="kept")).checkpoint
+    first = create_checkpoint(context, CheckpointRequest(label="kept")).checkpoint
     before, used = objects(home), context.store.used_bytes()
     (tree / "g").write_bytes(os.urandom(60_000))
     for _ in range(2):
         with pytest.raises(QuotaError) as caught:
-            take(context, Request())
+            create_checkpoint(context, CheckpointRequest())
         assert "100,000" in caught.value.message
         assert "gc" in (caught.value.hint or "")
     assert context.catalog.checkpoints() == [first]
@@ -87,10 +87,10 @@ def test_past_the_quota_a_checkpoint_is_refused_and_nothing_is_lost(
     assert (tree / "g").stat().st_size == 60_000
     assert not (tree / "h").exists()
     (tree / "g").unlink()
-    assert not take(context, Request()).created
+    assert not create_checkpoint(context, CheckpointRequest()).created
     (tree / "h").write_bytes(b"small")
-    assert take(context, Request()).created
-    assert take(open_context(store__max_bytes=0), Request()).checkpoint.total_files == 2
+    assert create_checkpoint(context, CheckpointRequest()).created
+    assert create_checkpoint(open_context(store__max_bytes=0), CheckpointRequest()).checkpoint.total_files == 2
 
 
 def test_the_quota_stops_no_way_back(
@@ -98,7 +98,7 @@ def test_the_quota_stops_no_way_back(
 ) -> None:
     context = open_context(store__max_bytes=100_000)
     (tree / "f").write_bytes(os.urandom(60_000))
-    first = take(context, Request()).checkpoint
+    first = create_checkpoint(context, CheckpointRequest()).checkpoint
     (tree / "g").write_bytes(late := os.urandom(60_000))
     done = restore(context, first.id)
     assert done.deleted == [b"g"]
@@ -117,12 +117,12 @@ def test_large_files_past_the_quota_do_not_pile_up(
     clock.advance(time.time() - clock.now() / 1_000_000)
     context = open_context(store__max_bytes=100_000)
     (tree / "f").write_text("1")
-    take(context, Request())
+    create_checkpoint(context, CheckpointRequest())
     before = objects(home)
     for _ in range(3):
         (tree / "large").write_bytes(os.urandom(2 << 20))
         with pytest.raises(QuotaError):
-            take(context, Request())
+            create_checkpoint(context, CheckpointRequest())
         clock.advance(3600)
         assert len(objects(home) - before) <= 1
     collect(context, grace=0)
@@ -132,14 +132,14 @@ def test_large_files_past_the_quota_do_not_pile_up(
 def test_room_that_was_made_by_hand_is_room(open_context: Callable[..., Context], tree: Path) -> None:
     context = open_context(store__max_bytes=100_000)
     (tree / "f").write_bytes(os.urandom(60_000))
-    first = take(context, Request()).checkpoint.id
+    first = create_checkpoint(context, CheckpointRequest()).checkpoint.id
     (tree / "f").write_text("small")
-    take(context, Request())
+    create_checkpoint(context, CheckpointRequest())
     (tree / "f").write_bytes(os.urandom(60_000))
     with pytest.raises(QuotaError):
-        take(context, Request())
+        create_checkpoint(context, CheckpointRequest())
     forget(context, [first])
-    assert take(context, Request()).created
+    assert create_checkpoint(context, CheckpointRequest()).created
     assert stats(context).stored_bytes <= 100_000
 
 
@@ -151,7 +151,9 @@ def test_the_rule_that_applies_by_itself_keeps_what_somebody_named(
     for number in range(48):
         (tree / "f").write_text(str(number))
         named = number % 16 == 0
-        result = take(context, Request(label=f"v{number}") if named else Request(kind="auto"))
+        result = create_checkpoint(
+            context, CheckpointRequest(label=f"v{number}") if named else CheckpointRequest(kind="auto")
+        )
         if named:
             kept.append(result.checkpoint.id)
         clock.advance(300)
@@ -175,7 +177,7 @@ def test_the_rule_that_applies_by_itself_keeps_what_somebody_named(
 def test_the_newest_state_is_never_forgotten(open_context: Callable[..., Context], tree: Path) -> None:
     context = open_context()
     (tree / "f").write_text("1")
-    head = take(context, Request(kind="auto")).checkpoint.id
+    head = create_checkpoint(context, CheckpointRequest(kind="auto")).checkpoint.id
     with pytest.raises(RefusedError) as caught:
         forget(context, [head])
     assert caught.value.code == "protected"
@@ -191,7 +193,7 @@ def test_undo_after_everything_before_was_forgotten_says_so(
     context = open_context()
     for number in range(3):
         (tree / "f").write_text(str(number))
-        take(context, Request())
+        create_checkpoint(context, CheckpointRequest())
         clock.advance(1)
     forget(context, (), policy=Policy(keep_last=1))
     with pytest.raises(NotFoundError) as caught:
@@ -204,7 +206,7 @@ def test_a_rescue_is_kept_for_its_time(open_context: Callable[..., Context], tre
     # I6
     context = open_context()
     (tree / "f").write_text("1")
-    first = take(context, Request()).checkpoint.id
+    first = create_checkpoint(context, CheckpointRequest()).checkpoint.id
     rescues: list[str | None] = []
     for number in range(12):
         (tree / "f").write_text(f"unsaved {number}")
@@ -220,11 +222,11 @@ def test_one_collection_at_a_time(open_context: Callable[..., Context], tree: Pa
     # I11
     context, other = open_context(), open_context()
     (tree / "f").write_text("1")
-    take(context, Request())
+    create_checkpoint(context, CheckpointRequest())
     (tree / "f").write_text("2")
-    forgotten = take(context, Request()).checkpoint
+    forgotten = create_checkpoint(context, CheckpointRequest()).checkpoint
     (tree / "f").write_text("3")
-    take(context, Request())
+    create_checkpoint(context, CheckpointRequest())
     forget(context, [forgotten.id])
     refused: list[Exception] = []
 
@@ -247,7 +249,7 @@ def test_i11_a_dry_run_of_a_collection_says_what_it_does_and_does_nothing(
         (tree / "large").write_bytes(os.urandom(1_500_000))
         for name in range(40):
             (tree / f"{name % 7}-{name}").write_bytes(os.urandom(200) + b"%d" % number if name >= number else b"same")
-        take(context, Request())
+        create_checkpoint(context, CheckpointRequest())
         clock.advance(10)
     (home / "objects/packs/local/11111111111111111111111111111111").write_bytes(b"written, and never committed")
     for policy in (Policy(keep_last=9), Policy(keep_last=3), Policy(keep_last=1)):

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.watching._read_ahead import prepare
 from holdfast.files.local_tree import LocalTree
-from holdfast.files.tree import Dirty
-from holdfast.model.command_results import Request
+from holdfast.files.tree import DirtyPaths
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.store.blobs import content_writer
-from holdfast.store.blobs._pack_writer import Item
+from holdfast.store.blobs._pack_writer import PackItem
 from holdfast.store.blobs.prepared_content import PreparedContent
 from holdfast.store.codecs.compression import DELTA, Encoded
 from holdfast.store.manifests import manifest
@@ -34,14 +34,14 @@ class Told:
     """A source of changes that says what it was told; at first, that everything may have changed."""
 
     def __init__(self) -> None:
-        self.answer = Dirty(everything=True, paths=frozenset())
+        self.answer = DirtyPaths(everything=True, paths=frozenset())
 
-    def drain(self) -> Dirty:
-        answer, self.answer = self.answer, Dirty(everything=False, paths=frozenset())
+    def drain(self) -> DirtyPaths:
+        answer, self.answer = self.answer, DirtyPaths(everything=False, paths=frozenset())
         return answer
 
     def tell(self, paths: Iterable[bytes]) -> None:
-        self.answer = Dirty(everything=False, paths=frozenset(paths))
+        self.answer = DirtyPaths(everything=False, paths=frozenset(paths))
 
 
 class Place:
@@ -56,7 +56,7 @@ class Place:
         self.paths = [f"directory{number // 10}/file{number}".encode() for number in range(300)]
         for number, path in enumerate(self.paths):
             self.write(path, f"file {number}\n" + "".join(LINES))
-        take(self.context, Request())
+        create_checkpoint(self.context, CheckpointRequest())
 
     def write(self, path: bytes, text: str) -> None:
         file = self.root / os.fsdecode(path)
@@ -72,7 +72,7 @@ class Place:
 
     def save(self) -> Hash:
         """Take a checkpoint, and prove that it holds what is there; its root."""
-        made = take(self.context, Request()).checkpoint
+        made = create_checkpoint(self.context, CheckpointRequest()).checkpoint
         held = dict(manifest.iterate(self.context.store.pages, made.root))
         for path in self.paths:
             there = (self.root / os.fsdecode(path)).read_bytes()
@@ -140,7 +140,7 @@ def test_what_was_foreseen_only_in_part_is_completed(place: Place) -> None:
     place.write(b"directory0/new", "new")
     place.edit(edited[2:3], "twice")
     place.told.tell([*edited, b"directory0/new"])
-    made = take(place.context, Request()).checkpoint
+    made = create_checkpoint(place.context, CheckpointRequest()).checkpoint
     held = dict(manifest.iterate(place.context.store.pages, made.root))
     assert made.root not in foreseen
     assert held[edited[0]].permissions == 0o755
@@ -167,14 +167,14 @@ def test_what_was_foreseen_of_another_state_is_not_used(place: Place) -> None:
 def test_pages_are_foreseen_again_when_enough_is_new(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a file that changes at every moment does not have all of them made at every moment; and not for many."""
     store, times = place.context.store, 0
-    foresee = store.foresee
+    foresee = store.prepare_manifest
 
     def counting(root: Hash, changes: Mapping[bytes, Entry | None]) -> None:
         nonlocal times
         times += 1
         foresee(root, changes)
 
-    monkeypatch.setattr(store, "foresee", counting)
+    monkeypatch.setattr(store, "prepare_manifest", counting)
     place.edit(place.paths[:100], "once")
     for path in place.paths[:100]:
         prepare(place.context, place.tree, [path])
@@ -198,7 +198,9 @@ def test_a_base_of_a_foreseen_page_may_be_gone_by_then(place: Place) -> None:
     ahead = place.context.store.ahead
     gone = hash_bytes(b"nobody has ever stored this")
     assert ahead.pages
-    ahead.pages = {name: Item(name, item.size, Encoded(DELTA, b"x" * 50), gone) for name, item in ahead.pages.items()}
+    ahead.pages = {
+        name: PackItem(name, item.size, Encoded(DELTA, b"x" * 50), gone) for name, item in ahead.pages.items()
+    }
     place.save()
 
 
@@ -237,7 +239,7 @@ def test_what_it_stands_on_may_be_gone_by_then(place: Place) -> None:
     place.edit([path], "once")
     data = (place.root / os.fsdecode(path)).read_bytes()
     gone = hash_bytes(b"nobody has ever stored this")
-    place.context.store.ahead.add_item(Item(hash_bytes(data), len(data), Encoded(DELTA, b"x" * 50), gone))
+    place.context.store.ahead.add_item(PackItem(hash_bytes(data), len(data), Encoded(DELTA, b"x" * 50), gone))
     place.save()
 
 
@@ -246,10 +248,10 @@ def test_pages_are_made_against_what_they_would_be_without_that(place: Place) ->
     for word in ("once", "twice"):
         place.edit(place.paths[::30], word)
         root = place.save()
-    pages = manifest.on_the_way(store.pages, root, place.paths)
+    pages = manifest.pages_on_path(store.pages, root, place.paths)
     assert len(pages) > 3
     store.pages._kept.clear()
-    with store.keeping_ahead():
+    with store.caching_bases():
         manifest.get_many(store.pages, root, place.paths)
     assert store.ahead.bases == store.read_bases(pages)
     assert store.page_bases(pages) == store.read_bases(pages)
@@ -272,7 +274,7 @@ def test_on_the_way_are_the_pages_that_are_read(place: Place, monkeypatch: pytes
     store.pages._kept.clear()
     some = [*place.paths[40:60], b"a path before all others", b"z"]
     manifest.get_many(store.pages, root, some)
-    assert sorted(read) == sorted(manifest.on_the_way(store.pages, root, some))
+    assert sorted(read) == sorted(manifest.pages_on_path(store.pages, root, some))
 
 
 def test_what_no_checkpoint_holds_is_not_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,12 +306,12 @@ def test_there_is_an_end_to_what_is_kept() -> None:
     large = bytes(1 << 20)
     for number in range(2000):
         name = hash_bytes(b"%d" % number)
-        ahead.add_item(Item(name, 10, Encoded(0, b"0123456789"), None))
+        ahead.add_item(PackItem(name, 10, Encoded(0, b"0123456789"), None))
         ahead.add_bases({name: (name, large)})
     assert len(ahead.items) == 1024
     assert len(ahead.bases) == 8
     ahead.forget()
     for number in range(20):
         name = hash_bytes(b"%d" % number)
-        ahead.add_item(Item(name, 1 << 20, Encoded(0, large), None))
+        ahead.add_item(PackItem(name, 1 << 20, Encoded(0, large), None))
     assert len(ahead.items) == 8

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from holdfast.engine.opening import watch_messages
-from holdfast.engine.watching._pending_changes import Changes
+from holdfast.engine.watching._pending_changes import PendingChanges
 from holdfast.engine.watching._schedule import Pace
-from holdfast.engine.watching.listener import Limits
-from holdfast.engine.watching.service import Setup
-from holdfast.files.tree import Dirty
+from holdfast.engine.watching.listener import ClientLimits
+from holdfast.engine.watching.service import WatchSetup
+from holdfast.files.tree import DirtyPaths
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.command_results import CheckpointResult, Request
+from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
+from holdfast.wire import watch_messages
 
 from ....waiting import wait_until
 from .watch_service import RECORD, STATUS, Nothing, Running, everything_read, raw, reach, running
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from holdfast.files.watch import Watcher
 
 
-def test_results_travel_whole(setup: Setup) -> None:
-    request = Request("run", "a label", Provenance("agent", "because\n", "make -j"), full_hash=True)
+def test_results_travel_whole(setup: WatchSetup) -> None:
+    request = CheckpointRequest("run", "a label", Provenance("agent", "because\n", "make -j"), full_hash=True)
     with running(setup) as run, reach(setup) as watcher:
         result = watcher.checkpoint(request)
         assert run.saver.requests == [request]
@@ -45,13 +45,13 @@ def test_results_travel_whole(setup: Setup) -> None:
         assert watcher.status() == run.saver.status_answer
 
 
-def test_ping_says_how_the_watcher_does(setup: Setup) -> None:
+def test_ping_says_how_the_watcher_does(setup: WatchSetup) -> None:
     with running(setup), reach(setup) as watcher:
         found = watcher.ping()
         assert (found.pid, found.root, found.backend) == (os.getpid(), os.fsdecode(setup.root), "inotify")
         assert found.unsaved  # nobody has looked at the tree yet
         assert not found.paused
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         assert not watcher.ping().unsaved
 
 
@@ -73,7 +73,7 @@ class Other:
         self.ends += 1
 
 
-def test_what_is_done_beside_gets_its_turn_when_it_is_due_and_not_during_a_pause(setup: Setup) -> None:
+def test_what_is_done_beside_gets_its_turn_when_it_is_due_and_not_during_a_pause(setup: WatchSetup) -> None:
     other = Other()
     with running(setup, other), reach(setup) as watcher:
         wait_until(lambda: other.turns > 100, "its turns")
@@ -87,14 +87,14 @@ def test_what_is_done_beside_gets_its_turn_when_it_is_due_and_not_during_a_pause
     assert other.ends == 1
 
 
-def test_an_error_comes_out_as_it_went_in(setup: Setup) -> None:
+def test_an_error_comes_out_as_it_went_in(setup: WatchSetup) -> None:
     with running(setup) as run, reach(setup) as watcher:
         run.saver.fail = [
             NotFoundError("no such thing", hint="look elsewhere", code="no_such"),
             ValueError("a mistake"),
         ]
         with pytest.raises(NotFoundError, match="no such thing") as caught:
-            watcher.checkpoint(Request())
+            watcher.checkpoint(CheckpointRequest())
         assert (caught.value.hint, caught.value.code, caught.value.exit_code) == ("look elsewhere", "no_such", 3)
         with pytest.raises(HoldfastError, match="a mistake") as other:
             watcher.status()
@@ -102,27 +102,27 @@ def test_an_error_comes_out_as_it_went_in(setup: Setup) -> None:
         assert watcher.ping().pid
 
 
-def test_a_failed_call_lets_everything_count_as_changed(setup: Setup) -> None:
+def test_a_failed_call_lets_everything_count_as_changed(setup: WatchSetup) -> None:
     """It has taken changes that it made no use of: none may be lost."""
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
+        watcher.checkpoint(CheckpointRequest())
         assert [dirty.everything for dirty in run.saver.taken] == [True, False]
-        for ask in (lambda: watcher.checkpoint(Request()), watcher.status):
+        for ask in (lambda: watcher.checkpoint(CheckpointRequest()), watcher.status):
             run.saver.fail = [LockedError("busy")]
             with pytest.raises(LockedError):
                 ask()
             assert watcher.ping().unsaved
-            watcher.checkpoint(Request())
+            watcher.checkpoint(CheckpointRequest())
             assert run.saver.taken[-1].everything
 
 
-def test_changes_reach_the_scan_that_comes_next(setup: Setup) -> None:
+def test_changes_reach_the_scan_that_comes_next(setup: WatchSetup) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (root / "sub/file").write_text("1")
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         assert run.saver.taken[-1].paths == {b"sub/file"}
         (root / "two").write_text("2")
         wait_until(lambda: watcher.ping().unsaved)
@@ -134,7 +134,7 @@ def test_changes_reach_the_scan_that_comes_next(setup: Setup) -> None:
 # -- saving by itself ---------------------------------------------------------------------------------------------
 
 
-def test_saves_by_itself_when_something_has_changed(setup: Setup) -> None:
+def test_saves_by_itself_when_something_has_changed(setup: WatchSetup) -> None:
     setup = setup._replace(pace=Pace(debounce=0.01, latest=1))
     with running(setup) as run:
         wait_until(lambda: run.saver.requests, "the first checkpoint")
@@ -149,7 +149,7 @@ def test_saves_by_itself_when_something_has_changed(setup: Setup) -> None:
             assert watcher.ping().checkpoints == len(run.saver.requests)
 
 
-def test_a_failure_is_tried_again_and_said(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_tried_again_and_said(setup: WatchSetup, caplog: pytest.LogCaptureFixture) -> None:
     setup = setup._replace(pace=Pace(debounce=0, latest=0, first_retry=0.05, last_retry=0.05))
     run = Running(setup)
     run.saver.fail = [HoldfastError("disk full"), RuntimeError("a mistake"), HoldfastError("disk full")]
@@ -165,7 +165,7 @@ def test_a_failure_is_tried_again_and_said(setup: Setup, caplog: pytest.LogCaptu
     assert "a mistake" in caplog.text
 
 
-def test_a_root_that_goes_and_comes_back(setup: Setup) -> None:
+def test_a_root_that_goes_and_comes_back(setup: WatchSetup) -> None:
     setup = setup._replace(pace=Pace(debounce=0.01, latest=1, first_retry=0.01, last_retry=0.01))
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run:
@@ -181,9 +181,9 @@ def test_a_root_that_goes_and_comes_back(setup: Setup) -> None:
         wait_until(lambda: any(b"back" in dirty.paths or dirty.everything for dirty in run.saver.taken[seen:]))
 
 
-def test_unsaved_changes_are_saved_at_the_end(setup: Setup) -> None:
+def test_unsaved_changes_are_saved_at_the_end(setup: WatchSetup) -> None:
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (Path(os.fsdecode(setup.root)) / "late").touch()
         wait_until(lambda: watcher.ping().unsaved)
         watcher.stop()
@@ -191,13 +191,13 @@ def test_unsaved_changes_are_saved_at_the_end(setup: Setup) -> None:
         assert b"late" in run.saver.taken[-1].paths
 
 
-def test_a_full_walk_now_and_then(setup: Setup) -> None:
+def test_a_full_walk_now_and_then(setup: WatchSetup) -> None:
     setup = setup._replace(pace=Pace(debounce=0, latest=0, per_hour=10_000), full_walk_interval=0.02)
     with running(setup) as run:
         wait_until(lambda: sum(dirty.everything for dirty in run.saver.taken) >= 4)
 
 
-def test_a_tree_that_cannot_be_watched_is_walked_when_the_time_has_come_and_not_before(setup: Setup) -> None:
+def test_a_tree_that_cannot_be_watched_is_walked_when_the_time_has_come_and_not_before(setup: WatchSetup) -> None:
     """It always says that everything may have changed: to look again after each walk would be a walk without end."""
     pace = Pace(debounce=0, latest=0, per_hour=10_000)
     setup = setup._replace(backend="polling", poll_interval=3600, pace=pace, rest=0.0)
@@ -207,7 +207,7 @@ def test_a_tree_that_cannot_be_watched_is_walked_when_the_time_has_come_and_not_
         assert len(run.saver.taken) == 1
 
 
-def test_what_polling_finds_is_saved_though_it_looks_more_often_than_it_is_quiet(setup: Setup) -> None:
+def test_what_polling_finds_is_saved_though_it_looks_more_often_than_it_is_quiet(setup: WatchSetup) -> None:
     """A look is no edit: it must not put off the save of the one before it."""
     root = Path(os.fsdecode(setup.root))
     setup = setup._replace(backend="polling", poll_interval=0.01, pace=Pace(debounce=0.1), rest=0.0)
@@ -219,10 +219,10 @@ def test_what_polling_finds_is_saved_though_it_looks_more_often_than_it_is_quiet
 
 
 def test_rules_outside_of_the_tree_that_change_make_everything_count_as_changed(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: WatchSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         watcher.status()
         refreshed: list[bool] = []
         monkeypatch.setattr(run.service._watcher, "refresh", lambda: refreshed.append(True) or True)
@@ -233,7 +233,9 @@ def test_rules_outside_of_the_tree_that_change_make_everything_count_as_changed(
         assert refreshed == [True]
 
 
-def test_retention_now_and_then_and_its_failure_is_survived(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+def test_retention_now_and_then_and_its_failure_is_survived(
+    setup: WatchSetup, caplog: pytest.LogCaptureFixture
+) -> None:
     setup = setup._replace(retention_interval=0.01)
     run = Running(setup)
     run.saver.fail = [HoldfastError("locked")]
@@ -246,51 +248,51 @@ def test_retention_now_and_then_and_its_failure_is_survived(setup: Setup, caplog
 # -- working ahead ------------------------------------------------------------------------------------------------
 
 
-def test_what_changes_is_prepared(setup: Setup) -> None:
+def test_what_changes_is_prepared(setup: WatchSetup) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (root / "sub" / "file").write_bytes(b"before")
         wait_until(lambda: b"sub/file" in run.saver.prepared, "the file")
         assert run.saver.last_prepared
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         run.saver.prepared.clear()
         (root / "sub" / "file").write_bytes(b"after")
         wait_until(lambda: b"sub/file" in run.saver.prepared, "the file after a save")
         assert len(run.saver.requests) == 2
 
 
-def test_after_a_save_what_changes_is_noticed_soon_however_stormy_it_was(setup: Setup) -> None:
+def test_after_a_save_what_changes_is_noticed_soon_however_stormy_it_was(setup: WatchSetup) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup._replace(rest=10_000)) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         wait_until(lambda: watcher.ping() and not run.service._resting, "its rest after the save is over")
         run.service._pause = 1000
         (root / "one").write_bytes(b"x")
         wait_until(lambda: b"one" in run.saver.prepared, "the file")  # and nothing is looked at for 1,500 seconds
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (root / "other").write_bytes(b"x")
         wait_until(lambda: b"other" in run.saver.prepared, "the file after a save")
 
 
-def test_a_failure_to_prepare_is_survived(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_to_prepare_is_survived(setup: WatchSetup, caplog: pytest.LogCaptureFixture) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         failures = {b"one": HoldfastError("no such page"), b"other": ValueError("a mistake")}
         for name, run.saver.prepare_fails in failures.items():
             (root / os.fsdecode(name)).write_bytes(b"x")
             wait_until(lambda name=name: name in run.saver.prepared, "the file")
         assert watcher.ping().failure is None
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         assert failures.keys() <= run.saver.taken[-1].paths
     assert "preparing failed" in caplog.text
 
 
-def test_nothing_is_prepared_during_a_pause(setup: Setup) -> None:
+def test_nothing_is_prepared_during_a_pause(setup: WatchSetup) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         with reach(setup) as other:
             with other.pause():
                 (root / "file").write_bytes(b"half way")
@@ -299,10 +301,10 @@ def test_nothing_is_prepared_during_a_pause(setup: Setup) -> None:
             wait_until(lambda: b"file" in run.saver.prepared, "the end of the pause")
 
 
-def test_who_wants_nothing_prepared_is_spared(setup: Setup) -> None:
+def test_who_wants_nothing_prepared_is_spared(setup: WatchSetup) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup._replace(prepare=False)) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (root / "file").write_bytes(b"x")
         wait_until(lambda: watcher.ping().unsaved, "the file")
         assert [watcher.ping().unsaved for _ in range(20)] == [True] * 20
@@ -317,20 +319,20 @@ class Telling:
     def __init__(self, *answers: set[bytes]) -> None:
         self.answers = list(answers)
 
-    def drain(self) -> Dirty:
-        return Dirty(everything=False, paths=frozenset(self.answers.pop(0) if self.answers else ()))
+    def drain(self) -> DirtyPaths:
+        return DirtyPaths(everything=False, paths=frozenset(self.answers.pop(0) if self.answers else ()))
 
 
-def changes_of(*answers: set[bytes]) -> Changes:
-    return Changes(cast("Watcher", Telling(*answers)), Nothing(), lambda: None, lambda: None)
+def changes_of(*answers: set[bytes]) -> PendingChanges:
+    return PendingChanges(cast("Watcher", Telling(*answers)), Nothing(), lambda: None, lambda: None)
 
 
 def test_of_very_many_changes_nothing_more_is_prepared() -> None:
     changes = changes_of({b"%d" % number for number in range(600)}, {b"%d" % number for number in range(1200)})
-    changes.look()
+    changes.read_watcher()
     assert len(changes.to_prepare(100)) == 100
     assert changes.unprepared
-    changes.look()
+    changes.read_watcher()
     assert not changes.unprepared
     assert len(changes.drain().paths) == 1200
 
@@ -339,7 +341,7 @@ def test_what_changes_all_the_time_is_prepared_a_few_times_until_it_is_saved() -
     changes = changes_of(*({b"log"} for _ in range(5)), set(), {b"log"})
 
     def given() -> list[bytes]:
-        changes.look()
+        changes.read_watcher()
         return changes.to_prepare(10)
 
     assert [given() for _ in range(5)] == [[b"log"], [b"log"], [b"log"], [], []]
@@ -353,7 +355,7 @@ def test_what_changes_all_the_time_is_prepared_a_few_times_until_it_is_saved() -
 # -- pauses -------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_saved_during_a_pause(setup: Setup) -> None:
+def test_nothing_is_saved_during_a_pause(setup: WatchSetup) -> None:
     setup = setup._replace(pace=Pace(debounce=0, latest=0))
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run, reach(setup) as watcher:
@@ -366,26 +368,26 @@ def test_nothing_is_saved_during_a_pause(setup: Setup) -> None:
             assert len(run.saver.requests) == done
             with reach(setup) as other:
                 with pytest.raises(LockedError) as caught:
-                    other.checkpoint(Request())
+                    other.checkpoint(CheckpointRequest())
                 assert caught.value.code == "paused"
                 with other.pause():  # two at once: it goes on when both have ended
                     pass
                 assert other.ping().paused
-            watcher.checkpoint(Request())  # whoever paused may
+            watcher.checkpoint(CheckpointRequest())  # whoever paused may
         wait_until(lambda: not watcher.ping().paused)
 
 
-def test_the_pause_of_a_client_that_dies_ends(setup: Setup) -> None:
+def test_the_pause_of_a_client_that_dies_ends(setup: WatchSetup) -> None:
     with running(setup), reach(setup) as watcher:
         connection = raw(setup)
-        connection.sendall(watch_messages.encode_call(watch_messages.Call("pause")))
+        connection.sendall(watch_messages.encode_call(watch_messages.WatchCall("pause")))
         assert json.loads(connection.recv(1000))["ok"]
         assert watcher.ping().paused
         connection.close()
         wait_until(lambda: not watcher.ping().paused)
 
 
-def test_pausing_a_watcher_that_has_just_stopped(setup: Setup) -> None:
+def test_pausing_a_watcher_that_has_just_stopped(setup: WatchSetup) -> None:
     with running(setup):
         watcher = reach(setup)
         other = reach(setup)
@@ -396,8 +398,8 @@ def test_pausing_a_watcher_that_has_just_stopped(setup: Setup) -> None:
     assert caught.value.code == "watcher_gone"
 
 
-def test_a_pause_outlives_idleness(setup: Setup) -> None:
-    setup = setup._replace(limits=Limits(idle=0.05))
+def test_a_pause_outlives_idleness(setup: WatchSetup) -> None:
+    setup = setup._replace(limits=ClientLimits(idle=0.05))
     with running(setup):
         idle = raw(setup)
         with reach(setup) as watcher, watcher.pause():

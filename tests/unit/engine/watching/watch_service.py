@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import WATCH_SOCKET
 from holdfast.engine.opening.watch_client import WatchClient, connect
-from holdfast.engine.watching.listener import claim
-from holdfast.engine.watching.service import Service, Setup
+from holdfast.engine.watching.listener import hold_watch_lock
+from holdfast.engine.watching.service import WatchService, WatchSetup
 from holdfast.files.watch import open_watcher
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.clock import SystemClock
-from holdfast.model.command_results import CheckpointResult, Request, Status
+from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
 from holdfast.model.entries import Change, Counts, Entry, NotCaptured
 from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from holdfast.engine.watching.service import PeriodicTask
-    from holdfast.files.tree import Dirty, DirtySource
+    from holdfast.files.tree import DirtyPaths, DirtySource
 
 LIMIT = 20.0
 
@@ -63,8 +63,8 @@ class FakeSaver:
 
     def __init__(self, source: DirtySource) -> None:
         self.source = source
-        self.requests: list[Request] = []
-        self.taken: list[Dirty] = []
+        self.requests: list[CheckpointRequest] = []
+        self.taken: list[DirtyPaths] = []
         self.retentions = 0
         self.closed = 0
         self.fail: list[Exception] = []
@@ -75,7 +75,7 @@ class FakeSaver:
         self.last_prepared = False
         self.prepare_fails: Exception | None = None
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
         if self.gate is not None:
             assert self.gate.wait(LIMIT)
         self.taken.append(self.source.drain())
@@ -123,7 +123,7 @@ class Nothing:
 class Running:
     """A service in a thread of its own."""
 
-    def __init__(self, setup: Setup, beside: PeriodicTask | None = None) -> None:
+    def __init__(self, setup: WatchSetup, beside: PeriodicTask | None = None) -> None:
         self.savers: list[FakeSaver] = []
         self.setup = setup
         self.exclusion = Nothing()
@@ -133,9 +133,9 @@ class Running:
             return self.savers[0]
 
         self._claim = ExitStack()
-        self._claim.enter_context(claim(setup.folder))
+        self._claim.enter_context(hold_watch_lock(setup.folder))
         watcher = open_watcher(setup.root, setup.backend, poll_interval=setup.poll_interval)
-        self.service = Service(setup, watcher, self.exclusion, open_saver, SystemClock(), beside)
+        self.service = WatchService(setup, watcher, self.exclusion, open_saver, SystemClock(), beside)
         self.saver = self.savers[0]
         self.thread = threading.Thread(target=self._run)
 
@@ -150,7 +150,7 @@ class Running:
 
 
 @contextmanager
-def running(setup: Setup, beside: PeriodicTask | None = None) -> Generator[Running]:
+def running(setup: WatchSetup, beside: PeriodicTask | None = None) -> Generator[Running]:
     run = Running(setup, beside)
     run.thread.start()
     try:
@@ -161,13 +161,13 @@ def running(setup: Setup, beside: PeriodicTask | None = None) -> Generator[Runni
         assert not (Path(os.fsdecode(setup.folder)) / "watch.sock").exists()
 
 
-def reach(setup: Setup) -> WatchClient:
+def reach(setup: WatchSetup) -> WatchClient:
     watcher = connect(setup.folder, wait=LIMIT)
     assert watcher is not None
     return watcher
 
 
-def raw(setup: Setup) -> socket.socket:
+def raw(setup: WatchSetup) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(LIMIT)
     connection.connect(setup.folder + b"/" + WATCH_SOCKET)

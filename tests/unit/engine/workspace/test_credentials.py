@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 import holdfast
+from holdfast.engine.opening.opener import Opener
 from holdfast.files.scan.secret_files import CREDENTIALS, is_credential
 from holdfast.store.manifests import manifest
 
@@ -36,11 +38,10 @@ def put(tree: Path, name: str, content: str) -> None:
 
 
 def held(workspace: Workspace) -> set[str]:
-    context = workspace._context
-    head = context.catalog.cursor(workspace.id).head
-    assert head is not None
-    root = context.catalog.checkpoint(head).root
-    return {os.fsdecode(path) for path, _ in manifest.iterate(context.store.pages, root)}
+    with closing(Opener(home=workspace.home)) as opener:
+        context = opener.open(workspace.path)
+        root = context.catalog.checkpoint(workspace.resolve("@")).root
+        return {os.fsdecode(path) for path, _ in manifest.iterate(context.store.pages, root)}
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.opening.identity import find_moved
+from holdfast.engine.opening.missing_workspaces import find_moved
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 
@@ -172,8 +173,9 @@ def test_a_workspace_that_was_moved_and_not_used_since_is_not_gone(
 
 def test_the_search_for_moved_ones_has_an_end(workspace: Workspace, tmp_path: Path, home: Path) -> None:
     (tmp_path / "old").mkdir()
-    with holdfast.init(tmp_path / "old", home=home) as other:
-        record, folder = other._context.workspace, other.folder
+    with closing(Opener(home=bytes(home))) as opener:
+        context, _ = opener.init(bytes(tmp_path / "old"))
+    record, folder = context.workspace, context.folder
     (tmp_path / "old").rename(tmp_path / "new")
     assert find_moved([record], lambda _: folder) == {record.id: bytes(tmp_path / "new")}
     assert find_moved([record], lambda _: folder, most=0) == {}

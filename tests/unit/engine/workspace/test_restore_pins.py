@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.files.local_tree import LocalTree
-from holdfast.files.tree import Applied, Notes
+from holdfast.files.tree import ApplyNotes, ApplyResult
 from holdfast.model.content import Content, Progress
 from holdfast.model.entries import Change
 from holdfast.model.errors import RefusedError, StorageError
@@ -33,8 +33,8 @@ def test_the_target_is_neither_forgotten_nor_collected_while_it_is_restored(
         *,
         nonce: str,
         progress: Progress | None = None,
-        notes: Notes | None = None,
-    ) -> Applied:
+        notes: ApplyNotes | None = None,
+    ) -> ApplyResult:
         with holdfast.open(tree, home=home) as other:
             with pytest.raises(RefusedError) as caught:
                 other.forget([wanted])
@@ -59,7 +59,7 @@ def test_a_restore_that_is_cut_short_keeps_its_target_until_it_is_finished(
     (tree / "file").write_text("other\n")
     workspace.checkpoint()
 
-    def fails(*_: object, **__: object) -> Applied:
+    def fails(*_: object, **__: object) -> ApplyResult:
         raise StorageError("no space left")
 
     with monkeypatch.context() as patch:

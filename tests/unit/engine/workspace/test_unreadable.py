@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.files.local_tree import LocalTree
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.model.content import HashSink
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Hash
@@ -173,9 +173,9 @@ class Named:
     def __init__(self) -> None:
         self.paths: set[bytes] = set()
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         paths, self.paths = self.paths, set()
-        return Dirty(False, frozenset(paths))
+        return DirtyPaths(False, frozenset(paths))
 
 
 def test_a_scan_of_what_is_dirty_keeps_it_too(place: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.files.directories.replication import make_read_only, remove_whole, replicate
 from holdfast.files.linux import syscalls
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.testing.tree_state import differences, photograph
 
 
@@ -50,7 +50,7 @@ def tree(tmp_path: Path) -> Path:
 
 def test_a_copy_is_the_same_in_everything(tree: Path, tmp_path: Path) -> None:
     before = photograph(tree)
-    replicate(bytes(tree), bytes(tmp_path / "copy"), without=find_own([]))
+    replicate(bytes(tree), bytes(tmp_path / "copy"), without=find_protected([]))
     assert differences(before, photograph(tmp_path / "copy")) == []
     assert differences(before, photograph(tree)) == []
     assert (tmp_path / "copy/sparse").stat().st_blocks < 1000, "holes stay holes"
@@ -66,7 +66,7 @@ def test_what_is_ours_and_sockets_are_left_out(tree: Path, tmp_path: Path) -> No
             one.bind("socket")
     finally:
         os.chdir(here)
-    replicate(bytes(tree), bytes(tmp_path / "copy"), without=find_own([bytes(tree / "home")]))
+    replicate(bytes(tree), bytes(tmp_path / "copy"), without=find_protected([bytes(tree / "home")]))
     left_out = set(os.listdir(tree)) - set(os.listdir(tmp_path / "copy"))
     assert left_out == {"home", "socket"}
 
@@ -75,7 +75,7 @@ def test_a_copy_takes_the_place_of_nothing(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("tree/d", "link"):
         with pytest.raises(FileExistsError):
-            replicate(bytes(tree), bytes(tmp_path / name), without=find_own([]))
+            replicate(bytes(tree), bytes(tmp_path / name), without=find_protected([]))
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -110,7 +110,7 @@ def test_a_deep_tree_is_copied_and_removed(tmp_path: Path) -> None:
         path /= "d"
         path.mkdir()
     (path / "f").write_text("deep\n")
-    replicate(bytes(tmp_path / "tree"), bytes(tmp_path / "copy"), without=find_own([]))
+    replicate(bytes(tmp_path / "tree"), bytes(tmp_path / "copy"), without=find_protected([]))
     assert (tmp_path / "copy" / path.relative_to(tmp_path / "tree") / "f").read_text() == "deep\n"
     for name in ("copy", "tree"):
         remove_whole(bytes(tmp_path / name))
@@ -169,7 +169,7 @@ def test_a_directory_that_vanishes_meanwhile_is_left_out(
 
     monkeypatch.setattr(syscalls, "openat2", opening)
     copy = tmp_path / "copy"
-    replicate(bytes(tree), bytes(copy), without=find_own(()))
+    replicate(bytes(tree), bytes(copy), without=find_protected(()))
     monkeypatch.undo()
     seen, copied = photograph(tree), photograph(copy)
     seen.pop(b".git/objects", None)

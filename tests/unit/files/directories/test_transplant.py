@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files.directories.directory_exchange import exchange, hindrance, place_of
+from holdfast.files.directories.directory_exchange import directory_identity, exchange, hindrance
 from holdfast.files.directories.transplant import transplant
-from holdfast.files.directories.tree_stamps import stamps, touched
+from holdfast.files.directories.tree_stamps import changed_paths, stamps
 from holdfast.files.linux.directory_users import users_of
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 
-NOTHING = find_own([])
+NOTHING = find_protected([])
 
 
 @pytest.fixture(name="trees")
@@ -91,24 +91,24 @@ def test_stamps_tell_what_was_touched_across_a_swap(trees: tuple[Path, Path], tm
     one, other = map(os.fsencode, trees)
     before = stamps(one, without=NOTHING)
     exchange(one, other)
-    assert touched(before, stamps(other, without=NOTHING)) == []
+    assert changed_paths(before, stamps(other, without=NOTHING)) == []
     held = os.open(other + b"/d/file", os.O_WRONLY)
     os.write(held, b"now")
     os.close(held)
     os.unlink(other + b"/same")
     os.rmdir(other + b"/d/e")
     Path(os.fsdecode(other), "new").mkdir()
-    assert touched(before, stamps(other, without=NOTHING)) == [b"d/e", b"d/file", b"new", b"same"]
-    ours = find_own([other + b"/d"])
+    assert changed_paths(before, stamps(other, without=NOTHING)) == [b"d/e", b"d/file", b"new", b"same"]
+    ours = find_protected([other + b"/d"])
     assert b"d" not in stamps(other, without=ours)
 
 
 def test_two_directories_change_places_and_are_known_by_what_they_are(trees: tuple[Path, Path]) -> None:
     one, other = map(os.fsencode, trees)
-    first, second = place_of(one), place_of(other)
+    first, second = directory_identity(one), directory_identity(other)
     exchange(one, other)
-    assert (place_of(one), place_of(other)) == (second, first)
-    assert place_of(one + b"/nothing") is None
+    assert (directory_identity(one), directory_identity(other)) == (second, first)
+    assert directory_identity(one + b"/nothing") is None
 
 
 def test_what_hinders_an_exchange_is_named(trees: tuple[Path, Path]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.git.configuration import MAX_RULES_BYTES, User, find_repository, global_excludes
+from holdfast.files.git.configuration import MAX_RULES_BYTES, GitUser, find_repository, global_excludes
 from holdfast.files.ignore._patterns import parse_rules
 from holdfast.files.ignore._rule_matcher import MAX_GLOBS, Rules
 from holdfast.files.ignore.rules import (
@@ -27,10 +27,10 @@ from holdfast.model.content import HashSink
 if TYPE_CHECKING:
     from pathlib import Path
 
-NOBODY = User(system_config=None)
+NOBODY = GitUser(system_config=None)
 
 
-def captured(root: Path, user: User = NOBODY, exclude: tuple[str, ...] = ()) -> set[bytes]:
+def captured(root: Path, user: GitUser = NOBODY, exclude: tuple[str, ...] = ()) -> set[bytes]:
     return set(LocalTree(bytes(root), user=user, capture=Capture(exclude=exclude)).scan(HashSink()).changes)
 
 
@@ -210,7 +210,7 @@ def test_the_global_excludes_and_the_repositorys_own(tmp_path: Path) -> None:
         content="[user]\n\tname = x\n[core]\n\tautocrlf = input\n\texcludesFile = ~/my\\\\ignore # mine\n",
     )
     fill(tmp_path, "home/my\\ignore", content="a\nb\n")
-    user = User(home=bytes(tmp_path / "home"), system_config=None)
+    user = GitUser(home=bytes(tmp_path / "home"), system_config=None)
     assert captured(tree, user) == {b"c", b"d"}
     subprocess.run(["git", "init", "-q", str(tree)], check=True)
     fill(tree, ".git/info/exclude", content="c\n!b\n")
@@ -244,7 +244,7 @@ def test_the_one_key_of_gits_configuration(config: str, expected: bytes | None, 
     fill(tmp_path, "more", content="[core]\nexcludesFile = /included\n")
     fill(tmp_path, "loop", content="[include]\npath = loop\n")
     fill(tmp_path, "config", content=config)
-    user = User(home=b"/h", config_home=None, system_config=bytes(tmp_path / "config"))
+    user = GitUser(home=b"/h", config_home=None, system_config=bytes(tmp_path / "config"))
     assert global_excludes(user, None) == expected
 
 
@@ -254,7 +254,7 @@ def test_a_configuration_that_includes_itself_again_and_again_ends(
 ) -> None:
     filler = "# " + "x" * 40_000 + "\n" if reached else ""
     fill(tmp_path, "config", content=filler + "[include]\npath = config\npath = config\n[core]\nexcludesFile = /a\n")
-    user = User(home=b"/h", config_home=None, system_config=bytes(tmp_path / "config"))
+    user = GitUser(home=b"/h", config_home=None, system_config=bytes(tmp_path / "config"))
     assert global_excludes(user, None) == b"/a"
     said = "the configuration of Git is obeyed up to 64 files or 1048576 bytes only"
     assert [message.partition(",")[0] for message in caplog.messages] == [said]
@@ -263,11 +263,11 @@ def test_a_configuration_that_includes_itself_again_and_again_ends(
 
 def test_where_the_configuration_is(tmp_path: Path) -> None:
     home, config = bytes(tmp_path / "home"), bytes(tmp_path / "config")
-    assert global_excludes(User(home, config, None), None) == config + b"/git/ignore"
+    assert global_excludes(GitUser(home, config, None), None) == config + b"/git/ignore"
     fill(tmp_path, "config/git/config", content="[core]\nexcludesFile = /from-xdg\n")
-    assert global_excludes(User(home, config, None), None) == b"/from-xdg"
+    assert global_excludes(GitUser(home, config, None), None) == b"/from-xdg"
     fill(tmp_path, "home/.gitconfig", content="[core]\nexcludesFile = /from-home\n")
-    assert global_excludes(User(home, config, None), None) == b"/from-home"
+    assert global_excludes(GitUser(home, config, None), None) == b"/from-home"
     assert global_excludes(NOBODY, None) is None
 
 
@@ -348,7 +348,7 @@ def test_a_rule_file_from_outside_that_is_cut_is_named(
     subprocess.run(["git", "init", "-q", str(tmp_path / "repository")], check=True)
     fill(tmp_path, name, content="a\n" + "x" * MAX_RULES_BYTES)
     fill(tmp_path, "repository/tree/a", "repository/tree/b")
-    user = User(home=bytes(tmp_path / "home"), system_config=None)
+    user = GitUser(home=bytes(tmp_path / "home"), system_config=None)
     assert captured(tmp_path / "repository/tree", user) == {b"b"}
     assert caplog.messages == [f"only the first 1048576 bytes of the ignore rules in {tmp_path / name} are obeyed"]
     caplog.clear()

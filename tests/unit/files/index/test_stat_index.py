@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.files.index.stat_index import FAILED, NOT_CAPTURED, Columns, Known, Signature, StatIndex, load
+from holdfast.files.index.stat_index import (
+    FAILED,
+    NOT_CAPTURED,
+    DirectoryColumns,
+    KnownFile,
+    Signature,
+    StatIndex,
+    load,
+)
 from holdfast.model.entries import Entry, file_entry, symlink_entry
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import Hash, hash_bytes
@@ -38,8 +46,8 @@ def filled() -> StatIndex:
 
 def test_what_is_put_is_got() -> None:
     index = filled()
-    assert index.get(b"a") == Known(FILE, SIGNATURE)
-    assert index.get(b"sub/deep/\xff\n") == Known(FILE, SIGNATURE)
+    assert index.get(b"a") == KnownFile(FILE, SIGNATURE)
+    assert index.get(b"sub/deep/\xff\n") == KnownFile(FILE, SIGNATURE)
     assert index.get(b"other/c") is None
     assert index.get(b"sub") is None
     assert index.get(b"nowhere/at/all") is None
@@ -64,7 +72,7 @@ def test_racy_entries_are_not_certain() -> None:
     index.put(b"a", FILE, SIGNATURE, racy=True)
     assert index.get(b"a") is None
     assert dict(index.entries()) == {b"a": FILE}
-    columns = Columns(index.directories[b""])
+    columns = DirectoryColumns(index.directories[b""])
     for name, flag in ((b"socket", NOT_CAPTURED), (b"secret", FAILED)):
         columns.append(name, SIGNATURE, flag, bytes(16))
     index.directories[b""] = columns.record()
@@ -87,7 +95,7 @@ def test_a_saved_index_is_the_same(tmp_path: Path) -> None:
     assert again.root == ROOT
     assert again.delta == index.delta
     assert dict(again.entries()) == dict(index.entries())
-    assert again.get(b"a") == Known(FILE, SIGNATURE)
+    assert again.get(b"a") == KnownFile(FILE, SIGNATURE)
     assert not again.changed
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert os.listdir(tmp_path) == ["index"]

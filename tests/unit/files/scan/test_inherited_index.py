@@ -13,7 +13,7 @@ import pytest
 from holdfast.files.directories.btrfs_subvolume import snapshot_subvolume
 from holdfast.files.directories.replication import replicate
 from holdfast.files.local_tree import LocalTree
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.files.scan.inherited_index import inherit
 from holdfast.model.content import HashSink
 from holdfast.model.ids import Hash, hash_bytes
@@ -52,7 +52,7 @@ class Copied:
 
     def replicate(self) -> None:
         self.begin()
-        replicate(bytes(self.source), bytes(self.copy), without=find_own([]))
+        replicate(bytes(self.source), bytes(self.copy), without=find_protected([]))
         wait_until_old(self.copy)
 
     def read(self) -> int:
@@ -120,7 +120,7 @@ def test_what_was_copied_of_another_directory_in_its_place_is_read(copied: Copie
         shown, old = copied.source / "sub" / name, (tmp_path / "away" / name).stat()
         shown.write_text(shown.read_text().upper())
         os.utime(shown, ns=(old.st_atime_ns, old.st_mtime_ns))
-    replicate(bytes(copied.source), bytes(copied.copy), without=find_own([]))
+    replicate(bytes(copied.source), bytes(copied.copy), without=find_protected([]))
     shutil.rmtree(copied.source / "sub")
     (tmp_path / "away").rename(copied.source / "sub")
     wait_until_old(copied.copy)
@@ -129,9 +129,9 @@ def test_what_was_copied_of_another_directory_in_its_place_is_read(copied: Copie
 
 def test_what_was_copied_a_moment_ago_is_read_once_more(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     copied.replicate()
-    newest = max(path.lstat().st_ctime_ns for path in copied.copy.rglob("*"))
+    copied_at = (copied.copy / "one").lstat().st_ctime_ns
     with monkeypatch.context() as patched:
-        patched.setattr(time, "time_ns", lambda: newest)
+        patched.setattr(time, "time_ns", lambda: copied_at)
         found = inherit(bytes(copied.index), bytes(copied.source), bytes(copied.copy), ROOT, begun=copied.begun)
     assert found is not None
     assert found.get(b"one") is None

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.files.ignore.rules import IgnoreSources
 from holdfast.files.index.stat_index import StatIndex
-from holdfast.files.scan.overlay_layer import Layer
+from holdfast.files.scan.overlay_layer import UpperLayer
 from holdfast.model.entries import Entry
 from holdfast.model.ids import Hash
 
@@ -44,8 +44,8 @@ class Bench:
         layer.settle()
         layer.save(os.fsencode(self.index))
 
-    def layer(self) -> Layer:
-        return Layer(os.fsencode(self.upper), "user", Nothing(), os.fsencode(self.state))
+    def layer(self) -> UpperLayer:
+        return UpperLayer(os.fsencode(self.upper), "user", Nothing(), os.fsencode(self.state))
 
     def is_known(self) -> bool:
         """Whether a scan would leave anything out."""

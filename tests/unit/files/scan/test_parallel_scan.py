@@ -186,17 +186,17 @@ def test_files_of_several_names_are_found_by_either_process(root: Path) -> None:
         """
 elsewhere = root + b"/../elsewhere"
 check()
-assert not tree.linked
+assert not tree.has_hard_links
 os.link(root + b"/b/file", elsewhere)
 check()
-assert tree.linked
+assert tree.has_hard_links
 while tree.scan(HashSink()).files_read:
     pass
 check([b"", b"c/rules"])
-assert tree.linked
+assert tree.has_hard_links
 os.unlink(elsewhere)
 check()
-assert not tree.linked
+assert not tree.has_hard_links
 """,
     )
 

@@ -20,7 +20,7 @@ from holdfast.files.linux import syscalls
 from holdfast.files.local_tree import LocalTree
 from holdfast.files.scan import _write_quiescence as write_quiescence
 from holdfast.files.scan import file_capture
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.files.write.rooted_access import Root
 from holdfast.model.config.settings import Capture
 from holdfast.model.content import SMALL_BLOB_BYTES, HashSink
@@ -245,7 +245,7 @@ def test_what_a_mapping_writes_later_is_found_on_an_overlay(
         with Root(bytes(overlay.parent)) as upper:
             if syscalls.file_system(upper.fd) == _TMPFS:
                 pytest.skip("needs an upper layer that is written back")
-        monkeypatch.setattr(write_quiescence, "written_now", set)
+        monkeypatch.setattr(write_quiescence, "files_being_written", set)
     path = overlay / "mapped"
     path.write_bytes(b"a" * 4096)
     os.utime(path, (1, 1))
@@ -473,10 +473,10 @@ def test_of_a_directory_in_which_known_files_changed_no_other_file_is_looked_at(
 ) -> None:
     for name in ("changed", "removed", "left alone"):
         (root / name).write_text("before")
-    told: list[Dirty] = [Dirty(everything=True, paths=frozenset())]
+    told: list[DirtyPaths] = [DirtyPaths(everything=True, paths=frozenset())]
 
     class Told:
-        def drain(self) -> Dirty:
+        def drain(self) -> DirtyPaths:
             return told.pop()
 
     tree = tree_of(root)
@@ -485,17 +485,17 @@ def test_of_a_directory_in_which_known_files_changed_no_other_file_is_looked_at(
     # So long after the last change that nothing is looked at for being fresh.
     now = time.time_ns() + 10**10
     monkeypatch.setattr(time, "time_ns", lambda: now)
-    told.append(Dirty(everything=True, paths=frozenset()))
+    told.append(DirtyPaths(everything=True, paths=frozenset()))
     assert tree.scan(HashSink()).changes == first
     for name in ("changed", "left alone"):
         (root / name).write_text("after!")
-    told.append(Dirty(everything=False, paths=frozenset([b"changed"])))
+    told.append(DirtyPaths(everything=False, paths=frozenset([b"changed"])))
     second = tree.scan(HashSink()).changes
     assert second[b"changed"] != first[b"changed"]
     assert second[b"left alone"] == first[b"left alone"]
     # A name that is gone, or new, is what a listing of the directory is for, and that finds everything in it.
     (root / "removed").unlink()
-    told.append(Dirty(everything=False, paths=frozenset([b"removed"])))
+    told.append(DirtyPaths(everything=False, paths=frozenset([b"removed"])))
     third = tree.scan(HashSink()).changes
     assert third.keys() == {b"changed", b"left alone"}
     assert third[b"left alone"] == third[b"changed"]

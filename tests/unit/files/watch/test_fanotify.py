@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.files.watch import event_syscalls
 from holdfast.files.watch._fanotify import FanotifyWatcher
 from holdfast.files.watch._fanotify_events import Event
+from holdfast.files.watch._fanotify_mounts import Mounts
 from holdfast.files.watch.event_masks import MOVED_FROM, MOVED_TO, Q_OVERFLOW
 from holdfast.files.watch.watched_root import WatchedRoot
 from holdfast.model.errors import UnsupportedError
@@ -42,11 +43,16 @@ def watcher(root: Path) -> Iterator[FanotifyWatcher]:
     watcher.close()
 
 
+def mounts_of(watcher: FanotifyWatcher) -> Mounts:
+    """What looks file handles up: tests have the tree change at that moment, as no event can tell when it comes."""
+    return watcher._mounts
+
+
 def test_the_root_moved_away_and_back_while_a_handle_is_looked_up(
     root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It seems to be outside for a moment; neither this answer nor any later one may believe that."""
-    real, take = watcher._mounts.where, watcher._took_directory
+    real, take = mounts_of(watcher).where, watcher._took_directory
     away = root.with_name("away")
 
     def untold(event: Event, directory: bytes, batch: object) -> None:
@@ -63,9 +69,9 @@ def test_the_root_moved_away_and_back_while_a_handle_is_looked_up(
 
     (root / "a/b/file").write_text("1")
     with monkeypatch.context() as patch:
-        patch.setattr(watcher._mounts, "where", moving)
+        patch.setattr(mounts_of(watcher), "where", moving)
         patch.setattr(watcher, "_took_directory", untold)
-        assert watcher.drain() == Dirty(everything=False, paths=frozenset())
+        assert watcher.drain() == DirtyPaths(everything=False, paths=frozenset())
     root.rename(away)
     away.rename(root)
     assert watcher.drain().everything
@@ -76,7 +82,7 @@ def test_the_root_moved_away_and_back_while_a_handle_is_looked_up(
 def test_the_renames_of_such_a_move_are_read_in_the_same_drain(
     root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, away, moves = watcher._mounts.where, root.with_name("away"), [1]
+    real, away, moves = mounts_of(watcher).where, root.with_name("away"), [1]
 
     def moving(handle: bytes) -> bytes:
         if not moves:
@@ -88,7 +94,7 @@ def test_the_renames_of_such_a_move_are_read_in_the_same_drain(
         finally:
             away.rename(root)
 
-    monkeypatch.setattr(watcher._mounts, "where", moving)
+    monkeypatch.setattr(mounts_of(watcher), "where", moving)
     (root / "a/b/file").write_text("1")
     assert watcher.drain().everything
 
@@ -98,7 +104,7 @@ def test_a_directory_that_is_just_being_deleted(
 ) -> None:
     """Its handle leads nowhere and its end is not yet told: a doubt, once."""
 
-    real = watcher._mounts.where
+    real = mounts_of(watcher).where
 
     def gone(handle: bytes) -> bytes:
         path = real(handle)
@@ -106,7 +112,7 @@ def test_a_directory_that_is_just_being_deleted(
             raise OSError(errno.ESTALE, "stale")
         return path
 
-    monkeypatch.setattr(watcher._mounts, "where", gone)
+    monkeypatch.setattr(mounts_of(watcher), "where", gone)
     (root / "a/b/file").write_text("1")
     assert watcher.drain().everything
     (root / "a/b/file").write_text("2")
@@ -120,7 +126,7 @@ def test_a_handle_that_cannot_be_looked_up(
         raise OSError(errno.ENOMEM, "no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(watcher._mounts, "where", refused)
+        patch.setattr(mounts_of(watcher), "where", refused)
         (root / "a/b/file").write_text("1")
         assert watcher.drain().everything
     (root / "a/b/file").write_text("2")
@@ -139,7 +145,7 @@ def test_what_is_deleted_elsewhere_is_no_doubt(root: Path, watcher: FanotifyWatc
         (other / "x").rename(other / "over")
         (other / "over").rmdir()
         other.rmdir()
-    assert watcher.drain() == Dirty(everything=False, paths=frozenset())
+    assert watcher.drain() == DirtyPaths(everything=False, paths=frozenset())
 
 
 def test_an_overflow_forgets_and_says_everything(
@@ -187,7 +193,7 @@ def test_a_mount_in_the_tree_can_be_taken_away_under_the_watcher(root: Path) -> 
         mounted = False
         assert watcher.drain().everything
         (point / "b/new").touch()
-        assert watcher.drain() == Dirty(False, frozenset((b"a/b/new",)))
+        assert watcher.drain() == DirtyPaths(False, frozenset((b"a/b/new",)))
         watcher.close()
     finally:
         if mounted:
@@ -205,8 +211,8 @@ def test_a_directory_that_is_renamed_elsewhere_makes_nothing_forgotten(
     watcher.drain()
     (elsewhere / "one").rename(elsewhere / "two")
     watcher.drain()
-    looked_up, where = [], watcher._mounts.where
-    monkeypatch.setattr(watcher._mounts, "where", lambda handle: looked_up.append(where(handle)) or where(handle))
+    looked_up, where = [], mounts_of(watcher).where
+    monkeypatch.setattr(mounts_of(watcher), "where", lambda handle: looked_up.append(where(handle)) or where(handle))
     (root / "a/b/file").write_text("2")
     (elsewhere / "other").touch()
     assert watcher.drain().paths == {b"a/b/file"}
@@ -237,7 +243,7 @@ def test_a_directory_that_is_gone_is_looked_for_once(
     handle = event_syscalls.filesystem_id(fd) + event_syscalls.file_handle(fd)
     os.close(fd)
     watcher.drain()
-    asked, where = [], watcher._mounts.where
+    asked, where = [], mounts_of(watcher).where
 
     def counting(wanted: bytes) -> bytes:
         asked.append(wanted)
@@ -248,6 +254,6 @@ def test_a_directory_that_is_gone_is_looked_for_once(
     for number in range(20):
         (gone / str(number)).unlink()
     gone.rmdir()
-    monkeypatch.setattr(watcher._mounts, "where", counting)
+    monkeypatch.setattr(mounts_of(watcher), "where", counting)
     assert not watcher.drain().paths
     assert asked.count(handle) == 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.files.watch import open_watcher
-from holdfast.files.watch._polling import TreeLook
+from holdfast.files.watch._polling import TreeComparison
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +31,8 @@ def _without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.files.watch._polling._REST", 0)
 
 
-def look(root: Path) -> TreeLook:
-    return TreeLook(os.fsencode(root), lambda path: path == b"out")
+def look(root: Path) -> TreeComparison:
+    return TreeComparison(os.fsencode(root), lambda path: path == b"out")
 
 
 @pytest.mark.parametrize(

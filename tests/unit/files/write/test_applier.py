@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files.tree import Applied
+from holdfast.files.tree import ApplyResult
 from holdfast.files.write.applier import DIRECTORY_IN_THE_WAY, OTHER_NAMES
 from holdfast.files.write.atomic_replacement import GONE
 from holdfast.files.write.batch import IN_THE_WAY, NAMED_TWICE
@@ -197,7 +197,7 @@ def test_a_file_that_was_only_touched_is_known_by_its_content(space: Workspace):
     for name in ("written", "deleted"):
         os.utime(space.path / name, ns=(2, 2))
     applied = space.go(wanted(written=b"ours"))
-    assert applied == Applied([b"written"], [b"deleted"], [])
+    assert applied == ApplyResult([b"written"], [b"deleted"], [])
 
 
 def test_nothing_needs_to_be_known(space: Workspace):
@@ -210,7 +210,7 @@ def test_nothing_needs_to_be_known(space: Workspace):
         [(Change(b"a", file(b"old"), file(b"new")), b"new")],
         nonce=NONCE,
     )
-    assert applied == Applied([b"a"], [b"l", b"b"], [])
+    assert applied == ApplyResult([b"a"], [b"l", b"b"], [])
     assert space.tree() == {b"a": file(b"new")}
 
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast.files.linux import exclusive_rename, syscalls
 from holdfast.files.write import atomic_replacement
 from holdfast.files.write.atomic_replacement import GONE, Durability, TemporaryNames, digest
-from holdfast.files.write.displaced_file import CHANGED, IN_USE, Identity, Taken, identity
+from holdfast.files.write.displaced_file import CHANGED, IN_USE, DisplacedFile, FileIdentity, identity_of
 from holdfast.files.write.ownership import Owner
 from holdfast.model.entries import Entry, file_entry, symlink_entry
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
@@ -35,13 +35,13 @@ def entry_of(content: bytes, permissions: int = 0o644) -> Entry:
     return file_entry(hash_bytes(content), len(content), permissions)
 
 
-def seen(path: Path) -> Identity:
-    return identity(path.lstat())
+def seen(path: Path) -> FileIdentity:
+    return identity_of(path.lstat())
 
 
-def taken(path: Path) -> Taken:
+def taken(path: Path) -> DisplacedFile:
     """What a look at the file found, to be taken away."""
-    return Taken(seen(path), entry_of(path.read_bytes(), path.stat().st_mode), doubtful=True)
+    return DisplacedFile(seen(path), entry_of(path.read_bytes(), path.stat().st_mode), doubtful=True)
 
 
 def lacking(*_: object) -> None:
@@ -228,11 +228,11 @@ def test_taking_away_takes_only_what_was_expected(directory: int, tmp_path: Path
     path = tmp_path / "f"
     path.write_bytes(b"old")
     expected = taken(path)
-    assert atomic_replacement.take_away(directory, b"missing", directory, b"aside", expected) is None
+    assert atomic_replacement.move_aside(directory, b"missing", directory, b"aside", expected) is None
     path.write_bytes(b"theirs")
-    assert atomic_replacement.take_away(directory, b"f", directory, b"aside", expected) == CHANGED
+    assert atomic_replacement.move_aside(directory, b"f", directory, b"aside", expected) == CHANGED
     assert path.read_bytes() == b"theirs"
-    assert atomic_replacement.take_away(directory, b"f", directory, b"aside", taken(path)) is None
+    assert atomic_replacement.move_aside(directory, b"f", directory, b"aside", taken(path)) is None
     assert os.listdir(tmp_path) == ["aside"]
 
 
@@ -250,7 +250,7 @@ def test_taking_away_keeps_what_cannot_go_back(directory: int, tmp_path: Path, m
         path.write_bytes(b"theirs 2") if not path.exists() else None
 
     monkeypatch.setattr(os, "rename", intrude)
-    reason = atomic_replacement.take_away(directory, b"f", trash, b"aside", expected)
+    reason = atomic_replacement.move_aside(directory, b"f", trash, b"aside", expected)
     os.close(trash)
     assert reason is not None
     assert "f.kept-1" in reason
@@ -263,7 +263,7 @@ def test_kept_names_fit_and_never_replace(directory: int, tmp_path: Path):
     name = b"n" * 255
     for _ in range(3):
         (tmp_path / "tmp").write_bytes(b"x")
-        assert len(atomic_replacement.keep(directory, b"tmp", name)) <= 255
+        assert len(atomic_replacement.keep_beside(directory, b"tmp", name)) <= 255
     assert len(os.listdir(tmp_path)) == 3
 
 
@@ -305,7 +305,7 @@ def test_i8_what_somebody_may_still_write_to_keeps_its_name(directory: int, tmp_
         if mapping is not None:
             file.close()
         assert atomic_replacement.exchange(directory, b"tmp", b"f", expected) == IN_USE
-        assert atomic_replacement.take_away(directory, b"f", directory, b"aside", expected) == IN_USE
+        assert atomic_replacement.move_aside(directory, b"f", directory, b"aside", expected) == IN_USE
         if mapping is None:
             file.write(b"new")
         else:
@@ -323,7 +323,7 @@ def test_i8_a_change_that_left_size_and_time_is_noticed_in_doubt(directory: int,
     os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
     (tmp_path / "tmp").write_bytes(b"ours")
     assert atomic_replacement.exchange(directory, b"tmp", b"f", expected, flags=flags) == CHANGED
-    assert atomic_replacement.take_away(directory, b"f", directory, b"aside", expected) == CHANGED
+    assert atomic_replacement.move_aside(directory, b"f", directory, b"aside", expected) == CHANGED
     assert path.read_bytes() == b"new"
 
 

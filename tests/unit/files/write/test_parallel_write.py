@@ -18,7 +18,7 @@ from holdfast.files.write import _file_creator as file_creator
 from holdfast.files.linux import forked_worker
 from holdfast.files.write import _parallel_write as parallel_write
 from holdfast.files.write.applier import Applier
-from holdfast.files.index.stat_index import Known, signature_of
+from holdfast.files.index.stat_index import KnownFile, signature_of
 from holdfast.files.write.rooted_access import Root
 from holdfast.model.entries import Change, file_entry, symlink_entry
 from holdfast.model.errors import HoldfastError, IntegrityError, StorageError
@@ -31,7 +31,7 @@ first = os.getpid()
 
 class Seen(dict):
     def put(self, path, entry, signature):
-        self[path] = Known(entry, signature)
+        self[path] = KnownFile(entry, signature)
     def drop(self, path):
         self.pop(path, None)
 

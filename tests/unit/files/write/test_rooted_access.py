@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files.ignore.reserved_paths import Reserved
+from holdfast.files.ignore.reserved_paths import ReservedPaths
 from holdfast.files.linux import syscalls
 from holdfast.files.write._trash import remove_hollow, remove_tree
 from holdfast.files.write.ownership import Owner
@@ -22,15 +22,24 @@ ROUNDS = 1000
 
 
 @pytest.fixture(params=[True, False], ids=["openat2", "by component"])
-def root(request: pytest.FixtureRequest, tmp_path: Path):
+def beneath(request: pytest.FixtureRequest, tmp_path: Path) -> bool:
+    if request.param:
+        fd = os.open(tmp_path, os.O_PATH)
+        try:
+            os.close(syscalls.openat2(fd, b".", os.O_PATH, syscalls.RESOLVE_BENEATH))
+        except OSError:
+            pytest.skip("this kernel has no openat2")
+        finally:
+            os.close(fd)
+    return request.param
+
+
+@pytest.fixture
+def root(beneath: bool, tmp_path: Path):
     (tmp_path / "root").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_bytes(b"secret")
-    if request.param:
-        with Root(str(tmp_path / "root")) as probe:
-            if not probe._beneath:
-                pytest.skip("this kernel has no openat2")
-    with Root(str(tmp_path / "root"), beneath=request.param) as opened:
+    with Root(str(tmp_path / "root"), beneath=beneath) as opened:
         yield opened
 
 
@@ -43,21 +52,21 @@ def read(root: Root, path: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("told", ["by its path", "by what it is"])
-def test_what_is_reserved_is_refused_however_deep(root: Root, tmp_path: Path, told: str):
+def test_what_is_reserved_is_refused_however_deep(root: Root, beneath: bool, tmp_path: Path, told: str):
     # I14, I15
     ours = tmp_path / "root/a/ours"
     (ours / "b/c").mkdir(parents=True)
     (ours / "b/f").write_bytes(b"ours")
     about = ours.stat()
     by_path = told == "by its path"
-    reserved = Reserved(
+    reserved = ReservedPaths(
         frozenset([b"a/ours"] if by_path else ()), frozenset(() if by_path else [(about.st_dev, about.st_ino)])
     )
-    with Root(str(tmp_path / "root"), beneath=root._beneath, reserved=reserved) as careful:
+    with Root(str(tmp_path / "root"), beneath=beneath, reserved=reserved) as careful:
         for _ in range(2):
             for path in (b"a/ours/b/f", b"a/ours/b/new", b"a/ours/f"):
                 with pytest.raises(RefusedError) as caught:
-                    careful.place(path)
+                    careful.locate(path)
                 assert caught.value.code == "reserved"
             for path in (b"a/ours", b"a/ours/b", b"a/ours/b/c"):
                 with pytest.raises(RefusedError):
@@ -106,7 +115,7 @@ FORBIDDEN = [
 
 @pytest.mark.parametrize("path", FORBIDDEN)
 def test_i7_names_that_are_never_allowed_are_refused(root: Root, path: bytes):
-    for operation in (root.open_file, root.lstat, root.readlink, root.unlink, root.rmdir, root.place):
+    for operation in (root.open_file, root.lstat, root.readlink, root.unlink, root.rmdir, root.locate):
         with pytest.raises(EscapeError):
             operation(path)
     if path:
@@ -119,7 +128,7 @@ def test_i7_no_link_is_followed_on_the_way_or_at_the_end(root: Root, tmp_path: P
     (tmp_path / "root" / "link").symlink_to(target)
     (tmp_path / "root" / "file-link").symlink_to("../outside/secret")
     for path in (b"link/secret", b"link/x/y"):
-        for operation in (root.open_file, root.lstat, root.unlink, root.rmdir, root.place):
+        for operation in (root.open_file, root.lstat, root.unlink, root.rmdir, root.locate):
             with pytest.raises(EscapeError, match="link"):
                 operation(path)
         with pytest.raises(EscapeError):
@@ -134,10 +143,10 @@ def test_i7_no_link_is_followed_on_the_way_or_at_the_end(root: Root, tmp_path: P
 def test_a_file_on_the_way_is_told_from_a_missing_directory(root: Root, tmp_path: Path):
     (tmp_path / "root" / "f").write_bytes(b"")
     with pytest.raises(NotFoundError) as raised:
-        root.place(b"f/x")
+        root.locate(b"f/x")
     assert raised.value.code == NOT_A_DIRECTORY
     with pytest.raises(NotFoundError) as raised:
-        root.place(b"missing/x")
+        root.locate(b"missing/x")
     assert raised.value.code == "not_found"
     with pytest.raises(NotFoundError):
         root.make_directory(b"f/x")
@@ -186,12 +195,17 @@ def test_a_rename_never_replaces(root: Root, tmp_path: Path):
 
 
 def test_remembered_directories_are_bounded_and_forgotten(root: Root, tmp_path: Path):
+    def open_files() -> int:
+        paths = (os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
+        return sum(path.startswith(str(tmp_path / "root")) for path in paths)
+
+    before = open_files()
     for number in range(300):
         root.make_directory(b"d%d" % number)
-    assert len(root._open) <= 256
+    assert before < open_files() <= before + 256
     (tmp_path / "root" / "d299").rename(tmp_path / "root" / "moved")
     root.forget()
-    assert not root._open
+    assert open_files() == before
     with pytest.raises(NotFoundError):
         root.directory(b"d299")
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.snapshot.git.provider import GitOptions, git_provider
 from holdfast.snapshot.port import Prepared, Provider, Snapshot
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.testing.provider_contract import content
 
 IDENTITY = ("-c", "user.name=U", "-c", "user.email=u@example.org", "-c", "protocol.file.allow=always")
@@ -85,7 +85,7 @@ class Beside:
         self.root = root
         self.state = state
         self.watched = watched or (root,)
-        self.provider: Provider = git_provider(Place(bytes(root), bytes(state), "s"), GitOptions(**options))
+        self.provider: Provider = git_provider(ProviderContext(bytes(root), bytes(state), "s"), GitOptions(**options))
         self.line: Prepared | None = None
 
     def take(self, label: str = "") -> Snapshot:

@@ -12,7 +12,7 @@ import pytest
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 from holdfast.snapshot.git.provider import git_provider
 from holdfast.snapshot.port import Prepared, Provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.testing.provider_contract import content
 
 from .conftest import IDENTITY, Beside, User
@@ -112,7 +112,7 @@ def test_work_trees_of_work_trees_hold_all_however_many(user: User, tmp_path: Pa
     root = bytes(user.root)
     made: list[tuple[Provider, Prepared]] = []
     for number in range(8):
-        provider = git_provider(Place(root, bytes(tmp_path / f'a "q" \\b\n{number}'), "s"))
+        provider = git_provider(ProviderContext(root, bytes(tmp_path / f'a "q" \\b\n{number}'), "s"))
         made.append((provider, provider.prepare("worktree")))
         root = made[-1][1].path
         git = ["git", "-C", root, "-c", "user.name=A", "-c", "user.email=a@example.org"]

@@ -12,7 +12,7 @@ import pytest
 from holdfast.model.errors import RefusedError
 from holdfast.snapshot.git import fork_objects
 from holdfast.snapshot.git.provider import GitOptions, git_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 
 from .conftest import Beside, User, hashed
 from .test_fork_objects import collect
@@ -223,7 +223,7 @@ def test_no_file_of_the_users_gets_a_second_name_however_large(theirs: User, tmp
         Path(f"{large}{end}").touch()
         os.truncate(f"{large}{end}", length)
     before = times(theirs.root)
-    fork_objects.Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+    fork_objects.ForkObjects(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
     assert (tmp_path / "kept/pack/pack-of-holes.pack").stat().st_size == 300 << 20
     (pack,) = (path for path in before if path.suffix == ".pack" and path.name != "pack-of-holes.pack")
     kept_pack = tmp_path / "kept" / pack.relative_to(store)
@@ -236,7 +236,7 @@ def test_no_file_of_the_users_gets_a_second_name_however_large(theirs: User, tmp
 
 
 def test_a_home_on_another_file_system_holds_a_copy(theirs: User, elsewhere: Path) -> None:
-    provider = git_provider(Place(bytes(theirs.root), bytes(elsewhere / "state"), "s"))
+    provider = git_provider(ProviderContext(bytes(theirs.root), bytes(elsewhere / "state"), "s"))
     fork = User(Path(os.fsdecode(provider.prepare("worktree").path)))
     for branch in ("packed", "loose"):
         theirs.git("branch", "-D", branch)
@@ -247,7 +247,7 @@ def test_a_home_on_another_file_system_holds_a_copy(theirs: User, elsewhere: Pat
 
 
 def test_more_than_may_be_copied_is_refused_and_nothing_is_left(theirs: User, elsewhere: Path) -> None:
-    provider = git_provider(Place(bytes(theirs.root), bytes(elsewhere / "state"), "s", most_bytes=10))
+    provider = git_provider(ProviderContext(bytes(theirs.root), bytes(elsewhere / "state"), "s", most_bytes=10))
     with pytest.raises(RefusedError, match=r"snapshot\.max_copy_bytes") as refused:
         provider.prepare("worktree")
     assert refused.value.code == "git_objects"
@@ -260,7 +260,7 @@ def test_a_link_among_the_objects_is_refused(theirs: User, tmp_path: Path) -> No
     (pack,) = (theirs.git_dir / "objects/pack").glob("*.pack")
     pack.rename(tmp_path / pack.name)
     pack.symlink_to(tmp_path / pack.name)
-    provider = git_provider(Place(bytes(theirs.root), bytes(tmp_path / "state"), "s"))
+    provider = git_provider(ProviderContext(bytes(theirs.root), bytes(tmp_path / "state"), "s"))
     with pytest.raises(RefusedError, match="is a link") as refused:
         provider.prepare("worktree")
     assert refused.value.code == "git_objects"
@@ -275,7 +275,7 @@ def test_a_link_in_place_of_a_directory_is_refused(theirs: User, user_of: Callab
     (objects / name).mkdir(parents=True, exist_ok=True)
     (objects / name).rename(secret / "lent")
     (objects / name).symlink_to(secret / "lent")
-    place = Place(bytes(theirs.root), bytes(theirs.root.parent / "state"), "s")
+    place = ProviderContext(bytes(theirs.root), bytes(theirs.root.parent / "state"), "s")
     with pytest.raises(RefusedError, match="a link") as refused:
         git_provider(place, GitOptions(hidden=(bytes(secret),))).prepare("worktree")
     assert refused.value.code == "git_objects"
@@ -289,7 +289,7 @@ def test_a_part_of_the_repository_that_leads_to_what_is_hidden_is_refused(
     secret = user_of("secret").git_dir
     (theirs.git_dir / name).rename(secret / "lent")
     (theirs.git_dir / name).symlink_to(secret / "lent")
-    place = Place(bytes(theirs.root), bytes(theirs.root.parent / "state"), "s")
+    place = ProviderContext(bytes(theirs.root), bytes(theirs.root.parent / "state"), "s")
     with pytest.raises(RefusedError, match="hidden from runs") as refused:
         git_provider(place, GitOptions(hidden=(bytes(secret),))).prepare("worktree")
     assert refused.value.code == "git_hidden"
@@ -302,13 +302,13 @@ def test_what_is_hidden_or_another_forks_is_not_borrowed(theirs: User, user_of: 
     named = secret.git("hash-object", "-w", str(secret.write("key", "secret\n")))
     public = user_of("public")
     shown = public.git("hash-object", "-w", str(public.write("key", "public\n")))
-    others = git_provider(Place(bytes(user_of("other").root), bytes(home / "2"), "s")).prepare("worktree")
+    others = git_provider(ProviderContext(bytes(user_of("other").root), bytes(home / "2"), "s")).prepare("worktree")
     other = User(Path(os.fsdecode(others.path)))
     private = other.git("hash-object", "-w", str(other.write("key", "of another fork\n")))
     alternates = theirs.git_dir / "objects/info/alternates"
     alternates.parent.mkdir(exist_ok=True)
     options = GitOptions(hidden=(bytes(secret.root),))
-    place = Place(bytes(theirs.root), bytes(home / "1"), "s", own=(bytes(home),))
+    place = ProviderContext(bytes(theirs.root), bytes(home / "1"), "s", own=(bytes(home),))
     provider = git_provider(place, options)
     for stolen, one in ((named, secret), (private, other)):
         alternates.write_text(f"{public.git_dir}/objects\n{one.git_dir}/objects\n")
@@ -355,7 +355,7 @@ def test_a_repository_that_is_hidden_itself_is_neither_read_nor_written(
     repository_that_is(user, secret.git_dir, way)
     times = {path: path.stat().st_mtime_ns for path in (secret.git_dir, secret.git_dir / "refs")}
     before = hashed(secret.root)
-    place = Place(bytes(user.root), bytes(user.root.parent / "state"), "s")
+    place = ProviderContext(bytes(user.root), bytes(user.root.parent / "state"), "s")
     with pytest.raises(RefusedError, match="hidden from runs") as refused:
         git_provider(place, GitOptions(hidden=(bytes(secret.root),))).prepare("worktree")
     assert refused.value.code == "git_hidden"
@@ -366,7 +366,7 @@ def test_a_repository_that_is_hidden_itself_is_neither_read_nor_written(
 def test_a_link_among_the_refs_that_leads_to_what_is_hidden(user: User, user_of: Callable[[str], User]) -> None:
     secret = user_of("secret")
     (user.git_dir / "refs/heads/theirs").symlink_to(secret.git_dir / "refs/heads")
-    place = Place(bytes(user.root), bytes(user.root.parent / "state"), "s")
+    place = ProviderContext(bytes(user.root), bytes(user.root.parent / "state"), "s")
     with pytest.raises(RefusedError, match="hidden from runs") as refused:
         git_provider(place, GitOptions(hidden=(bytes(secret.root),))).prepare("worktree")
     assert refused.value.code == "git_hidden"
@@ -394,7 +394,7 @@ def test_what_is_borrowed_from_is_read_as_git_reads_it(
     theirs = secret.git_dir / "objects"
     (objects / "info/alternates").write_bytes(written.format(theirs, os.path.relpath(theirs, objects)).encode())
     assert user.git("cat-file", "-p", blob) == "secret"
-    place = Place(bytes(user.root), bytes(user.root.parent / "state"), "s")
+    place = ProviderContext(bytes(user.root), bytes(user.root.parent / "state"), "s")
     with pytest.raises(RefusedError, match="hidden from runs"):
         git_provider(place, GitOptions(hidden=(bytes(secret.root),))).prepare("worktree")
 
@@ -404,7 +404,7 @@ def test_too_many_to_borrow_from_are_refused(user: User, user_of: Callable[[str]
     secret = user_of("secret")
     before = "".join(f"/nowhere/{number}\n" for number in range(300))
     (user.git_dir / "objects/info/alternates").write_text(f"{before}{secret.git_dir}/objects\n")
-    place = Place(bytes(user.root), bytes(user.root.parent / "state"), "s")
+    place = ProviderContext(bytes(user.root), bytes(user.root.parent / "state"), "s")
     with pytest.raises(RefusedError, match="more than") as refused:
         git_provider(place, GitOptions(hidden=(bytes(secret.root),))).prepare("worktree")
     assert refused.value.code == "git_objects"
@@ -424,7 +424,7 @@ def test_no_pin_is_written_through_a_link(user: User, user_of: Callable[[str], U
     link = user.git_dir / at
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(written)
-    provider = git_provider(Place(bytes(user.root), bytes(tmp_path / "state"), "s"))
+    provider = git_provider(ProviderContext(bytes(user.root), bytes(tmp_path / "state"), "s"))
     with pytest.raises(RefusedError, match="is a link") as refused:
         provider.prepare("worktree")
     assert refused.value.code == "git_objects"

@@ -13,7 +13,7 @@ from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 from holdfast.snapshot._external_program import ProgramLimits, execute
 from holdfast.snapshot.git import _command as command
 from holdfast.snapshot.git.provider import GitOptions, git_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 
 from ....waiting import wait_until
 from .conftest import Beside, User
@@ -163,7 +163,7 @@ def test_a_required_filter_that_is_not_run_is_refused_where_a_file_takes_it(user
     assert refused.value.code == "git_filter"
     taken = trusting.take()
     assert trusting.texts(taken)["secret"] == "plain\n"
-    untrusting = git_provider(Place(bytes(user.root), bytes(trusting.state), "s"), GitOptions())
+    untrusting = git_provider(ProviderContext(bytes(user.root), bytes(trusting.state), "s"), GitOptions())
     with pytest.raises(RefusedError) as refused:
         untrusting.mount(taken)
     assert refused.value.code == "git_filter"

@@ -13,7 +13,7 @@ from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.git import _loose_objects as loose_objects
 from holdfast.snapshot.git import fork_objects
 from holdfast.snapshot.git._loose_objects import names_in
-from holdfast.snapshot.git.fork_objects import Kept
+from holdfast.snapshot.git.fork_objects import ForkObjects
 
 from .conftest import Beside, User
 from .test_fork_objects import collect
@@ -63,16 +63,16 @@ def files_in(store: Path) -> list[str]:
 def test_every_object_is_there_in_one_pack_but_what_is_large(theirs: User, tmp_path: Path) -> None:
     store = theirs.git_dir / "objects"
     before = objects_in(store)
-    assert Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0) > 1_500_000
+    assert ForkObjects(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0) > 1_500_000
     files = files_in(tmp_path / "kept")
     assert len(files) == 3
     assert [name.rpartition(".")[2] for name in files if name.startswith("pack/holdfast-loose-")] == ["idx", "pack"]
     assert objects_in(tmp_path / "kept") == before
-    assert Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0) == 0
+    assert ForkObjects(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0) == 0
     assert files_in(tmp_path / "kept") == files, "what is in there is not missing"
     theirs.write("few", "more")
     theirs.commit()
-    Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+    ForkObjects(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
     assert len(files_in(tmp_path / "kept")) == 6, "few are copied by themselves"
 
 
@@ -113,15 +113,15 @@ def test_a_pack_of_theirs_is_never_taken_for_one_of_ours(theirs: User, tmp_path:
         (store / f"pack/{prefix}1.pack").write_bytes(b"PACK")
         (store / f"pack/{prefix}1.idx").write_bytes(claimed)
         if prefix == "loose-":
-            Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+            ForkObjects(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
         else:
             with pytest.raises(RefusedError, match=r"holdfast-loose-1\.idx") as refused:
-                Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+                ForkObjects(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
             assert refused.value.code == "git_objects"
         for path in (store / "pack").glob(f"{prefix}*"):
             path.unlink()
     theirs.commit()
-    Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+    ForkObjects(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
     assert theirs.git("rev-parse", "HEAD:new")[2:] in {path.name for path in (tmp_path / "kept").rglob("*")}
 
 
@@ -158,7 +158,7 @@ def test_what_is_not_what_it_is_called_is_left_as_it_is(theirs: User, tmp_path: 
     for path, text in zip(small, texts, strict=True):
         path.chmod(0o600)
         path.write_bytes(text)
-    Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+    ForkObjects(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
     for path, text in zip(small, texts, strict=True):
         assert (tmp_path / "kept" / path.relative_to(store)).read_bytes() == text
 
@@ -169,7 +169,7 @@ def test_a_link_among_them_is_refused(theirs: User, tmp_path: Path) -> None:
     path.rename(tmp_path / "hidden")
     path.symlink_to(tmp_path / "hidden")
     with pytest.raises(RefusedError) as refused:
-        Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+        ForkObjects(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
     assert refused.value.code == fork_objects.OBJECTS
     name = path.parent.name + path.name
     assert not any(line.startswith(name) for line in objects_in(tmp_path / "kept"))
@@ -179,10 +179,10 @@ def test_packs_count_against_the_limit(theirs: User, tmp_path: Path, monkeypatch
     store = theirs.git_dir / "objects"
     monkeypatch.setattr(loose_objects, "_MOST_BYTES", 100)
     with pytest.raises(RefusedError) as refused:
-        Kept(bytes(tmp_path / "few")).take([bytes(store)], most_bytes=20_000)
+        ForkObjects(bytes(tmp_path / "few")).take([bytes(store)], most_bytes=20_000)
     assert refused.value.code == fork_objects.OBJECTS
     with pytest.raises(RefusedError):
-        Kept(bytes(tmp_path / "without")).take([bytes(store)], most_bytes=1_000_000)
-    Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=4_000_000)
+        ForkObjects(bytes(tmp_path / "without")).take([bytes(store)], most_bytes=1_000_000)
+    ForkObjects(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=4_000_000)
     assert len(list((tmp_path / "kept/pack").glob("*.pack"))) > 2
     assert objects_in(tmp_path / "kept") == objects_in(store)

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.model.errors import StorageError
 from holdfast.snapshot.git._command import Git
-from holdfast.snapshot.git._skip_worktree import look_at_all, stands
+from holdfast.snapshot.git._skip_worktree import clear_flags, is_unchanged
 
 from .conftest import Beside, User
 
@@ -129,11 +129,11 @@ def test_what_is_there_no_more_is_looked_up_by_directories(user: User, tmp_path:
     copy = tmp_path / "index"
     copy.write_bytes((user.git_dir / "index").read_bytes())
     git = Git(bytes(user.root), git_dir=bytes(user.git_dir), work_tree=bytes(user.root), index=bytes(copy))
-    found = look_at_all(git, bytes(user.root))
+    found = clear_flags(git, bytes(user.root))
     assert found == b"-b\0-left\0"
-    assert stands(bytes(user.root), found)
+    assert is_unchanged(bytes(user.root), found)
     user.write("left/else", "x\n")
-    assert not stands(bytes(user.root), found)
+    assert not is_unchanged(bytes(user.root), found)
 
 
 def test_nothing_is_marked_and_nothing_is_written(user: User, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_nothing_is_marked_and_nothing_is_written(user: User, tmp_path: Path) ->
     copy.chmod(0o400)
     before = copy.stat()
     git = Git(bytes(user.root), git_dir=bytes(user.git_dir), work_tree=bytes(user.root), index=bytes(copy))
-    assert look_at_all(git, bytes(user.root)) == b""
+    assert clear_flags(git, bytes(user.root)) == b""
     assert copy.stat().st_ino == before.st_ino
 
 

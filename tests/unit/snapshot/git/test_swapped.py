@@ -12,11 +12,11 @@ import pytest
 
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.git import _capture as capture
-from holdfast.snapshot.git._read_access import Reach
-from holdfast.snapshot.git._user_repository import Source
-from holdfast.snapshot.git.fork_objects import Kept
+from holdfast.snapshot.git._read_access import ReadAccess
+from holdfast.snapshot.git._user_repository import UserRepository
+from holdfast.snapshot.git.fork_objects import ForkObjects
 from holdfast.snapshot.git.provider import GitOptions, git_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 
 from .conftest import Beside, User
 
@@ -25,7 +25,7 @@ Make = Callable[..., Beside]
 
 def refused(user: User, state: Path, hidden: Path) -> RefusedError:
     """What a fork is refused by while a directory is hidden; nothing is left of the fork."""
-    provider = git_provider(Place(bytes(user.root), bytes(state), "s"), GitOptions(hidden=(bytes(hidden),)))
+    provider = git_provider(ProviderContext(bytes(user.root), bytes(state), "s"), GitOptions(hidden=(bytes(hidden),)))
     with pytest.raises(RefusedError) as caught:
         provider.prepare("worktree")
     assert list(provider.tokens()) == []
@@ -55,10 +55,10 @@ def swap(user: User, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], N
     """Has a file of the repository be a link, from the moment on in which it was looked at."""
 
     def make(name: str, target: Path) -> None:
-        looked = Reach.refuse_hidden
+        looked = ReadAccess.refuse_hidden
         looks = [True, False]  # (before anything is meant, and again before it is made)
 
-        def then(reach: Reach, source: Source) -> list[bytes]:
+        def then(reach: ReadAccess, source: UserRepository) -> list[bytes]:
             found = looked(reach, source)
             if looks.pop():
                 path = user.git_dir / name
@@ -67,7 +67,7 @@ def swap(user: User, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], N
                 path.symlink_to(target)
             return found
 
-        monkeypatch.setattr(Reach, "refuse_hidden", then)
+        monkeypatch.setattr(ReadAccess, "refuse_hidden", then)
 
     return make
 
@@ -165,16 +165,16 @@ def after_keeping(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], obj
     """Has something happen once all objects that a fork may borrow are kept, before anything is captured."""
 
     def make(happens: Callable[[], object]) -> None:
-        take = Kept.take
+        take = ForkObjects.take
         left = [happens]
 
-        def then(kept: Kept, *words: Any, **options: Any) -> int:
+        def then(kept: ForkObjects, *words: Any, **options: Any) -> int:
             copied = take(kept, *words, **options)
             if left:
                 left.pop()()
             return copied
 
-        monkeypatch.setattr(Kept, "take", then)
+        monkeypatch.setattr(ForkObjects, "take", then)
 
     return make
 

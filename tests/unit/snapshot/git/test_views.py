@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.snapshot.git.provider import git_provider
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 
 from .conftest import Beside, User
 
@@ -33,7 +33,7 @@ def test_none_goes_while_git_adds_one(
 ) -> None:
     """`git worktree add` looks at all of them, and fails if one that it has listed is gone."""
     one = beside(user)
-    provider, other = one.provider, git_provider(Place(bytes(user.root), bytes(one.state), "t"))
+    provider, other = one.provider, git_provider(ProviderContext(bytes(user.root), bytes(one.state), "t"))
     first = provider.mount(one.take())
     snapshot = other.snapshot(other.prepare("in-place"), "other")
     programs = tmp_path / "programs"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.model.errors import StorageError, UnsupportedError
-from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.provider_context import ProviderContext
 from holdfast.snapshot.zfs import _command as command
 from holdfast.snapshot.zfs.provider import zfs_provider
 
@@ -34,7 +34,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_without_the_program_it_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "find_zfs", lambda: None)
     monkeypatch.setattr("holdfast.snapshot.zfs.provider.find_zfs", lambda: None)
-    provider = zfs_provider(Place(bytes(tmp_path), bytes(tmp_path / "state"), "s"))
+    provider = zfs_provider(ProviderContext(bytes(tmp_path), bytes(tmp_path / "state"), "s"))
     assert provider.detect().notes == ("there is no program zfs",)
     with pytest.raises(UnsupportedError):
         provider.prepare("worktree")
@@ -43,7 +43,7 @@ def test_without_the_program_it_cannot_be_used(tmp_path: Path, monkeypatch: pyte
 
 @ROOT
 def test_a_directory_within_a_dataset_is_left_to_others(root: Path, tmp_path: Path) -> None:
-    provider = zfs_provider(Place(bytes(root / "deep"), bytes(tmp_path / "state"), "s"))
+    provider = zfs_provider(ProviderContext(bytes(root / "deep"), bytes(tmp_path / "state"), "s"))
     found = provider.detect()
     assert not found.score
     assert "where a dataset" in found.notes[0]
@@ -54,7 +54,7 @@ def test_holdfasts_own_is_not_carried(root: Path, tmp_path: Path) -> None:
     for name in (".holdfast/undo", ".home/state"):
         (root / name).mkdir(parents=True)
     (root / ".gitignore").write_text("plain\n")
-    provider = zfs_provider(Place(bytes(root), bytes(root / ".home/state"), "one"))
+    provider = zfs_provider(ProviderContext(bytes(root), bytes(root / ".home/state"), "one"))
     prepared = provider.prepare("worktree")
     held = os.listdir(prepared.path)
     assert b"plain" in held, "ignored files are"
@@ -65,7 +65,7 @@ def test_holdfasts_own_is_not_carried(root: Path, tmp_path: Path) -> None:
 
 @ROOT
 def test_somebody_who_still_works_in_a_clone_does_not_keep_the_path(root: Path, tmp_path: Path) -> None:
-    provider = zfs_provider(Place(bytes(root), bytes(tmp_path / "state"), "one"))
+    provider = zfs_provider(ProviderContext(bytes(root), bytes(tmp_path / "state"), "one"))
     prepared = provider.prepare("worktree")
     worker = subprocess.Popen([sys.executable, "-c", "input()"], cwd=prepared.path, stdin=subprocess.PIPE)
     try:
@@ -77,7 +77,7 @@ def test_somebody_who_still_works_in_a_clone_does_not_keep_the_path(root: Path, 
 
 @ROOT
 def test_what_zfs_says_is_passed_on(root: Path, tmp_path: Path) -> None:
-    provider = zfs_provider(Place(bytes(root), bytes(tmp_path / "state"), "one"))
+    provider = zfs_provider(ProviderContext(bytes(root), bytes(tmp_path / "state"), "one"))
     prepared = provider.prepare("worktree")
     zfs = command.Zfs(bytes(tmp_path))
     with pytest.raises(StorageError, match="dataset does not exist"):

@@ -12,7 +12,7 @@ from holdfast.model.errors import IntegrityError, NotFoundError
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.store.blobs import _large_format as large_format
 from holdfast.store.blobs.large_blob import LargeBlob
-from holdfast.store.catalog_records import Location
+from holdfast.store.catalog_records import BlobLocation
 from holdfast.store.codecs.compression import LARGE, compress
 from holdfast.store.objects._local_store import LocalObjects
 
@@ -50,7 +50,7 @@ def stored(place: Path, data: bytes, name: Hash = NAME) -> tuple[LargeBlob, Coun
     objects = CountingObjects(bytes(place))
     objects.reads = []
     objects.put(KEY, [data])
-    return LargeBlob(objects, name, Location(KEY, 0, len(data), LARGE, len(CONTENT), None)), objects
+    return LargeBlob(objects, name, BlobLocation(KEY, 0, len(data), LARGE, len(CONTENT), None)), objects
 
 
 def read_all(blob: LargeBlob) -> None:

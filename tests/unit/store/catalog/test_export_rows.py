@@ -12,7 +12,7 @@ from holdfast.model.ids import WorkspaceId
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.export_rows import ExportRow, ExportRows
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
-from holdfast.store.catalog_records import Workspace
+from holdfast.store.catalog_records import WorkspaceRow
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.testing.clocks import ManualClock
 
@@ -22,7 +22,7 @@ def test_each_machine_has_its_own_exports_and_names_are_taken_everywhere(tmp_pat
     clock = ManualClock()
     here, there = (Catalog(database, "local", clock, machine * 32) for machine in "ab")
     for catalog, name in ((here, "1" * 16), (there, "2" * 16)):
-        catalog.add_workspace(Workspace(WorkspaceId(name), b"/srv/shop", 1, 2, clock.now(), None, live=True))
+        catalog.add_workspace(WorkspaceRow(WorkspaceId(name), b"/srv/shop", 1, 2, clock.now(), None, live=True))
     ExportRows(here).add(ExportRow("shop", "directory", WorkspaceId("1" * 16), "", True, "development", clock.now()))
     row = ExportRow("shop", "directory", WorkspaceId("2" * 16), "", True, "development", clock.now())
     with pytest.raises(RefusedError, match="there is an export shop"):

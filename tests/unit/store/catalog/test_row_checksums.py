@@ -13,8 +13,8 @@ from holdfast.model.checkpoint import HistoryEvent, Provenance
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import CheckpointId, WorkspaceId, hash_bytes
-from holdfast.model.session_types import Found, SessionCheckpoint, SessionHash, SessionId, SessionRef, State
-from holdfast.store.catalog._schema_version_5 import SESSIONS_4, WORKSPACES_1
+from holdfast.model.session_types import SessionCheckpoint, SessionHash, SessionId, SessionRef, State, TreeEvent
+from holdfast.store.catalog._version_5_tables import SESSIONS_4, WORKSPACES_1
 from holdfast.store.catalog.answer_rows import AnswerRows
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.export_rows import ExportRow, ExportRows
@@ -32,11 +32,11 @@ from holdfast.store.catalog.session_records import (
 )
 from holdfast.store.catalog.session_rows import SessionRows
 from holdfast.store.catalog.token_rows import TokenRow, TokenRows
-from holdfast.store.catalog_records import TakenIn
+from holdfast.store.catalog_records import MergeParent
 from holdfast.store.codecs.session_format import encode_checkpoint, encode_journal
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.store.identity import store_identity
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.store import Store
 from holdfast.store.verification.session_check import session_key
 from holdfast.testing.clocks import ManualClock
@@ -84,7 +84,7 @@ TABLES = (
 def opened(tmp_path, migrations=MIGRATIONS):
     database = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), migrations, application_id=APPLICATION_ID)
     try:
-        return Store(LocalObjects(str(tmp_path / "objects")), Catalog(database, "local", ManualClock()))
+        return Store(open_objects(str(tmp_path / "objects")), Catalog(database, "local", ManualClock()))
     except BaseException:
         database.close()
         raise
@@ -117,7 +117,7 @@ def fill(store):
 
 def begin_merge(store, other, checkpoint):
     """A second parent, and a change that waits."""
-    store.catalog.note_taken_in(checkpoint, TakenIn(other, other, '{"files": []}'))
+    store.catalog.add_merge_parents(checkpoint, MergeParent(other, other, '{"files": []}'))
     waits = ReapplyRow("0" * 32, WorkspaceId("1" * 16), b"a", "{}", b"now", b"before", b"after", deadline=1 << 60)
     ReapplyRows(store.catalog.database, store.catalog.tenant).ask(waits)
 
@@ -172,7 +172,7 @@ def begin_session(store, first, tree):
         if not seq:
             store.objects.put(session_key("local", called), (data,))
             assert rows.move(called, "hot", "warm")
-    found = [Found(tree=tree, at=at)]
+    found = [TreeEvent(tree=tree, at=at)]
     rows.write_journal(name, journal._replace(data=encode_journal(found), entries=1, trees=(tree,)))
 
 
@@ -190,8 +190,8 @@ def flipped(byte):
 
 
 def test_every_table_but_those_that_cost_nothing_is_tried(tmp_path):
-    with opened(tmp_path) as store, store.catalog.database.reading() as session:
-        tables = session.all("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
+    with opened(tmp_path) as store, store.catalog.database.reading() as transaction:
+        tables = transaction.all("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
     assert {table for (table,) in tables} == {*TABLES, "leases", "object_places"}
 
 
@@ -232,9 +232,9 @@ def is_sound(tmp_path):
 def test_damage_is_still_named_after_the_row_was_changed_for_good_reason(tmp_path):
     with opened(tmp_path) as store:
         names = fill(store)
-        with store.catalog.database.writing() as session:
-            session.run("UPDATE checkpoints SET message = 'x' WHERE id = ?", (names[2],))
-            session.run("UPDATE workspaces SET device = 7 WHERE id = ?", ("1" * 16,))
+        with store.catalog.database.writing() as transaction:
+            transaction.run("UPDATE checkpoints SET message = 'x' WHERE id = ?", (names[2],))
+            transaction.run("UPDATE workspaces SET device = 7 WHERE id = ?", ("1" * 16,))
         store.catalog.claim(names[2], "named", Provenance())
         store.catalog.forget([names[1]])
         Saver(store, WorkspaceId("1" * 16), ManualClock(), random.Random(3).randbytes).save({})
@@ -245,8 +245,8 @@ def test_damage_is_still_named_after_the_row_was_changed_for_good_reason(tmp_pat
 def test_a_pack_that_no_object_can_be_called_is_as_good_as_lost(tmp_path):
     with opened(tmp_path) as store:
         names = fill(store)
-        with store.catalog.database.writing() as session:
-            session.run("UPDATE packs SET key = '../elsewhere' WHERE number = 1")
+        with store.catalog.database.writing() as transaction:
+            transaction.run("UPDATE packs SET key = '../elsewhere' WHERE number = 1")
         found = {(problem.kind, problem.object) for problem in store.verifier().verify(read_data=True).problems}
         assert {("damaged", "pack 1"), ("damaged", names[0])} <= found
         with pytest.raises(IntegrityError):
@@ -256,8 +256,8 @@ def test_a_pack_that_no_object_can_be_called_is_as_good_as_lost(tmp_path):
 def test_text_that_is_no_utf_8_is_damage(tmp_path):
     with opened(tmp_path) as store:
         names = fill(store)
-        with store.catalog.database.writing() as session:
-            session.run("UPDATE checkpoints SET label = CAST(x'ff' AS TEXT) WHERE id = ?", (names[0],))
+        with store.catalog.database.writing() as transaction:
+            transaction.run("UPDATE checkpoints SET label = CAST(x'ff' AS TEXT) WHERE id = ?", (names[0],))
         with pytest.raises(IntegrityError, match="UTF-8"):
             store.catalog.checkpoint(names[0])
         with pytest.raises(IntegrityError, match="UTF-8"):
@@ -291,9 +291,11 @@ def test_a_catalog_of_version_1_is_brought_forward(tmp_path):
             connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
         connection.execute("PRAGMA user_version = 1")
         first = SqliteDatabase(os.fsencode(tmp_path / "1.db"), MIGRATIONS[:1], application_id=APPLICATION_ID)
-        with first.reading() as session:
+        with first.reading() as transaction:
             schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
-            assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 1"
+            assert without_space(connection.execute(schema)) == without_space(transaction.all(schema)), (
+                "it is version 1"
+            )
         first.close()
     with opened(tmp_path) as store:
         assert store.catalog.checkpoints() == before
@@ -313,12 +315,12 @@ def test_a_catalog_of_version_2_is_brought_forward_and_damage_stays_damage(tmp_p
         row = "INSERT INTO history VALUES (?, 1, 'w', 5, 'undo', 'c', NULL, NULL)"
         connection.executemany(row, [(1,), (2,)])
     version_2 = SqliteDatabase(os.fsencode(path), MIGRATIONS[:2], application_id=APPLICATION_ID)
-    with version_2.writing() as session:
-        set_checksum(session, WORKSPACES_1, 1, "w")
+    with version_2.writing() as transaction:
+        set_checksum(transaction, WORKSPACES_1, 1, "w")
         covered = HISTORY._replace(columns="seq, tenant, workspace, at, operation, checkpoint, previous")
-        set_checksum(session, covered, 1, 1)
-        set_checksum(session, covered, 1, 2)
-        session.run("UPDATE history SET at = 6 WHERE seq = 2")
+        set_checksum(transaction, covered, 1, 1)
+        set_checksum(transaction, covered, 1, 2)
+        transaction.run("UPDATE history SET at = 6 WHERE seq = 2")
     version_2.close()
     with opened(tmp_path) as store:
         found = store.verifier().verify(read_data=True).problems
@@ -336,9 +338,11 @@ def test_a_catalog_of_version_3_is_brought_forward(tmp_path):
         without_sessions(connection)
         connection.execute("PRAGMA user_version = 3")
         third = SqliteDatabase(os.fsencode(tmp_path / "3.db"), MIGRATIONS[:3], application_id=APPLICATION_ID)
-        with third.reading() as session:
+        with third.reading() as transaction:
             schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
-            assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 3"
+            assert without_space(connection.execute(schema)) == without_space(transaction.all(schema)), (
+                "it is version 3"
+            )
         third.close()
     with_checksums_of(path, 3, WORKSPACES_1, HISTORY_3)
     with opened(tmp_path) as store:
@@ -357,9 +361,11 @@ def test_a_catalog_of_version_4_is_brought_forward_and_damage_stays_damage(tmp_p
         without_version_5(connection)
         connection.execute("PRAGMA user_version = 4")
         fourth = SqliteDatabase(os.fsencode(tmp_path / "4.db"), MIGRATIONS[:4], application_id=APPLICATION_ID)
-        with fourth.reading() as session:
+        with fourth.reading() as transaction:
             schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
-            assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 4"
+            assert without_space(connection.execute(schema)) == without_space(transaction.all(schema)), (
+                "it is version 4"
+            )
         fourth.close()
     with_checksums_of(path, 4, WORKSPACES_1, SESSIONS_4, HISTORY_3)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -379,9 +385,11 @@ def test_a_catalog_of_version_5_is_brought_forward_and_damage_stays_damage(tmp_p
         without_version_6(connection)
         connection.execute("PRAGMA user_version = 5")
         fifth = SqliteDatabase(os.fsencode(tmp_path / "5.db"), MIGRATIONS[:5], application_id=APPLICATION_ID)
-        with fifth.reading() as session:
+        with fifth.reading() as transaction:
             schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
-            assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 5"
+            assert without_space(connection.execute(schema)) == without_space(transaction.all(schema)), (
+                "it is version 5"
+            )
         fifth.close()
     with_checksums_of(path, 5, HISTORY_3)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -396,10 +404,10 @@ def test_a_catalog_of_version_5_is_brought_forward_and_damage_stays_damage(tmp_p
 def with_checksums_of(path, version, *tables):
     """As a program of that version would have written them."""
     database = SqliteDatabase(os.fsencode(path), MIGRATIONS[:version], application_id=APPLICATION_ID)
-    with database.writing() as session:
+    with database.writing() as transaction:
         for covered in tables:
-            for tenant, key in session.all(f"SELECT tenant, {covered.key} FROM {covered.table}"):
-                set_checksum(session, covered, tenant, key)
+            for tenant, key in transaction.all(f"SELECT tenant, {covered.key} FROM {covered.table}"):
+                set_checksum(transaction, covered, tenant, key)
     database.close()
 
 

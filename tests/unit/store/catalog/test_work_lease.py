@@ -18,8 +18,8 @@ from holdfast.testing.clocks import ManualClock
 @pytest.fixture
 def database(tmp_path):
     found = SqliteDatabase(os.fsencode(tmp_path / "db"), MIGRATIONS, application_id=APPLICATION_ID)
-    with found.writing() as session:
-        session.run("INSERT INTO tenants (number, name, swept, latest) VALUES (1, 'local', 0, 0)")
+    with found.writing() as transaction:
+        transaction.run("INSERT INTO tenants (number, name, swept, latest) VALUES (1, 'local', 0, 0)")
     yield found
     found.close()
 
@@ -66,21 +66,21 @@ def test_a_lease_that_another_took_over_is_noticed(database):
     clock = ManualClock()
     lease = Lease(database, 1, "work", clock)
     lease.acquire()
-    with database.writing() as session:
-        session.run("UPDATE leases SET owner = 'another'")
+    with database.writing() as transaction:
+        transaction.run("UPDATE leases SET owner = 'another'")
     clock.advance(LASTS / 2e6)
     with pytest.raises(LockedError):
         lease.renew()
     lease.release()
-    with database.reading() as session:
-        assert session.one("SELECT owner FROM leases") == ("another",)
+    with database.reading() as transaction:
+        assert transaction.one("SELECT owner FROM leases") == ("another",)
 
 
 def test_a_dead_process_holds_nothing_up(database):
     clock = ManualClock()
     Lease(database, 1, "work", clock).acquire()
-    with database.writing() as session:
-        session.run("UPDATE leases SET owner = ?", (another_process(),))
+    with database.writing() as transaction:
+        transaction.run("UPDATE leases SET owner = ?", (another_process(),))
     Lease(database, 1, "work", clock).acquire()
 
 
@@ -98,8 +98,8 @@ def test_clocks_of_two_machines_may_differ_a_little(database):
         clock.advance(apart)
         theirs = Lease(database, 1, f"work {apart}", clock)
         theirs.acquire()
-        with database.writing() as session:
-            session.run("UPDATE leases SET owner = 'another-boot 1 1'")
+        with database.writing() as transaction:
+            transaction.run("UPDATE leases SET owner = 'another-boot 1 1'")
         here = ManualClock()
         with pytest.raises(LockedError):
             Lease(database, 1, f"work {apart}", here).acquire()
@@ -116,8 +116,8 @@ class Broken(SqliteDatabase):
     def writing(self):
         if self.broken == "before":
             raise StorageError("lost", code="connection_lost")
-        with super().writing() as session:
-            yield session
+        with super().writing() as transaction:
+            yield transaction
         if self.broken == "after":
             raise StorageError("lost", code="commit_unknown")
 
@@ -175,8 +175,8 @@ def test_one_that_was_lost_to_another_of_the_same_process_is_lost(database):
 def test_the_owner_of_a_lease_tells_whether_its_process_is_gone(database):
     """Also to a version that knows of no digits in it: it takes it for another machine's."""
     Lease(database, 1, "work", ManualClock()).acquire()
-    with database.reading() as session:
-        (owner,) = session.one("SELECT owner FROM leases")
+    with database.reading() as transaction:
+        (owner,) = transaction.one("SELECT owner FROM leases")
     boot, pid, began = owner.split(" ")
     assert (boot.count("/"), pid) == (2, str(os.getpid()))
     assert may_run(owner)

@@ -16,7 +16,7 @@ from holdfast.store.catalog_records import VanishedError, pack_key
 from holdfast.store.collection.collector import Collected
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.store.manifests import manifest
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.objects.remote_store import open_bucket
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
@@ -185,14 +185,14 @@ def test_settling_names_the_page_that_names_what_is_not_there(store, saver):
     (guilty,) = (found.page for found in leaves if victim in found.children)
     assert len(leaves) > 1
     database = store.catalog.database
-    with database.writing() as session:
-        row = session.one("SELECT * FROM blobs WHERE hash = ?", (victim,))
-        session.run("DELETE FROM blobs WHERE hash = ?", (victim,))
+    with database.writing() as transaction:
+        row = transaction.one("SELECT * FROM blobs WHERE hash = ?", (victim,))
+        transaction.run("DELETE FROM blobs WHERE hash = ?", (victim,))
     for _ in range(2):
         with pytest.raises(IntegrityError, match=format_hash(guilty)):
             store.collector().settle()
-    with database.writing() as session:
-        session.run(f"INSERT INTO blobs VALUES {reference_counts.slots(len(row))}", row)
+    with database.writing() as transaction:
+        transaction.run(f"INSERT INTO blobs VALUES {reference_counts.slots(len(row))}", row)
     store.collector().settle()
 
 
@@ -236,9 +236,9 @@ def test_a_base_outlives_its_checkpoint_but_its_children_do_not(store, saver):
     store.catalog.forget([old])
     store.collector().collect(0)
     assert not stored(store, b"here")
-    with store.catalog.database.reading() as session:
-        bases = {row[0] for row in session.all("SELECT base FROM blobs WHERE kind = 1 AND base IS NOT NULL")}
-        kinds = dict(session.all("SELECT hash, kind FROM blobs"))
+    with store.catalog.database.reading() as transaction:
+        bases = {row[0] for row in transaction.all("SELECT base FROM blobs WHERE kind = 1 AND base IS NOT NULL")}
+        kinds = dict(transaction.all("SELECT hash, kind FROM blobs"))
     assert bases, "pages are stored as differences"
     assert all(kinds[base] == 2 for base in bases)
     assert store.catalog.known([root, *bases]) == set()
@@ -354,7 +354,7 @@ def test_one_collection_at_a_time(store, saver, monkeypatch):
 
 def test_unfinished_uploads_are_cleaned_after_a_day(tmp_path, clock):
     database = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
-    store = Store(LocalObjects(str(tmp_path / "objects")), Catalog(database, "local", clock))
+    store = Store(open_objects(str(tmp_path / "objects")), Catalog(database, "local", clock))
     upload = store.objects.upload()
     upload.write(b"half")
     assert len(list((tmp_path / "objects" / "tmp").iterdir())) == 1

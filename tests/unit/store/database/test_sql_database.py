@@ -41,51 +41,51 @@ def database(path):
 
 
 def _delete_all_and_fail(database):
-    with database.writing() as session:
-        assert session.run("DELETE FROM t") == 3
+    with database.writing() as transaction:
+        assert transaction.run("DELETE FROM t") == 3
         raise KeyError
 
 
 def test_transactions(database):
-    with database.writing() as session:
-        assert session.run("INSERT INTO t VALUES (?, ?)", (1, "x")) == 1
-        assert session.many("INSERT INTO t VALUES (?, ?) ON CONFLICT DO NOTHING", [(1, "y"), (2, "y")]) == 1
-    with database.writing() as session:
-        session.run("INSERT INTO t VALUES (3, 'z')")
-    with pytest.raises(StorageError), database.writing() as session:
-        session.run("DELETE FROM t WHERE a = 3 RETURNING no_such_column")
+    with database.writing() as transaction:
+        assert transaction.run("INSERT INTO t VALUES (?, ?)", (1, "x")) == 1
+        assert transaction.many("INSERT INTO t VALUES (?, ?) ON CONFLICT DO NOTHING", [(1, "y"), (2, "y")]) == 1
+    with database.writing() as transaction:
+        transaction.run("INSERT INTO t VALUES (3, 'z')")
+    with pytest.raises(StorageError), database.writing() as transaction:
+        transaction.run("DELETE FROM t WHERE a = 3 RETURNING no_such_column")
     with pytest.raises(KeyError):
         _delete_all_and_fail(database)
-    with database.reading() as session:
-        assert session.all("SELECT a, b FROM t ORDER BY a") == [(1, "x"), (2, "y"), (3, "z")]
-        assert session.one("SELECT a FROM t WHERE a = ?", (4,)) is None
-        assert list(session.stream("SELECT a FROM t ORDER BY a DESC")) == [(3,), (2,), (1,)]
+    with database.reading() as transaction:
+        assert transaction.all("SELECT a, b FROM t ORDER BY a") == [(1, "x"), (2, "y"), (3, "z")]
+        assert transaction.one("SELECT a FROM t WHERE a = ?", (4,)) is None
+        assert list(transaction.stream("SELECT a FROM t ORDER BY a DESC")) == [(3,), (2,), (1,)]
         with database.reading() as inner:
-            assert inner is session
+            assert inner is transaction
     assert database.size() > 0
     assert database.check() == []
 
 
 def test_a_commit_is_private_and_durable_by_its_settings(database, path):
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    with database.writing() as session:
-        session.run("INSERT INTO t VALUES (1, 'x')")
+    with database.writing() as transaction:
+        transaction.run("INSERT INTO t VALUES (1, 'x')")
     assert stat.S_IMODE(os.stat(path + b"-wal").st_mode) == 0o600
-    with database.reading() as session:
-        assert session.one("PRAGMA journal_mode") == ("wal",)
-        assert session.one("PRAGMA synchronous") == (2,)
-        assert session.one("PRAGMA foreign_keys") == (1,)
+    with database.reading() as transaction:
+        assert transaction.one("PRAGMA journal_mode") == ("wal",)
+        assert transaction.one("PRAGMA synchronous") == (2,)
+        assert transaction.one("PRAGMA foreign_keys") == (1,)
 
 
 def test_a_reader_sees_one_state_while_another_writes(database, path):
     other = opened(path)
-    with database.reading() as session:
-        assert session.all("SELECT * FROM t") == []
+    with database.reading() as transaction:
+        assert transaction.all("SELECT * FROM t") == []
         with other.writing() as writer:
             writer.run("INSERT INTO t VALUES (1, 'x')")
-        assert session.all("SELECT * FROM t") == []
-    with database.reading() as session:
-        assert session.all("SELECT * FROM t") == [(1, "x")]
+        assert transaction.all("SELECT * FROM t") == []
+    with database.reading() as transaction:
+        assert transaction.all("SELECT * FROM t") == [(1, "x")]
     other.close()
 
 
@@ -103,24 +103,24 @@ def test_a_second_writer_waits_with_a_limit_and_then_says_so(database, path):
     with database.writing(), pytest.raises(LockedError) as refused, other.writing():
         pass
     assert "database is locked" not in str(refused.value)
-    with other.writing() as session:
-        session.run("INSERT INTO t VALUES (1, 'x')")
+    with other.writing() as transaction:
+        transaction.run("INSERT INTO t VALUES (1, 'x')")
     other.close()
 
 
 def test_threads_take_turns(database):
     def add(number):
-        with database.writing() as session:
-            seen = session.one("SELECT count(*) FROM t")[0]
-            session.run("INSERT INTO t VALUES (?, ?)", (number, str(seen)))
+        with database.writing() as transaction:
+            seen = transaction.one("SELECT count(*) FROM t")[0]
+            transaction.run("INSERT INTO t VALUES (?, ?)", (number, str(seen)))
 
     threads = [threading.Thread(target=add, args=(number,)) for number in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    with database.reading() as session:
-        assert sorted(int(row[0]) for row in session.all("SELECT b FROM t")) == list(range(16))
+    with database.reading() as transaction:
+        assert sorted(int(row[0]) for row in transaction.all("SELECT b FROM t")) == list(range(16))
 
 
 def test_a_writing_transaction_holds_no_other(database):
@@ -130,12 +130,12 @@ def test_a_writing_transaction_holds_no_other(database):
 
 def test_an_older_schema_is_brought_forward(path):
     first = opened(path)
-    with first.writing() as session:
-        session.run("INSERT INTO t VALUES (1, 'x')")
+    with first.writing() as transaction:
+        transaction.run("INSERT INTO t VALUES (1, 'x')")
     first.close()
     second = opened(path, (make, grow))
-    with second.reading() as session:
-        assert session.all("SELECT * FROM t") == [(1, "x", "new")]
+    with second.reading() as transaction:
+        assert transaction.all("SELECT * FROM t") == [(1, "x", "new")]
     second.close()
 
 
@@ -162,10 +162,10 @@ def test_a_newer_schema_is_refused_and_named(path):
 
 def test_a_process_that_was_overtaken_by_a_newer_one_writes_no_more(database, path):
     opened(path, (make, grow)).close()
-    with pytest.raises(FormatError, match=r"version 2; this program knows up to 1"), database.writing() as session:
-        session.run("INSERT INTO t VALUES (1, 'x')")
-    with database.reading() as session:
-        assert session.all("SELECT a FROM t") == []
+    with pytest.raises(FormatError, match=r"version 2; this program knows up to 1"), database.writing() as transaction:
+        transaction.run("INSERT INTO t VALUES (1, 'x')")
+    with database.reading() as transaction:
+        assert transaction.all("SELECT a FROM t") == []
 
 
 def test_the_database_of_another_program_is_left_alone(path):
@@ -191,8 +191,8 @@ def test_a_file_that_is_no_database_is_damage(path):
 
 def test_damage_is_found(path):
     database = opened(path)
-    with database.writing() as session:
-        session.many("INSERT INTO t VALUES (?, ?)", [(number, "x" * 100) for number in range(2000)])
+    with database.writing() as transaction:
+        transaction.many("INSERT INTO t VALUES (?, ?)", [(number, "x" * 100) for number in range(2000)])
     database.close()
     size = os.path.getsize(path)
     with open(path, "r+b") as file:
@@ -212,18 +212,18 @@ def test_a_missing_folder_is_a_storage_error(tmp_path):
 
 
 def test_a_full_disk_is_a_storage_error_that_loses_nothing(database):
-    with database.writing() as session:
-        session.run("INSERT INTO t VALUES (1, 'x')")
-        pages = session.one("PRAGMA page_count")[0]
-    with database.reading() as session:
-        session.run(f"PRAGMA max_page_count={pages + 2}")
-    with pytest.raises(StorageError, match="no space"), database.writing() as session:
-        session.many("INSERT INTO t VALUES (?, ?)", [(number, "y" * 1000) for number in range(2, 200)])
-    with database.reading() as session:
-        assert session.all("SELECT * FROM t") == [(1, "x")]
-        session.run("PRAGMA max_page_count=1000000")
-    with database.writing() as session:
-        session.run("INSERT INTO t VALUES (2, 'y')")
+    with database.writing() as transaction:
+        transaction.run("INSERT INTO t VALUES (1, 'x')")
+        pages = transaction.one("PRAGMA page_count")[0]
+    with database.reading() as transaction:
+        transaction.run(f"PRAGMA max_page_count={pages + 2}")
+    with pytest.raises(StorageError, match="no space"), database.writing() as transaction:
+        transaction.many("INSERT INTO t VALUES (?, ?)", [(number, "y" * 1000) for number in range(2, 200)])
+    with database.reading() as transaction:
+        assert transaction.all("SELECT * FROM t") == [(1, "x")]
+        transaction.run("PRAGMA max_page_count=1000000")
+    with database.writing() as transaction:
+        transaction.run("INSERT INTO t VALUES (2, 'y')")
 
 
 def test_one_that_another_process_makes_between_two_looks_is_no_other_programs(path, monkeypatch):

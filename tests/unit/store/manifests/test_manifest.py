@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class MemoryPages(dict[Hash, bytes]):
     """Pages in a dictionary, noting what is read."""
 
-    def __init__(self, *built: manifest.Built) -> None:
+    def __init__(self, *built: manifest.BuiltManifest) -> None:
         super().__init__()
         self.log: list[Hash] = []
         for one in built:
@@ -50,7 +50,7 @@ def tree(paths: Iterable[bytes]) -> dict[bytes, Entry]:
     return {path: entry(path) for path in paths}
 
 
-def build(entries: dict[bytes, Entry]) -> manifest.Built:
+def build(entries: dict[bytes, Entry]) -> manifest.BuiltManifest:
     return manifest.build(sorted(entries.items()))
 
 
@@ -58,7 +58,7 @@ SEQUENTIAL = tree(b"src/module%03d/file%05d.py" % (number // 50, number) for num
 
 
 @pytest.fixture(scope="module")
-def sequential() -> manifest.Built:
+def sequential() -> manifest.BuiltManifest:
     return build(SEQUENTIAL)
 
 
@@ -75,7 +75,7 @@ def test_the_empty_manifest_is_a_leaf_with_nothing() -> None:
     manifest.check(pages, built.root)
 
 
-def test_leaves_of_sequential_names_have_about_64_entries(sequential: manifest.Built) -> None:
+def test_leaves_of_sequential_names_have_about_64_entries(sequential: manifest.BuiltManifest) -> None:
     pages = [decode_page(data) for data in sequential.new_pages.values()]
     leaves = [page for page in pages if isinstance(page, Leaf)]
     assert 45 < len(SEQUENTIAL) / len(leaves) < 90
@@ -122,7 +122,7 @@ def test_updates_agree_with_building_where_only_full_pages_end(length: int) -> N
     manifest.check(pages, root)
 
 
-def test_an_edit_reads_and_makes_one_page_of_each_level(sequential: manifest.Built) -> None:
+def test_an_edit_reads_and_makes_one_page_of_each_level(sequential: manifest.BuiltManifest) -> None:
     pages = MemoryPages(sequential)
     path = sorted(SEQUENTIAL)[7777]
     updated = manifest.update(pages, sequential.root, {path: entry("other", 10)})
@@ -134,7 +134,7 @@ def test_an_edit_reads_and_makes_one_page_of_each_level(sequential: manifest.Bui
     assert (updated.files, updated.bytes) == (sequential.files, sequential.bytes + 7)
 
 
-def test_a_change_that_changes_nothing_makes_nothing(sequential: manifest.Built) -> None:
+def test_a_change_that_changes_nothing_makes_nothing(sequential: manifest.BuiltManifest) -> None:
     pages = MemoryPages(sequential)
     path = sorted(SEQUENTIAL)[100]
     for changes in ({}, {path: SEQUENTIAL[path]}, {b"absent": None}):
@@ -142,7 +142,7 @@ def test_a_change_that_changes_nothing_makes_nothing(sequential: manifest.Built)
         assert updated == (sequential.root, {}, sequential.files, sequential.bytes, {})
 
 
-def test_removing_all_and_putting_it_back(sequential: manifest.Built) -> None:
+def test_removing_all_and_putting_it_back(sequential: manifest.BuiltManifest) -> None:
     pages = MemoryPages(sequential)
     emptied = manifest.update(pages, sequential.root, dict.fromkeys(SEQUENTIAL))
     assert (emptied.root, emptied.files, emptied.bytes) == (manifest.EMPTY_ROOT, 0, 0)
@@ -150,7 +150,7 @@ def test_removing_all_and_putting_it_back(sequential: manifest.Built) -> None:
     assert manifest.update(pages, emptied.root, SEQUENTIAL).root == sequential.root
 
 
-def test_a_diff_reads_no_page_that_both_have(sequential: manifest.Built) -> None:
+def test_a_diff_reads_no_page_that_both_have(sequential: manifest.BuiltManifest) -> None:
     pages = MemoryPages(sequential)
     names = sorted(SEQUENTIAL)
     changes: dict[bytes, Entry | None] = {
@@ -176,7 +176,7 @@ def test_a_diff_reads_no_page_that_both_have(sequential: manifest.Built) -> None
     assert pages.log == []
 
 
-def test_a_change_of_permissions_alone_is_found(sequential: manifest.Built) -> None:
+def test_a_change_of_permissions_alone_is_found(sequential: manifest.BuiltManifest) -> None:
     pages = MemoryPages(sequential)
     path = sorted(SEQUENTIAL)[4321]
     changed = SEQUENTIAL[path]._replace(mode=0o100755)
@@ -185,20 +185,20 @@ def test_a_change_of_permissions_alone_is_found(sequential: manifest.Built) -> N
     assert manifest.diff(pages, sequential.root, updated.root) == [(path, SEQUENTIAL[path], changed)]
 
 
-def test_totals_read_the_root_alone(sequential: manifest.Built) -> None:
+def test_totals_read_the_root_alone(sequential: manifest.BuiltManifest) -> None:
     pages = MemoryPages(sequential)
     assert manifest.totals(pages, sequential.root) == (sequential.files, sequential.bytes)
     assert pages.log == [sequential.root]
 
 
-def test_iterating_a_prefix_reads_what_holds_it(sequential: manifest.Built) -> None:
+def test_iterating_a_prefix_reads_what_holds_it(sequential: manifest.BuiltManifest) -> None:
     pages = MemoryPages(sequential)
     found = [path for path, _ in manifest.iterate(pages, sequential.root, b"src/module007")]
     assert found == sorted(path for path in SEQUENTIAL if path.startswith(b"src/module007/"))
     assert len(pages.log) < 12
 
 
-def test_reachable_asks_once_and_skips_what_is_below(sequential: manifest.Built) -> None:
+def test_reachable_asks_once_and_skips_what_is_below(sequential: manifest.BuiltManifest) -> None:
     pages = MemoryPages(sequential)
     seen: set[Hash] = set()
 
@@ -217,9 +217,9 @@ def test_reachable_asks_once_and_skips_what_is_below(sequential: manifest.Built)
     assert {one.page for one in manifest.reachable(pages, updated.root, skip)} == set(updated.new_pages)
 
 
-def test_an_update_goes_on_from_the_pages_that_the_one_before_has_made(sequential: manifest.Built) -> None:
+def test_an_update_goes_on_from_the_pages_that_the_one_before_has_made(sequential: manifest.BuiltManifest) -> None:
     pages = MemoryPages(sequential)
-    cached = manifest.CachedPages(pages)
+    cached = manifest.PageCache(pages)
     paths = sorted(SEQUENTIAL)
     expected, root = dict(SEQUENTIAL), sequential.root
     for turn in range(12):
@@ -242,9 +242,9 @@ def test_an_update_goes_on_from_the_pages_that_the_one_before_has_made(sequentia
     assert root == build(expected).root
 
 
-def test_cached_pages_are_read_once_and_only_so_many_are_kept(sequential: manifest.Built) -> None:
+def test_cached_pages_are_read_once_and_only_so_many_are_kept(sequential: manifest.BuiltManifest) -> None:
     pages = MemoryPages(sequential)
-    cached = manifest.CachedPages(pages, limit=3)
+    cached = manifest.PageCache(pages, limit=3)
     path = sorted(SEQUENTIAL)[50]
     assert (
         manifest.get(cached, sequential.root, path) == manifest.get(cached, sequential.root, path) == SEQUENTIAL[path]

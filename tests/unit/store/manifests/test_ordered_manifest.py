@@ -62,13 +62,13 @@ def test_every_position_has_its_entry_and_each_page_is_read_once() -> None:
     found, pages = ordered(MANY)
     assert (found.count, found.size) == (len(MANY), sum(map(len, MANY)))
     for position, path in enumerate(MANY):
-        stretch = found.stretch(position)
+        stretch = found.run_at(position)
         at = position - stretch.first
         assert (stretch.paths[at], stretch.entries[at]) == (path, entry(path))
     assert pages.read_pages == len(pages)
     for position in (-1, len(MANY)):
         with pytest.raises(IndexError):
-            found.stretch(position)
+            found.run_at(position)
 
 
 def test_one_path_costs_one_page_of_each_level() -> None:
@@ -102,4 +102,4 @@ def test_a_page_that_is_not_what_is_said_of_it_is_refused(wrong: str) -> None:
     root = pages.add(encode_inner(1, keys, children))
     found = OrderedManifest(pages, root)
     with pytest.raises(FormatError):
-        [found.stretch(position) for position in range(found.count)]
+        [found.run_at(position) for position in range(found.count)]

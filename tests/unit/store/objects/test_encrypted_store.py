@@ -21,13 +21,13 @@ from holdfast.store.objects._encryption_format import (
     stored_size,
     tenant_key,
 )
-from holdfast.store.objects._encryption_keys import Keys
+from holdfast.store.objects._encryption_keys import EncryptionKeys
 from holdfast.store.objects.remote_store import open_bucket
 
 pytest.importorskip("cryptography")
 
 KEY, OTHER = tenant_key(b"k" * 32), tenant_key(b"o" * 32)
-KEYS = Keys(KEY, {KEY.id: KEY})
+KEYS = EncryptionKeys(KEY, {KEY.id: KEY})
 SIZES = st.one_of(
     st.integers(0, 300),
     st.sampled_from([CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES + 7]),
@@ -166,12 +166,12 @@ def test_an_object_that_is_written_anew_is_read_as_it_is_now() -> None:
 def test_keys_are_rotated() -> None:
     bucket = open_bucket("memory://")
     EncryptedObjects(bucket, KEYS).put("packs/t/old", [b"old"])
-    now = EncryptedObjects(bucket, Keys(OTHER, {OTHER.id: OTHER, KEY.id: KEY}))
+    now = EncryptedObjects(bucket, EncryptionKeys(OTHER, {OTHER.id: OTHER, KEY.id: KEY}))
     now.put("packs/t/new", [b"new"])
     assert now.get("packs/t/old") + now.get("packs/t/new") == b"oldnew"
     for objects, key in (
         (EncryptedObjects(bucket, KEYS), "new"),
-        (EncryptedObjects(bucket, Keys(OTHER, {OTHER.id: OTHER})), "old"),
+        (EncryptedObjects(bucket, EncryptionKeys(OTHER, {OTHER.id: OTHER})), "old"),
     ):
         with pytest.raises(IntegrityError) as refused:
             objects.get(f"packs/t/{key}")

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from holdfast.model.errors import ConfigError
-from holdfast.store.postgresql.catalog_url import is_address, parse, without_secrets
+from holdfast.model.store_location import is_catalog_url, without_secrets
+from holdfast.store.postgresql.catalog_url import parse
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_psycopg_is_not_loaded_by_what_does_not_need_it():
         " & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-    assert is_address("postgresql://x")
+    assert is_catalog_url("postgresql://x")
 
 
 def test_without_psycopg_it_is_said_how_to_get_it(monkeypatch):

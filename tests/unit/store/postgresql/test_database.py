@@ -17,7 +17,7 @@ from holdfast.model.ids import Hash, WorkspaceId
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import MIGRATIONS
 from holdfast.store.objects.remote_store import open_bucket
-from holdfast.store.postgresql._transaction import PostgresSession
+from holdfast.store.postgresql._transaction import PostgresTransaction
 from holdfast.store.postgresql.database import server_info
 from holdfast.store.store import Store
 from holdfast.testing.dict_saver import Saver
@@ -104,8 +104,8 @@ def test_several_that_begin_at_once_make_one(empty_url, _):
 def test_an_older_version_is_brought_forward(empty_url, version):
     open_catalog(empty_url, migrations=MIGRATIONS[:version]).close()
     found = open_catalog(empty_url)
-    with found.reading() as session:
-        assert session.all("SELECT machine FROM workspaces") == []
+    with found.reading() as transaction:
+        assert transaction.all("SELECT machine FROM workspaces") == []
     found.close()
 
 
@@ -159,8 +159,8 @@ def test_a_user_that_may_not_make_the_schema_is_told_so(empty_url):
 def test_what_may_not_write_the_home_may_not_write_the_catalog(catalog_url):
     with closing(open_catalog(catalog_url, closed=True)) as database:
         assert database.read_only
-        with database.reading() as session:
-            assert session.all("SELECT * FROM tenants") == []
+        with database.reading() as transaction:
+            assert transaction.all("SELECT * FROM tenants") == []
         with pytest.raises(StorageError) as refused, database.writing():
             pass
         assert refused.value.code == "read_only"
@@ -178,10 +178,10 @@ def test_a_standby_is_only_read(catalog_url, postgresql_server):
 
 def test_a_reading_transaction_cannot_write(catalog_url):
     with closing(open_catalog(catalog_url)) as database:
-        with pytest.raises(StorageError), database.reading() as session:
-            session.run("INSERT INTO tenants (name, swept, latest) VALUES ('x', 0, 0)")
-        with database.reading() as session:
-            assert session.all("SELECT name FROM tenants") == []
+        with pytest.raises(StorageError), database.reading() as transaction:
+            transaction.run("INSERT INTO tenants (name, swept, latest) VALUES ('x', 0, 0)")
+        with database.reading() as transaction:
+            assert transaction.all("SELECT name FROM tenants") == []
 
 
 # --- connections ---
@@ -190,10 +190,10 @@ def test_a_reading_transaction_cannot_write(catalog_url):
 def test_tenants_do_not_wait_for_each_other(catalog_url):
     one, two = open_catalog(catalog_url, "one", timeout=5), open_catalog(catalog_url, "two", timeout=5)
     with one.writing() as mine, two.writing() as theirs:
-        for session, name in ((mine, "one"), (theirs, "two")):
-            session.run("INSERT INTO tenants (name, swept, latest) VALUES (?, 0, 0)", (name,))
-    with one.reading() as session:
-        assert session.all("SELECT name FROM tenants ORDER BY 1") == [("one",), ("two",)]
+        for transaction, name in ((mine, "one"), (theirs, "two")):
+            transaction.run("INSERT INTO tenants (name, swept, latest) VALUES (?, 0, 0)", (name,))
+    with one.reading() as transaction:
+        assert transaction.all("SELECT name FROM tenants ORDER BY 1") == [("one",), ("two",)]
     one.close()
     two.close()
 
@@ -203,8 +203,8 @@ def test_there_are_no_more_connections_than_allowed(catalog_url):
         inside, leave = threading.Barrier(3), threading.Event()
 
         def stay():
-            with database.reading() as session:
-                session.one("SELECT 1")
+            with database.reading() as transaction:
+                transaction.one("SELECT 1")
                 inside.wait(20)
                 leave.wait(20)
 
@@ -212,15 +212,15 @@ def test_there_are_no_more_connections_than_allowed(catalog_url):
         for thread in threads:
             thread.start()
         inside.wait(20)
-        with pytest.raises(LockedError) as full, database.reading() as session:
-            session.one("SELECT 1")
+        with pytest.raises(LockedError) as full, database.reading() as transaction:
+            transaction.one("SELECT 1")
         assert "store.connections" in (full.value.hint or "")
         leave.set()
         for thread in threads:
             thread.join()
-        with database.reading() as session:
+        with database.reading() as transaction:
             count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-            assert session.one(count) == (2,)
+            assert transaction.one(count) == (2,)
 
 
 def test_how_often_the_server_is_waited_for(proxy):
@@ -261,35 +261,35 @@ def test_how_often_the_server_is_waited_for(proxy):
 
 def test_a_transaction_for_one_statement_takes_no_second(catalog_url):
     with closing(open_catalog(catalog_url)) as database:
-        with pytest.raises(RuntimeError, match="second"), database.reading(once=True) as session:  # noqa: PT012
-            session.one("SELECT 1")
-            session.one("SELECT 1")
-        with pytest.raises(RuntimeError, match="stream"), database.reading(once=True) as session:
-            session.stream("SELECT 1")
-        with database.reading() as session:
-            assert session.one("SELECT 1") == (1,)
+        with pytest.raises(RuntimeError, match="second"), database.reading(once=True) as transaction:  # noqa: PT012
+            transaction.one("SELECT 1")
+            transaction.one("SELECT 1")
+        with pytest.raises(RuntimeError, match="stream"), database.reading(once=True) as transaction:
+            transaction.stream("SELECT 1")
+        with database.reading() as transaction:
+            assert transaction.one("SELECT 1") == (1,)
 
 
 def test_a_reader_does_not_see_what_the_server_has_lost_meanwhile(proxy):
     """A reading transaction begins with its first statement: a connection that is gone by then costs nothing."""
     with closing(open_catalog(proxy.url)) as database:
-        with database.reading() as session:
+        with database.reading() as transaction:
             proxy.cut_all()
-            assert session.one("SELECT 1") == (1,)
+            assert transaction.one("SELECT 1") == (1,)
         assert proxy.connections == 2
 
 
 def test_a_forked_child_has_connections_of_its_own(catalog_url):
     with closing(open_catalog(catalog_url)) as database:
         who = "SELECT pg_backend_pid()"
-        with database.reading() as session:
-            mine = session.one(who)
+        with database.reading() as transaction:
+            mine = transaction.one(who)
         read, write = os.pipe()
         child = os.fork()
         if not child:
             try:
-                with database.writing() as session:
-                    os.write(write, repr(session.one(who)).encode())
+                with database.writing() as transaction:
+                    os.write(write, repr(transaction.one(who)).encode())
                 database.close()
                 del database
                 gc.collect()
@@ -301,22 +301,22 @@ def test_a_forked_child_has_connections_of_its_own(catalog_url):
         os.close(read)
         assert theirs
         assert theirs != repr(mine)
-        with database.reading() as session:
-            assert session.one(who) == mine, "the child has not ended it"
+        with database.reading() as transaction:
+            assert transaction.one(who) == mine, "the child has not ended it"
 
 
 def test_a_child_that_is_forked_in_a_transaction_leaves_it_alone(catalog_url):
     with closing(open_catalog(catalog_url)) as database:
         child = 0
         try:
-            with database.writing() as session:
-                session.run("INSERT INTO tenants (name, swept, latest) VALUES ('mine', 0, 0)")
+            with database.writing() as transaction:
+                transaction.run("INSERT INTO tenants (name, swept, latest) VALUES ('mine', 0, 0)")
                 child = os.fork()
                 if child:
                     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
                 else:
                     with database.reading() as other:
-                        assert other is not session
+                        assert other is not transaction
                         assert other.all("SELECT name FROM tenants") == []
         except RuntimeError:
             if child:
@@ -325,8 +325,8 @@ def test_a_child_that_is_forked_in_a_transaction_leaves_it_alone(catalog_url):
         finally:
             if not child:
                 os._exit(1)
-        with database.reading() as session:
-            assert session.all("SELECT name FROM tenants") == [("mine",)]
+        with database.reading() as transaction:
+            assert transaction.all("SELECT name FROM tenants") == [("mine",)]
 
 
 def test_a_connection_that_was_ended_while_idle_costs_nobody_anything(catalog_url):
@@ -336,23 +336,23 @@ def test_a_connection_that_was_ended_while_idle_costs_nobody_anything(catalog_ur
                 catalog_url,
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'holdfast %'",
             )
-            with database.writing() as session:
-                session.run("UPDATE tenants SET swept = 1")
-            with database.reading() as session:
-                session.one("SELECT 1")
+            with database.writing() as transaction:
+                transaction.run("UPDATE tenants SET swept = 1")
+            with database.reading() as transaction:
+                transaction.one("SELECT 1")
 
 
 def test_a_process_that_is_gone_without_a_word_holds_nobody_up(proxy, catalog_url):
     """Its connection is cut before the server hears of that: the next one of the same process has it ended."""
     with closing(open_catalog(proxy.url, timeout=20)) as database:
-        with pytest.raises(StorageError) as lost, database.writing() as session:  # noqa: PT012
-            session.run("UPDATE tenants SET swept = 1")
+        with pytest.raises(StorageError) as lost, database.writing() as transaction:  # noqa: PT012
+            transaction.run("UPDATE tenants SET swept = 1")
             proxy.judge = lambda _: "before"
-            session.one("SELECT 1")
+            transaction.one("SELECT 1")
         assert lost.value.code == "connection_lost"
         proxy.judge = lambda _: None
-        with database.writing() as session:
-            session.one("SELECT 1")
+        with database.writing() as transaction:
+            transaction.one("SELECT 1")
 
 
 def test_an_idle_writer_is_ended_by_the_server(catalog_url, monkeypatch):
@@ -360,23 +360,23 @@ def test_an_idle_writer_is_ended_by_the_server(catalog_url, monkeypatch):
     monkeypatch.setattr("holdfast.store.postgresql.database._IDLE", 50)
     one = open_catalog(catalog_url)
     with closing(one), closing(open_catalog(catalog_url, timeout=20)) as two:
-        with pytest.raises(StorageError) as lost, one.writing() as session:  # noqa: PT012
-            session.run("UPDATE tenants SET swept = 1")
+        with pytest.raises(StorageError) as lost, one.writing() as transaction:  # noqa: PT012
+            transaction.run("UPDATE tenants SET swept = 1")
             with two.writing() as other:
                 other.one("SELECT 1")
-            session.one("SELECT 1")
+            transaction.one("SELECT 1")
         assert lost.value.code == "connection_lost"
-        with one.reading() as session:
-            session.one("SELECT 1")
+        with one.reading() as transaction:
+            transaction.one("SELECT 1")
 
 
 def test_an_interrupt_in_the_middle_leaves_nothing_behind(catalog_url):
     with closing(open_catalog(catalog_url)) as database:
-        with pytest.raises(KeyboardInterrupt), database.writing() as session:  # noqa: PT012
-            session.run("INSERT INTO tenants (name, swept, latest) VALUES ('x', 0, 0)")
+        with pytest.raises(KeyboardInterrupt), database.writing() as transaction:  # noqa: PT012
+            transaction.run("INSERT INTO tenants (name, swept, latest) VALUES ('x', 0, 0)")
             raise KeyboardInterrupt
-        with database.writing() as session:
-            assert session.all("SELECT * FROM tenants") == []
+        with database.writing() as transaction:
+            assert transaction.all("SELECT * FROM tenants") == []
 
 
 # --- what goes wrong ---
@@ -406,8 +406,8 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(proxy, caplog):
         proxy.cut_all()
         timer = threading.Timer(0.3, lambda: setattr(proxy, "refusing", False))
         timer.start()
-        with database.reading() as session:
-            assert session.one("SELECT 1") == (1,)
+        with database.reading() as transaction:
+            assert transaction.one("SELECT 1") == (1,)
         timer.join()
 
 
@@ -424,9 +424,9 @@ def test_an_encoding_that_cannot_hold_every_text_is_refused(postgresql_server):
 
 def test_damage_is_found_by_the_database_itself(catalog_url):
     with closing(open_catalog(catalog_url)) as database:
-        with database.writing() as session:
-            session.run("INSERT INTO tenants (name, swept, latest) VALUES ('x', 0, 0)")
-            session.run(
+        with database.writing() as transaction:
+            transaction.run("INSERT INTO tenants (name, swept, latest) VALUES ('x', 0, 0)")
+            transaction.run(
                 "INSERT INTO packs (tenant, id, key, size, created_at, spared_until) VALUES (1, 'a', 'b', 1, 1, 0)"
             )
         assert database.check() == []
@@ -439,8 +439,8 @@ def test_damage_is_found_by_the_database_itself(catalog_url):
 def test_a_table_that_is_gone_is_damage(catalog_url):
     with closing(open_catalog(catalog_url)) as database:
         execute(catalog_url, "DROP TABLE holdfast.pins")
-        with pytest.raises(IntegrityError), database.reading() as session:
-            session.all("SELECT * FROM pins")
+        with pytest.raises(IntegrityError), database.reading() as transaction:
+            transaction.all("SELECT * FROM pins")
 
 
 def test_what_a_server_is_like(catalog_url):
@@ -459,15 +459,15 @@ def test_a_commit_survives_where_the_server_would_not_wait(catalog_url, postgres
     postgresql_server.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
     seen: list[object] = []
     said = "BEGIN RAISE WARNING '%', current_setting('synchronous_commit'); RETURN NULL; END"
-    with closing(open_catalog(catalog_url)) as database, database.writing() as session:
-        session.run(f"CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $text${said}$text$")
-        session.run(
+    with closing(open_catalog(catalog_url)) as database, database.writing() as transaction:
+        transaction.run(f"CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $text${said}$text$")
+        transaction.run(
             """CREATE CONSTRAINT TRIGGER t AFTER INSERT ON commit_marks DEFERRABLE INITIALLY DEFERRED
             FOR EACH ROW EXECUTE FUNCTION note()"""
         )
-        assert isinstance(session, PostgresSession)
-        assert session.link is not None
-        session.link.connection.add_notice_handler(lambda notice: seen.append(notice.message_primary))
+        assert isinstance(transaction, PostgresTransaction)
+        assert transaction.link is not None
+        transaction.link.connection.add_notice_handler(lambda notice: seen.append(notice.message_primary))
     assert seen == ["on"]
 
 
@@ -477,8 +477,8 @@ def test_marks_do_not_pile_up(catalog_url):
     )
     with closing(open_catalog(catalog_url)) as database:
         for _ in range(3):
-            with database.writing() as session:
-                session.run("UPDATE tenants SET swept = 0")
+            with database.writing() as transaction:
+                transaction.run("UPDATE tenants SET swept = 0")
     rows = execute(catalog_url, "SELECT number FROM holdfast.commit_marks WHERE client <> 'new' ORDER BY 1")
     assert (3,) in rows, "this connection's"
     assert execute(catalog_url, "SELECT 1 FROM holdfast.commit_marks WHERE client = 'old'") == []
@@ -487,15 +487,15 @@ def test_marks_do_not_pile_up(catalog_url):
 
 def test_what_only_looks_leaves_no_mark(catalog_url):
     before = execute(catalog_url, "SELECT count(*) FROM holdfast.commit_marks")
-    with closing(open_catalog(catalog_url)) as database, database.writing() as session:
-        session.all("SELECT * FROM tenants")
+    with closing(open_catalog(catalog_url)) as database, database.writing() as transaction:
+        transaction.all("SELECT * FROM tenants")
     assert execute(catalog_url, "SELECT count(*) FROM holdfast.commit_marks") == before
 
 
 def test_a_path_may_be_as_long_as_the_system_allows(catalog_url):
-    with closing(open_catalog(catalog_url)) as database, database.writing() as session:
-        session.run("INSERT INTO tenants (name, swept, latest) VALUES ('x', 0, 0)")
-        session.run(
+    with closing(open_catalog(catalog_url)) as database, database.writing() as transaction:
+        transaction.run("INSERT INTO tenants (name, swept, latest) VALUES ('x', 0, 0)")
+        transaction.run(
             "INSERT INTO workspaces (tenant, id, path, device, inode, created_at, live) VALUES (1, 'w', ?, 1, 1, 1, 1)",
             (os.urandom(4095),),
         )
@@ -523,8 +523,8 @@ def test_a_catalog_is_reached_by_tls_and_its_certificate_is_checked(front, tmp_p
     before, url = front()
     for way in ("sslmode=require", f"sslmode=verify-full&sslrootcert={tmp_path}/localhost.crt"):
         count = before.encrypted
-        with closing(open_catalog(f"{url}&{way}")) as catalog, catalog.reading() as session:
-            assert session.one("SELECT 1") == (1,)
+        with closing(open_catalog(f"{url}&{way}")) as catalog, catalog.reading() as transaction:
+            assert transaction.one("SELECT 1") == (1,)
         assert before.encrypted > count
 
 

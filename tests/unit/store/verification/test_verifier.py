@@ -13,7 +13,7 @@ from holdfast.model.ids import WorkspaceId, format_hash, hash_bytes
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.database.sql_database import SqliteDatabase
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver, load
@@ -25,7 +25,7 @@ FILES = {b"%03d" % number: b"some text %d\n" % number * 9 for number in range(10
 @pytest.fixture
 def store(tmp_path):
     database = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
-    found = Store(LocalObjects(str(tmp_path / "objects")), Catalog(database, "local", ManualClock()))
+    found = Store(open_objects(str(tmp_path / "objects")), Catalog(database, "local", ManualClock()))
     yield found
     found.close()
 

@@ -17,10 +17,10 @@ from holdfast.files.linux.private_socket import address
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.confinement import landlock
-from holdfast.supervisor.control._unsupervised_proof import proof_of
+from holdfast.supervisor.control._unsupervised_proof import make_proof
 from holdfast.supervisor.control.frames import LENGTH, decode_answer, encode_request, encode_result
-from holdfast.supervisor.control.socket_server import LATER, Client, SocketServer
-from holdfast.undo.journal.log_ownership import locked
+from holdfast.supervisor.control.socket_server import LATER, KeeperClient, SocketServer
+from holdfast.undo.journal.log_ownership import lock_log
 
 needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
 
@@ -33,13 +33,13 @@ class Served:
     def __init__(self, folder: bytes) -> None:
         self.folder = folder
         self.asked: list[str] = []
-        self.waiting: list[Client] = []
-        self.left: list[Client] = []
+        self.waiting: list[KeeperClient] = []
+        self.left: list[KeeperClient] = []
         self.insiders: set[int] = set()
         self.selector = select.epoll()
         self.control = SocketServer(folder, self.selector, self._perform, self.left.append, self.insiders.__contains__)
 
-    def _perform(self, client: Client, method: str, _: tuple[Any, ...]) -> object:
+    def _perform(self, client: KeeperClient, method: str, _: tuple[Any, ...]) -> object:
         self.asked.append(method)
         if method != "steps":
             return 0
@@ -64,7 +64,7 @@ class Served:
 
 @pytest.fixture(name="served")
 def _served(tmp_path: Path) -> Generator[Served]:
-    lock = locked(os.fsencode(tmp_path))
+    lock = lock_log(os.fsencode(tmp_path))
     served = Served(os.fsencode(tmp_path))
     yield served
     os.close(lock)
@@ -79,7 +79,7 @@ def answer(connection: socket.socket, method: str) -> Any:
 
 def discards(served: Served, peer: socket.socket, proof: int | None = None) -> None:
     """Ask for what only those outside may, with the proof or with what is to pass for it."""
-    with proof_of(served.folder) as own:
+    with make_proof(served.folder) as own:
         socket.send_fds(peer, [encode_request("discard")], own if proof is None else [proof])
     served.serve()
     answer(peer, "discard")

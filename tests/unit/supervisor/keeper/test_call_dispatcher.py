@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.model.errors import HeldError
 from holdfast.supervisor.keeper._call_dispatcher import SupervisedTree, TreeDescriptors, handler_table
-from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
+from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.process_tree.members import Processes, Run
-from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
 from holdfast.supervisor.syscalls.pending_call import LaterError, PendingCall, Reply, SlowError
 from holdfast.supervisor.syscalls.table import LOSING, NOTIFIED, numbers
 
@@ -60,7 +60,7 @@ class Listening:
 class NoSteps:
     """Every change is of step 7."""
 
-    def of(self, _group: object) -> int:
+    def step_of(self, _group: object) -> int:
         return 7
 
 
@@ -101,7 +101,7 @@ def test_a_reply_is_passed_on(reply: Reply, answer: tuple[object, ...]) -> None:
 
 
 def test_a_mistake_of_ours_is_an_error_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(call: PendingCall, world: Supervision) -> Reply:
+    def fail(call: PendingCall, world: HandlerContext) -> Reply:
         raise KeyError("mistake")
 
     served, listening = tree(fail)
@@ -114,7 +114,7 @@ def test_a_mistake_of_ours_is_an_error_of_the_call(caplog: pytest.LogCaptureFixt
 def test_a_slow_call_is_done_elsewhere_in_the_same_step() -> None:
     seen: list[tuple[bool, int, bool]] = []
 
-    def handle(call: PendingCall, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: HandlerContext) -> Reply:
         seen.append((call.patient, world.step(call), threading.current_thread() is threading.main_thread()))
         if not call.patient:
             raise SlowError
@@ -137,7 +137,7 @@ def test_nothing_is_of_any_step_for_a_caller_that_was_killed() -> None:
 
 
 def test_what_waits_when_a_tree_is_served_no_longer_fails_and_so_does_what_still_comes() -> None:
-    def handle(call: PendingCall, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: HandlerContext) -> Reply:
         raise HeldError(4, "waits") if listening.waiting == 1 else LaterError
 
     served, listening = tree(handle)
@@ -155,7 +155,7 @@ def test_what_waits_when_a_tree_is_served_no_longer_fails_and_so_does_what_still
 def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:
     held = True
 
-    def handle(call: PendingCall, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: HandlerContext) -> Reply:
         if held:
             raise HeldError(4, "waits")
         raise PermissionError(errno.EPERM, "denied")
@@ -173,7 +173,7 @@ def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:
 def test_what_has_to_be_tried_again_takes_no_thread_and_a_few_turns_at_a_time() -> None:
     tried: list[int] = []
 
-    def handle(call: PendingCall, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: HandlerContext) -> Reply:
         tried.append(call.id)
         assert threading.current_thread() is threading.main_thread()
         if call.id < 3 or len(tried) < 20:
@@ -185,14 +185,14 @@ def test_what_has_to_be_tried_again_takes_no_thread_and_a_few_turns_at_a_time() 
         listening.waiting = number
         served.serve(listening.receive())
     assert tried == list(range(1, 11))
-    served.try_again()
+    served.retry_later_calls()
     assert len(tried) == 14, "others have to be served meanwhile"
-    served.try_again()
-    served.try_again()
+    served.retry_later_calls()
+    served.retry_later_calls()
     assert tried[10:] == [*range(1, 11), 1, 2]
     assert listening.answers == [(10, 10, 0)]
     for _ in range(5):
-        served.try_again()
+        served.retry_later_calls()
     assert sorted(listening.answers) == [(number, number, 0) for number in range(3, 11)]
     assert len(served.later) == 2
 
@@ -200,7 +200,7 @@ def test_what_has_to_be_tried_again_takes_no_thread_and_a_few_turns_at_a_time() 
 def test_a_slow_call_may_have_to_be_tried_again() -> None:
     tried: list[bool] = []
 
-    def handle(call: PendingCall, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: HandlerContext) -> Reply:
         tried.append(call.patient)
         if not call.patient:
             raise SlowError
@@ -212,7 +212,7 @@ def test_a_slow_call_may_have_to_be_tried_again() -> None:
     served.serve(listening.receive())
     while not served.later:
         served.settle()
-    served.try_again()
+    served.retry_later_calls()
     assert listening.answered.wait(20)
     assert tried == [False, True, False, True]
     assert listening.answers == [(1, 3, 0)]
@@ -223,13 +223,13 @@ def test_a_slow_call_may_have_to_be_tried_again() -> None:
 def test_who_does_not_wait_any_more_is_not_tried_for() -> None:
     tried: list[int] = []
 
-    def handle(call: PendingCall, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: HandlerContext) -> Reply:
         tried.append(call.id)
         raise LaterError
 
     served, listening = tree(handle)
     served.serve(listening.receive())
     listening.is_valid = lambda id_: False
-    served.try_again()
+    served.retry_later_calls()
     assert tried == [1]
     assert not served.later

@@ -16,7 +16,7 @@ import pytest
 from holdfast.files.linux.private_socket import address
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import KEEPER_SOCKET
-from holdfast.supervisor.control._unsupervised_proof import proof_of
+from holdfast.supervisor.control._unsupervised_proof import make_proof
 from holdfast.supervisor.control.frames import (
     GONE,
     LENGTH,
@@ -28,7 +28,7 @@ from holdfast.supervisor.control.frames import (
 )
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect, visit
 from holdfast.supervisor.keeper.keeper import Keeper
-from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.undo.service import OFF
 
 
@@ -37,10 +37,10 @@ def _request(read_only: int = 0) -> JoinRequest:
 
 
 @pytest.fixture(name="settings")
-def _settings(tmp_path: Path) -> Settings:
+def _settings(tmp_path: Path) -> KeeperSettings:
     for name in ("tree", "log", "home"):
         (tmp_path / name).mkdir()
-    return Settings(
+    return KeeperSettings(
         root=os.fsencode(tmp_path / "tree"),
         log=os.fsencode(tmp_path / "log"),
         forbidden=(os.fsencode(tmp_path / "home"),),
@@ -48,7 +48,7 @@ def _settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture(name="keeper")
-def _keeper(settings: Settings) -> Generator[Keeper]:
+def _keeper(settings: KeeperSettings) -> Generator[Keeper]:
     keeper = Keeper(settings)
     thread = threading.Thread(target=keeper.serve, daemon=True)
     thread.start()
@@ -59,13 +59,13 @@ def _keeper(settings: Settings) -> Generator[Keeper]:
     assert not os.path.exists(settings.log + b"/keeper")
 
 
-def connected(settings: Settings) -> RemoteUndoService:
+def connected(settings: KeeperSettings) -> RemoteUndoService:
     remote = connect(settings.log)
     assert remote is not None
     return remote
 
 
-def raw(settings: Settings) -> socket.socket:
+def raw(settings: KeeperSettings) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(20)
     with address(settings.log, KEEPER_SOCKET) as path:
@@ -74,7 +74,7 @@ def raw(settings: Settings) -> socket.socket:
 
 
 @pytest.mark.usefixtures("keeper")
-def test_the_service_is_there(settings: Settings) -> None:
+def test_the_service_is_there(settings: KeeperSettings) -> None:
     with connected(settings) as remote:
         assert remote.steps() == []
         assert remote.barriers() == []
@@ -90,13 +90,13 @@ def test_the_service_is_there(settings: Settings) -> None:
 
 
 @pytest.mark.usefixtures("keeper")
-def test_there_is_one_keeper_and_its_socket_is_private(settings: Settings) -> None:
+def test_there_is_one_keeper_and_its_socket_is_private(settings: KeeperSettings) -> None:
     with pytest.raises(LockedError):
         Keeper(settings)
     assert os.stat(settings.log + b"/keeper").st_mode & 0o777 == 0o600
 
 
-def test_without_a_keeper_there_is_none(settings: Settings) -> None:
+def test_without_a_keeper_there_is_none(settings: KeeperSettings) -> None:
     assert connect(settings.log) is None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead, address(settings.log, KEEPER_SOCKET) as path:
         dead.bind(path)
@@ -108,7 +108,7 @@ def test_without_a_keeper_there_is_none(settings: Settings) -> None:
 
 
 @pytest.mark.usefixtures("keeper")
-def test_whoever_talks_nonsense_or_not_at_all_holds_nobody_up(settings: Settings) -> None:
+def test_whoever_talks_nonsense_or_not_at_all_holds_nobody_up(settings: KeeperSettings) -> None:
     """I12: a frame that is too long, half a frame, garbage."""
     with raw(settings) as huge, raw(settings) as half, raw(settings) as garbage, raw(settings) as silent:
         huge.sendall(LENGTH.pack(MAX_REQUEST_BYTES + 1))
@@ -128,7 +128,7 @@ def _read_answer(connection: socket.socket) -> None:
 
 
 @pytest.mark.usefixtures("keeper")
-def test_a_pause_ends_with_its_connection(keeper: Keeper, settings: Settings) -> None:
+def test_a_pause_ends_with_its_connection(keeper: Keeper, settings: KeeperSettings) -> None:
     first = connected(settings)
     pause = first.quiet()
     pause.__enter__()
@@ -141,7 +141,7 @@ def test_a_pause_ends_with_its_connection(keeper: Keeper, settings: Settings) ->
             other.held()
 
 
-def test_whoever_hangs_up_before_the_answer_comes_disturbs_nobody(keeper: Keeper, settings: Settings) -> None:
+def test_whoever_hangs_up_before_the_answer_comes_disturbs_nobody(keeper: Keeper, settings: KeeperSettings) -> None:
     with connected(settings) as remote:
         for method in ("steps", "quiet", "quiet", "resume"):
             for _ in range(20):
@@ -154,7 +154,7 @@ def test_whoever_hangs_up_before_the_answer_comes_disturbs_nobody(keeper: Keeper
 
 
 @pytest.mark.usefixtures("keeper")
-def test_a_run_joins_with_a_listener_alone(settings: Settings) -> None:
+def test_a_run_joins_with_a_listener_alone(settings: KeeperSettings) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     with connected(settings) as remote, pytest.raises(HoldfastError):
         remote.join(_request(), [null, null])
@@ -164,7 +164,7 @@ def test_a_run_joins_with_a_listener_alone(settings: Settings) -> None:
 
 
 @pytest.mark.usefixtures("keeper")
-def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Settings, tmp_path: Path) -> None:
+def test_a_run_joins_with_directories_apart_from_the_workspace(settings: KeeperSettings, tmp_path: Path) -> None:
     """What could not be kept read-only is said, and what got lost on the way is not taken for nothing."""
     (tmp_path / "apart").mkdir()
     (tmp_path / "gone").mkdir()
@@ -188,7 +188,7 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
         join(*[apart] * (MOST_READ_ONLY + 1))
     with raw(settings) as other:
         frame = encode_request("join", *_request(read_only=2))
-        with proof_of(settings.log) as proof:
+        with make_proof(settings.log) as proof:
             socket.send_fds(other, [frame], [*proof, null, null, apart])
         (length,) = LENGTH.unpack(other.recv(LENGTH.size, socket.MSG_WAITALL))
         with pytest.raises(HoldfastError, match="a run joins with"):
@@ -200,14 +200,14 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
 
 
 @pytest.mark.usefixtures("keeper")
-def test_a_run_that_never_joined_cannot_leave(settings: Settings) -> None:
+def test_a_run_that_never_joined_cannot_leave(settings: KeeperSettings) -> None:
     with connected(settings) as remote:
         with pytest.raises(NotFoundError, match="no run"):
             remote.leave()
         assert remote.steps() == []
 
 
-def test_the_end_of_a_keeper_is_told_to_who_waits(settings: Settings) -> None:
+def test_the_end_of_a_keeper_is_told_to_who_waits(settings: KeeperSettings) -> None:
     keeper = Keeper(settings)
     thread = threading.Thread(target=keeper.serve, daemon=True)
     thread.start()
@@ -220,7 +220,7 @@ def test_the_end_of_a_keeper_is_told_to_who_waits(settings: Settings) -> None:
         assert caught.value.code == GONE
 
 
-def test_a_keeper_with_nothing_to_do_stays_until_the_last_visitor_has_left(settings: Settings) -> None:
+def test_a_keeper_with_nothing_to_do_stays_until_the_last_visitor_has_left(settings: KeeperSettings) -> None:
     keeper = Keeper(settings)
     thread = threading.Thread(target=keeper.serve, daemon=True)
     thread.start()
@@ -237,7 +237,7 @@ def test_a_keeper_with_nothing_to_do_stays_until_the_last_visitor_has_left(setti
     assert visit(settings.log) is None
 
 
-def test_a_keeper_that_is_ending_is_not_visited(settings: Settings) -> None:
+def test_a_keeper_that_is_ending_is_not_visited(settings: KeeperSettings) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with address(settings.log, KEEPER_SOCKET) as path:
         listener.bind(path)
@@ -252,7 +252,7 @@ def test_a_keeper_that_is_ending_is_not_visited(settings: Settings) -> None:
     assert found == [None]
 
 
-def test_a_keeper_that_nobody_joins_ends_with_who_started_it(settings: Settings) -> None:
+def test_a_keeper_that_nobody_joins_ends_with_who_started_it(settings: KeeperSettings) -> None:
     ours, its = socket.socketpair()
     with ours, its:
         keeper = subprocess.Popen(

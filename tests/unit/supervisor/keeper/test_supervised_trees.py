@@ -7,13 +7,13 @@ import select
 import socket
 from pathlib import Path
 
-from holdfast.files.linux.private_socket import peer
+from holdfast.files.linux.private_socket import peer_of
 from holdfast.supervisor.confinement.seccomp_notify import give_up_privileges, install
 from holdfast.supervisor.confinement.seccomp_program import program
 from holdfast.supervisor.control.frames import JoinRequest
-from holdfast.supervisor.control.socket_server import AnswerBudget, Client
+from holdfast.supervisor.control.socket_server import AnswerBudget, KeeperClient
 from holdfast.supervisor.keeper.keeper import Keeper
-from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.undo.service import OFF
 
 
@@ -36,14 +36,16 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     """I8: the listener ends first, then files are closed, then it is heard of that they were written to."""
     (tmp_path / "tree").mkdir()
     (tmp_path / "log").mkdir()
-    keeper = Keeper(Settings(root=os.fsencode(tmp_path / "tree"), log=os.fsencode(tmp_path / "log"), forbidden=()))
+    keeper = Keeper(
+        KeeperSettings(root=os.fsencode(tmp_path / "tree"), log=os.fsencode(tmp_path / "log"), forbidden=())
+    )
     runs = keeper._runs
     ours, its = socket.socketpair()
     pid = agent(its, ours)
     _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     parent, others = socket.socketpair()
     selector = select.epoll()
-    client = Client(ours, selector, AnswerBudget(1 << 12), peer(ours), None, was_inside=False)
+    client = KeeperClient(ours, selector, AnswerBudget(1 << 12), peer_of(ours), None, was_inside=False)
     (tmp_path / "kept").mkdir()
     kept = os.open(tmp_path / "kept", os.O_PATH)
     client.fds = [*fds, parent.detach(), kept]

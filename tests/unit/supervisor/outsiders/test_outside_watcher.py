@@ -36,7 +36,7 @@ class Service:
     def __init__(self) -> None:
         self.outsides: list[tuple[bytes, ...]] = []
 
-    def outside(self, paths: tuple[bytes, ...], who: str, **_: object) -> None:
+    def record_foreign_edit(self, paths: tuple[bytes, ...], who: str, **_: object) -> None:
         self.outsides.append(paths)
 
 

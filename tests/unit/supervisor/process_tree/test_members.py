@@ -121,7 +121,7 @@ def test_what_is_seen_before_its_parent_ends_stays_where_it_was(world: World) ->
     agent = world.start(f"sh -c '(echo up; {WAIT}) & echo up; read go <&3; exit 3'; {WAIT}", 2)
     run = Run("r", agent.pid)
     child, grandchild = below(agent.pid)
-    world.processes.leaving(run, child)
+    world.processes.sort_children(run, child)
     group = world.processes.group(run, grandchild)
     assert group.root == child
     assert agent.stdin is not None
@@ -177,11 +177,11 @@ def test_the_number_of_an_agent_that_has_ended_is_nobodys(world: World) -> None:
     agent = world.start("echo up; read x <&3", 1)
     run = Run("run", agent.pid)
     world.processes.group(run, agent.pid)
-    assert list(world.processes.living(run)) == [agent.pid]
+    assert list(world.processes.living_processes(run)) == [agent.pid]
     world.end(agent)
     world.ended()
     run.agent = os.getpid()  # who has the number by now is not of the run, nor what is below
-    assert not list(world.processes.living(run))
+    assert not list(world.processes.living_processes(run))
 
 
 def test_one_that_has_ended_is_none_of_the_run_even_before_that_was_noticed(world: World) -> None:
@@ -190,9 +190,9 @@ def test_one_that_has_ended_is_none_of_the_run_even_before_that_was_noticed(worl
     (child,) = descendants(agent.pid)
     for pid in (agent.pid, child):
         world.processes.group(run, pid)
-    assert set(world.processes.living(run)) == {agent.pid, child}
+    assert set(world.processes.living_processes(run)) == {agent.pid, child}
     world.end(agent)
-    wait_until(lambda: not list(world.processes.living(run)), "the end of all")
+    wait_until(lambda: not list(world.processes.living_processes(run)), "the end of all")
     assert world.processes.is_known(child), "nothing has told of its end yet"
 
 

@@ -144,7 +144,7 @@ def test_who_is_not_let_by_itself_asks_from_then_on(monkeypatch: pytest.MonkeyPa
         tried.append(tid)
         raise PermissionError(errno.EPERM, "Yama")
 
-    monkeypatch.setattr("holdfast.supervisor.syscalls.caller_access.look", refuse)
+    monkeypatch.setattr("holdfast.supervisor.syscalls.caller_access.peek", refuse)
     permission = DirectAccess()
     reaches = [CallerAccess(begin_serving(), permission) for _ in range(2)]
     for reach in (*reaches, *reaches):

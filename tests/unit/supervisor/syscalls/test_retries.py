@@ -31,7 +31,7 @@ def call(number: int) -> PendingCall:
 def write(path: Path, retries: Retries) -> None:
     """What one does whose turn has come: the pipe is opened, somebody told, who writes and goes."""
     fd = os.open(path, os.O_WRONLY)
-    retries.opened(fd)
+    retries.note_opened(fd)
     os.write(fd, b"x")
     os.close(fd)
 
@@ -81,7 +81,7 @@ def test_nothing_is_kept_of_another_pipe_nor_of_a_reader(pipe: tuple[Path, int, 
     retries.add(call(2), None)
     write(path, retries)
     retries.add(call(3), key)
-    retries.opened(reader)
+    retries.note_opened(reader)
     assert os.read(reader, 100) == b"x"
     assert ended(reader)
 

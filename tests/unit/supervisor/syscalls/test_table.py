@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.files.linux import process_credentials, syscalls
-from holdfast.sandbox import _seccomp_filter as seccomp_filter
+from holdfast.sandbox import _seccomp_filter
 from holdfast.supervisor.confinement import seccomp_notify
 from holdfast.supervisor.process_tree import kcmp
 from holdfast.supervisor.syscalls.table import ARCHITECTURES, NOTIFIED, REFUSED
@@ -43,7 +43,7 @@ def test_every_number_is_the_kernels(header: tuple[str, dict[str, int]]) -> None
     newest = max(there.values())
     for here in (
         ARCHITECTURES[machine].numbers, process_credentials._SYSCALLS[machine],
-        seccomp_filter._NUMBERS[machine], traced, single,
+        _seccomp_filter._NUMBERS[machine], traced, single,
     ):  # fmt: skip
         known = {call: number for call, number in here.items() if number <= newest}
         assert known.items() <= there.items()

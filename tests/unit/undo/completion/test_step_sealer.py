@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux import syscalls
 from holdfast.undo.journal.preimages import Preimages
-from holdfast.undo.local_service._undo_redo import redo, undo
+
+from ..conftest import redo, undo
 
 if TYPE_CHECKING:
     import pytest
 
-    from holdfast.testing.tree_actor import Actor
+    from holdfast.testing.tree_actor import InterceptedActor
 
     from ..conftest import Bench
 
@@ -25,7 +26,7 @@ def _make(bench: Bench) -> None:
         (bench.tree / name.decode()).write_bytes(name)
 
 
-def _remove_all(actor: Actor) -> None:
+def _remove_all(actor: InterceptedActor) -> None:
     for name in (*FILES, b"d/e/f"):
         actor.unlink(name)
     actor.rmdir(b"d/e")
@@ -59,9 +60,11 @@ def test_each_kept_file_is_looked_at_once_and_asked_for_writers_once(
         step = bench.open_step(log, lambda actor: [actor.unlink(name) for name in FILES])
         looked: list[int] = []
         asked: list[int] = []
-        look, control = Preimages.look, fcntl.fcntl
+        look, control = Preimages.metadata_of, fcntl.fcntl
         with monkeypatch.context() as patched:
-            patched.setattr(Preimages, "look", lambda self, number: (looked.append(number), look(self, number))[1])
+            patched.setattr(
+                Preimages, "metadata_of", lambda self, number: (looked.append(number), look(self, number))[1]
+            )
             patched.setattr(fcntl, "fcntl", lambda *given: (asked.append(given[1]), control(*given))[1])
             bench.finish(log, step)
         assert len(looked) == len(FILES)

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import Touch
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 @pytest.fixture
@@ -23,23 +22,27 @@ def old(bench: Bench) -> Path:
     """A file whose ctime has come to rest."""
     path = bench.tree / "file"
     path.write_bytes(b"content" * 5000)
-    while time.time_ns() - path.stat().st_ctime_ns < 25_000_000:
-        pass
+    _let_rest(path)
     return path
 
 
+def _let_rest(path: Path) -> None:
+    while time.time_ns() - path.stat().st_ctime_ns < 25_000_000:
+        pass
+
+
 def test_a_file_that_was_only_opened_leaves_nothing(bench: Bench, old: Path) -> None:
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         os.close(actor.open(b"file", os.O_RDWR))
 
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
-        step = desk.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        service = LocalUndoService(log)
+        step = service.open("command")
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             work(actor)
         assert list(log.preimages.numbers()) != []
-        assert desk.close(step, 0) is None
-        assert desk.steps() == []
+        assert service.close(step, 0) is None
+        assert service.steps() == []
         assert list(log.preimages.numbers()) == []
 
 
@@ -53,15 +56,31 @@ def test_a_file_that_was_only_opened_leaves_nothing(bench: Bench, old: Path) -> 
     ],
     ids=["write", "chmod", "utime", "rename"],
 )
-def test_what_was_changed_stays(bench: Bench, old: Path, change: Callable[[Actor], None]) -> None:
+def test_what_was_changed_stays(bench: Bench, old: Path, change: Callable[[InterceptedActor], None]) -> None:
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
-        step = desk.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        service = LocalUndoService(log)
+        step = service.open("command")
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             os.close(actor.open(b"file", os.O_RDWR))
             change(actor)
-        assert desk.close(step, 0) is not None
+        assert service.close(step, 0) is not None
+        undo(log, [step])
+        bench.assert_as(before)
+
+
+def test_what_was_changed_stays_where_it_is_opened_for_nothing_later(bench: Bench) -> None:
+    path = bench.tree / "file"
+    with bench.keeper() as log:
+        service = LocalUndoService(log)
+        step = service.open("command")
+        path.write_bytes(b"content")  # (So lately that its times do not tell of the change.)
+        before = bench.photograph()
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            actor.chmod(b"file", 0o600)
+            _let_rest(path)
+            os.close(actor.open(b"file", os.O_RDWR))
+        assert service.close(step, 0) is not None
         undo(log, [step])
         bench.assert_as(before)
 
@@ -69,11 +88,11 @@ def test_what_was_changed_stays(bench: Bench, old: Path, change: Callable[[Actor
 def test_a_file_that_is_still_open_for_writing_stays_known(bench: Bench, old: Path) -> None:
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
-        step = desk.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        service = LocalUndoService(log)
+        step = service.open("command")
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             fd = actor.open(b"file", os.O_RDWR)
-            assert desk.close(step, 0) is not None
+            assert service.close(step, 0) is not None
             os.write(fd, b"later")
             os.close(fd)
         undo(log, [step], force=True)
@@ -88,20 +107,20 @@ def test_what_goes_through_a_pipe_after_its_step_counts_as_its_own(bench: Bench)
         pass
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
-        step = desk.open("command")
+        service = LocalUndoService(log)
+        step = service.open("command")
         pipe_fd = os.open(pipe, os.O_RDWR)
         there = os.open(pipe, os.O_PATH)
-        log.recorder.changing(step, Place(-1, b"", b"pipe"), there)
+        log.recorder.before_metadata_change(step, Place(-1, b"", b"pipe"), there)
         os.close(there)
-        assert desk.close(step, 0) is not None
+        assert service.close(step, 0) is not None
         os.write(pipe_fd, b"later")
         os.close(pipe_fd)
         undo(log, [step])
         bench.assert_as(before)
 
 
-def _churn(actor: Actor) -> None:
+def _churn(actor: InterceptedActor) -> None:
     actor.mkdir(b"made")
     for number in range(3):
         actor.mkdir(b"made/%d" % number)
@@ -116,11 +135,11 @@ def test_what_was_made_and_removed_again_is_not_replayed(bench: Bench, old: Path
     os.utime(bench.tree, (1, 1))
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
-        step = desk.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        service = LocalUndoService(log)
+        step = service.open("command")
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             _churn(actor)
-        info = desk.close(step, 0)
+        info = service.close(step, 0)
         assert info is not None
         assert info.paths == 7
         assert [type(record) for record in log.read(step).records] == [Touch]
@@ -131,22 +150,22 @@ def test_what_was_made_and_removed_again_is_not_replayed(bench: Bench, old: Path
             bench.assert_as(before)
             redo(log, [step])
             bench.assert_as(after)
-        assert [one.paths for one in desk.steps()] == [7]
+        assert [one.paths for one in service.steps()] == [7]
 
 
 def test_what_was_moved_through_a_directory_that_went_is_brought_back(bench: Bench, old: Path) -> None:
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
-        step = desk.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        service = LocalUndoService(log)
+        step = service.open("command")
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             actor.mkdir(b"way")
             actor.mkdir(b"way/in")
             actor.rename(b"file", b"way/in/file")
             actor.rename(b"way/in/file", b"moved")
             actor.rmdir(b"way/in")
             actor.rmdir(b"way")
-        assert desk.close(step, 0) is not None
+        assert service.close(step, 0) is not None
         after = bench.photograph()
         undo(log, [step])
         bench.assert_as(before)
@@ -157,15 +176,15 @@ def test_what_was_moved_through_a_directory_that_went_is_brought_back(bench: Ben
 def test_what_another_step_had_to_do_with_stays_known(bench: Bench) -> None:
     """I10. The other one cannot be undone alone, by its records of what is not there any more."""
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
-        step, other = desk.open("command"), desk.open("command")
+        service = LocalUndoService(log)
+        step, other = service.open("command"), service.open("command")
         with (
-            Actor(log.recorder, os.fsencode(bench.tree), step) as actor,
-            Actor(log.recorder, os.fsencode(bench.tree), other) as beside,
+            InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor,
+            InterceptedActor(log.recorder, os.fsencode(bench.tree), other) as beside,
         ):
             actor.write(b"file", b"content", at=0)
             beside.write(b"file", b"CONTENT", at=0)
             actor.unlink(b"file")
-        assert desk.close(step, 0) is not None
-        assert desk.close(other, 0) is not None
-        assert sorted(desk.connected(other)) == [step, other]
+        assert service.close(step, 0) is not None
+        assert service.close(other, 0) is not None
+        assert sorted(service.connected(other)) == [step, other]

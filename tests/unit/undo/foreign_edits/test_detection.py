@@ -13,16 +13,14 @@ import pytest
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
-from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._content_match import note_contents
-from holdfast.undo.local_service._undo_redo import redo, undo
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recorder.last_state import LastState, load_last_state
 from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.tree.signatures import signature
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 def object_of(tree: Path, path: bytes) -> Identity:
@@ -49,17 +47,17 @@ def in_secret(path: Path) -> None:
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def replaces(actor: Actor) -> None:
+def replaces(actor: InterceptedActor) -> None:
     actor.write(b"new", b"content")
     actor.rename(b"new", b"file")
 
 
-def moves_over(actor: Actor) -> None:
+def moves_over(actor: InterceptedActor) -> None:
     actor.rename(b"file", b"other")
     actor.write(b"file", b"content")
 
 
-LATER: dict[str, Callable[[Actor], object]] = {
+LATER: dict[str, Callable[[InterceptedActor], object]] = {
     "write": lambda actor: actor.write(b"file", b"B"),
     "append": lambda actor: actor.write(b"file", b"B", at=100),
     "chmod": lambda actor: actor.chmod(b"file", 0o600),
@@ -72,7 +70,7 @@ LATER: dict[str, Callable[[Actor], object]] = {
 
 
 def refused(log: UndoLog, *steps: int) -> None:
-    with pytest.raises(RefusedError, match=r"somebody else has changed .*file") as error:
+    with pytest.raises(RefusedError, match=r"another process has changed .*file") as error:
         undo(log, steps)
     assert error.value.code == "barrier"
 
@@ -197,7 +195,7 @@ def test_an_edit_that_was_taken_back_is_none(bench: Bench) -> None:
     before = path.stat()
     with bench.keeper() as log:
         first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
-        note_contents(log, first, [(b"file", hash_bytes(b"the first step's"))])
+        LocalUndoService(log).note_contents(first, [(b"file", hash_bytes(b"the first step's"))])
         in_place(path)
         undo(log, [bench.step(log, lambda actor: actor.write(b"file", b"B"))])
         refused(log, first)
@@ -212,13 +210,13 @@ def test_an_edit_that_was_taken_back_is_none(bench: Bench) -> None:
 def test_steps_alone_make_no_barrier(bench: Bench) -> None:
     before = bench.photograph()
 
-    def make(actor: Actor) -> None:
+    def make(actor: InterceptedActor) -> None:
         actor.mkdir(b"a")
         for name in (b"a/one", b"a/two"):
             actor.write(name, b"content")
         actor.link(b"a/one", b"a/linked")
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         actor.write(b"a/one", b"other content")
         actor.chmod(b"a/one", 0o600)
         actor.unlink(b"a/linked")
@@ -227,9 +225,9 @@ def test_steps_alone_make_no_barrier(bench: Bench) -> None:
         actor.rename(b"a/one", b"a/three")
         actor.write(b"a/one", b"again")
 
-    def both(actor: Actor) -> None:
+    def both(actor: InterceptedActor) -> None:
         # (While the first one is open the second one writes to the same.)
-        with Actor(log.recorder, os.fsencode(bench.tree), other) as second:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), other) as second:
             actor.write(b"b/one", b"1")
             second.write(b"b/one", b"2", at=100)
             actor.chmod(b"b/one", 0o640)
@@ -254,7 +252,7 @@ def test_steps_alone_make_no_barrier(bench: Bench) -> None:
 
 @pytest.mark.parametrize("made", [lambda actor: actor.write(b"q", b"b"), lambda actor: actor.mkdir(b"q")])
 def test_what_an_open_step_makes_anew_where_another_one_ended_meanwhile(
-    bench: Bench, made: Callable[[Actor], object]
+    bench: Bench, made: Callable[[InterceptedActor], object]
 ) -> None:
     before = bench.photograph()
     with bench.keeper() as log:
@@ -262,7 +260,7 @@ def test_what_an_open_step_makes_anew_where_another_one_ended_meanwhile(
         root = os.fsencode(bench.tree)
         log.recorder.begin(first, "api")
         log.recorder.begin(second, "api")
-        with Actor(log.recorder, root, first) as one, Actor(log.recorder, root, second) as other:
+        with InterceptedActor(log.recorder, root, first) as one, InterceptedActor(log.recorder, root, second) as other:
             one.write(b"q", b"a")
             one.unlink(b"q")
             made(other)
@@ -275,18 +273,18 @@ def test_what_an_open_step_makes_anew_where_another_one_ended_meanwhile(
         bench.assert_as(before)
 
 
-def gives_way(actor: Actor) -> None:
+def gives_way(actor: InterceptedActor) -> None:
     actor.unlink(b"file")
     actor.link(b"x", b"file")
 
 
-def moves_away(actor: Actor) -> None:
+def moves_away(actor: InterceptedActor) -> None:
     actor.rename(b"file", b"other")
     actor.link(b"x", b"file")
     actor.chmod(b"file", 0o600)
 
 
-def takes_from_elsewhere(actor: Actor) -> None:
+def takes_from_elsewhere(actor: InterceptedActor) -> None:
     actor.unlink(b"file")
     actor.link(b"dir/x", b"file")
     actor.unlink(b"dir/x")
@@ -295,7 +293,7 @@ def takes_from_elsewhere(actor: Actor) -> None:
 @pytest.mark.parametrize("later", [gives_way, moves_away, takes_from_elsewhere])
 @pytest.mark.parametrize("is_one", [False, True])
 def test_what_a_step_links_to_the_place_of_something_is_nobody_elses(
-    bench: Bench, later: Callable[[Actor], object], is_one: bool
+    bench: Bench, later: Callable[[InterceptedActor], object], is_one: bool
 ) -> None:
     (bench.tree / "dir").mkdir()
     for name in ("x", "dir/x", "file"):
@@ -303,10 +301,10 @@ def test_what_a_step_links_to_the_place_of_something_is_nobody_elses(
     before = bench.photograph()
     with bench.keeper() as log:
 
-        def appends(actor: Actor) -> None:
+        def appends(actor: InterceptedActor) -> None:
             actor.write(b"file", b"B", at=100)
 
-        def both(actor: Actor) -> None:
+        def both(actor: InterceptedActor) -> None:
             later(actor)
             appends(actor)
 
@@ -331,7 +329,7 @@ def test_what_somebody_else_removes_while_a_step_is_open(bench: Bench) -> None:
     with bench.keeper() as log:
         step = log.new_id()
         log.recorder.begin(step, "api")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             actor.write(b"q", b"a")
             actor.unlink(b"q")
             bench.step(log, lambda other: other.write(b"q", b"b"))
@@ -440,7 +438,7 @@ def test_what_was_told_is_known_again_where_nobody_acted_meanwhile(
         heads = log.heads | {second: msgspec.structs.replace(log.heads[second], first=ended + after)}
         known = LastState(log.directories.device)
         load_last_state(known, heads, log.barriers.records)
-        assert known.strange(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
+        assert known.foreign_paths(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
 
 
 def test_what_was_left_where_a_step_has_told_already_is_told_again(bench: Bench) -> None:
@@ -450,7 +448,7 @@ def test_what_was_left_where_a_step_has_told_already_is_told_again(bench: Bench)
         (bench.tree / "file").unlink()
         finder = log.new_id()
         log.recorder.begin(finder, "api")
-        with Actor(log.recorder, os.fsencode(bench.tree), finder) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), finder) as actor:
             actor.write(b"file", b"2")
             bench.step(log, replaces)
             moved_by_hand(bench.tree)
@@ -471,7 +469,7 @@ def test_what_only_has_got_the_number_of_what_a_step_left_is_not_taken_for_that(
         assert found is not None
         known = LastState(log.directories.device)
         known.note([(b"file", msgspec.structs.replace(found, ctime=left_at, mtime=left_at))])
-        assert known.strange(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
+        assert known.foreign_paths(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
 
 
 def test_what_a_step_left_while_the_one_that_told_went_on_is_told_again(bench: Bench) -> None:
@@ -483,7 +481,7 @@ def test_what_a_step_left_while_the_one_that_told_went_on_is_told_again(bench: B
         in_place(bench.tree / "more")
         finder = log.new_id()
         log.recorder.begin(finder, "api")
-        with Actor(log.recorder, os.fsencode(bench.tree), finder) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), finder) as actor:
             actor.write(b"file", b"2")
             other = bench.step(log, lambda actor: (actor.unlink(b"file"), actor.write(b"file", b"3")))
             actor.write(b"more", b"2")
@@ -501,18 +499,18 @@ def test_an_edit_by_another_name_that_an_undone_step_gave_back_is_not_taken_back
     bench.tree.joinpath("d").mkdir()
     os.link(bench.tree / "f", bench.tree / "d/x")
 
-    def write_and_remove(actor: Actor) -> None:
+    def write_and_remove(actor: InterceptedActor) -> None:
         actor.write(b"d/x", b"step")
         actor.unlink(b"d/x")
 
-    def save(actor: Actor) -> None:
+    def save(actor: InterceptedActor) -> None:
         actor.write(b"new", b"saved")
         actor.rename(b"new", b"f")
 
     with bench.keeper() as log:
         first = bench.step(log, write_and_remove)
         bench.tree.joinpath("f").write_bytes(b"edited")
-        log.outside([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
+        log.record_foreign_edit([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
         second = bench.step(log, save)
         undo(log, [second])
         assert bench.tree.joinpath("f").read_bytes() == b"edited"
@@ -529,7 +527,7 @@ def test_where_an_edit_gets_its_name_back_the_redo_leaves_what_the_step_had_left
     with bench.keeper() as log:
         first = bench.step(log, lambda actor: actor.rename(b"own", b"x"))
         bench.tree.joinpath("f").write_bytes(b"edited")
-        log.outside([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
+        log.record_foreign_edit([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
         second = bench.step(log, lambda actor: actor.unlink(b"x"))
         undo(log, [second])
         undo(log, [first])
@@ -546,15 +544,15 @@ def test_an_edit_by_another_name_of_what_is_still_written_to_is_seen(bench: Benc
     with bench.keeper() as log:
         fd = os.open(bench.tree / "f", os.O_WRONLY)
         log.writers = lambda _: frozenset({os.fstat(fd).st_ino})
-        desk = LocalUndoService(log)
-        step = desk.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        service = LocalUndoService(log)
+        step = service.open("command")
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             actor.write(b"f", b"step")
-        desk.close(step, 0)
+        service.close(step, 0)
         bench.tree.joinpath("x").write_bytes(b"edited")
-        log.outside([b"x"], "vim", objects=[object_of(bench.tree, b"x")])
+        log.record_foreign_edit([b"x"], "vim", objects=[object_of(bench.tree, b"x")])
         os.close(fd)
         log.writers = lambda _: frozenset()
         with pytest.raises(RefusedError) as refused:
-            desk.undo([step])
+            service.undo([step])
         assert refused.value.code == "barrier"

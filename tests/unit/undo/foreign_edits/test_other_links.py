@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.permissions import permissions_hold
-from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
+from holdfast.testing.tree_actor import InterceptedActor
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 @pytest.fixture(name="bench", params=[True, False], ids=["", "without privileges"])
@@ -31,36 +30,36 @@ def _bench(tmp_path: Path, elsewhere: Path, request: pytest.FixtureRequest) -> I
         yield bench
 
 
-def write_and_remove(actor: Actor) -> None:
+def write_and_remove(actor: InterceptedActor) -> None:
     actor.write(b"file", b"after")
     actor.unlink(b"file")
 
 
-def replace(actor: Actor) -> None:
+def replace(actor: InterceptedActor) -> None:
     actor.write(b"file", b"after")
     actor.write(b"new", b"new")
     actor.rename(b"new", b"file")
 
 
-def move_write_and_remove(actor: Actor) -> None:
+def move_write_and_remove(actor: InterceptedActor) -> None:
     actor.rename(b"d", b"e")
     actor.write(b"e/file", b"after")
     actor.unlink(b"file")
 
 
-def link_and_unlink(actor: Actor) -> None:
+def link_and_unlink(actor: InterceptedActor) -> None:
     actor.write(b"new", b"new")
     actor.link(b"new", b"newer")
     actor.unlink(b"new")
 
 
-def remove_all(actor: Actor) -> None:
+def remove_all(actor: InterceptedActor) -> None:
     for name in (b"file", b"link", b"pipe"):
         actor.unlink(name)
         actor.unlink(b"d/" + name)
 
 
-WORK: dict[str, list[Callable[[Actor], None]]] = {
+WORK: dict[str, list[Callable[[InterceptedActor], None]]] = {
     "remove a file's": [lambda actor: actor.unlink(b"file")],
     "remove a link's": [lambda actor: actor.unlink(b"link")],
     "remove a pipe's": [lambda actor: actor.unlink(b"pipe")],

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError
-from holdfast.undo.journal.heartbeat import NONE, Heartbeat, encode, read_beat
+from holdfast.undo.journal.heartbeat import NONE, Heartbeat, encode_beat, read_beat
 from holdfast.undo.journal.log_ownership import (
     VersionMismatchError,
     check_version,
@@ -21,11 +21,10 @@ from holdfast.undo.journal.log_ownership import (
     last_of_others,
     set_aside,
 )
-from holdfast.undo.local_service._undo_redo import undo
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
 
-from ..conftest import Bench
+from ..conftest import Bench, undo
 
 
 class Killed(BaseException):
@@ -208,7 +207,7 @@ def test_what_the_sign_of_life_of_another_version_does_not_tell(bench: Bench) ->
 
 def test_a_log_of_another_version_with_an_open_step_stays(bench: Bench) -> None:
     beat, _ = of_another_version(bench)
-    (bench.directory / "beat").write_bytes(encode(beat._replace(at=5)))
+    (bench.directory / "beat").write_bytes(encode_beat(beat._replace(at=5)))
     before = snapshot(bench)
     with pytest.raises(VersionMismatchError, match="that version alone"):
         move(bench)

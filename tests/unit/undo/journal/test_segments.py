@@ -7,23 +7,23 @@ from itertools import combinations
 
 import pytest
 
-from holdfast.undo.journal.records import Begin, Outside, Reverse, Reversed
+from holdfast.undo.journal.records import Begin, ForeignEdit, ReversalBegin, ReversalPosition
 from holdfast.undo.journal.segments import Journal, read_journal, segments
 
 
 @pytest.mark.parametrize("removed", [which for count in range(4) for which in combinations((1, 2, 3), count)])
 def test_i3_what_a_killed_restart_has_not_removed_says_nothing(tmp_path, monkeypatch, removed):
     directory = os.fsencode(tmp_path)
-    reverse = Reverse(1, (1,), forward=False, at=0)
+    reverse = ReversalBegin(1, (1,), forward=False, at=0)
     begin = Begin(2, 1, "command", "", (), b"", 0)
     for record in (reverse, begin):
         journal = Journal(directory)
         journal.append(record)
         journal.close()
     journal = Journal(directory)
-    journal.append(Reversed(3, 1, 0))
-    assert read_journal(directory).records == [reverse, begin, Reversed(3, 1, 0)]
-    barrier = Outside(4, (b"f",), 0, "")
+    journal.append(ReversalPosition(3, 1, 0))
+    assert read_journal(directory).records == [reverse, begin, ReversalPosition(3, 1, 0)]
+    barrier = ForeignEdit(4, (b"f",), 0, "")
     with monkeypatch.context() as killed:
         killed.setattr(os, "unlink", lambda _path: None)
         journal.restart([barrier])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.undo.local_service._undo_redo import redo, undo
-
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 def test_a_directory_that_a_later_step_made_again_is_not_the_first_one(bench: Bench) -> None:

@@ -11,206 +11,211 @@ import pytest
 
 from holdfast.model.errors import HeldError, NotFoundError, RefusedError
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.completion import step_sealer
 from holdfast.undo.journal.records import StepId
-from holdfast.undo.journal.step_file import Head
+from holdfast.undo.journal.step_file import StepHead
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
-from holdfast.undo.safeguards import tickets as safeguards
+from holdfast.undo.safeguards import tickets
 from holdfast.undo.safeguards.tickets import Safeguards
-from holdfast.undo.service import OFF, Limits, Thresholds
+from holdfast.undo.service import OFF, LogLimits, Thresholds
 
 from ..conftest import Bench
 
 
-class Office:
-    """A desk on the log of a bench, with a clock that stands still."""
+class Keeper:
+    """A service on the log of a bench, with a clock that stands still."""
 
     def __init__(self, bench: Bench, log: UndoLog, clock: ManualClock, safeguards: Safeguards) -> None:
         self.bench = bench
         self.log = log
         self.clock = clock
         self.safeguards = safeguards
-        self.desk = LocalUndoService(log, safeguards, intercepts=True)
+        self.service = LocalUndoService(log, safeguards, intercepts=True)
 
-    def act(self, step: StepId, work: Callable[[Actor], object]) -> None:
-        with Actor(self.log.recorder, os.fsencode(self.bench.tree), step) as actor:
+    def act(self, step: StepId, work: Callable[[InterceptedActor], object]) -> None:
+        with InterceptedActor(self.log.recorder, os.fsencode(self.bench.tree), step) as actor:
             work(actor)
 
-    def step(self, work: Callable[[Actor], object]) -> StepId:
-        step = self.desk.open("command", command=(b"work",))
+    def step(self, work: Callable[[InterceptedActor], object]) -> StepId:
+        step = self.service.open("command", command=(b"work",))
         self.act(step, work)
-        self.desk.close(step, 0)
+        self.service.close(step, 0)
         return step
 
 
 @contextmanager
-def opened(bench: Bench, thresholds: Thresholds = OFF, limits: Limits | None = None) -> Generator[Office]:
+def opened(bench: Bench, thresholds: Thresholds = OFF, limits: LogLimits | None = None) -> Generator[Keeper]:
     root = os.open(bench.tree, os.O_RDONLY | os.O_DIRECTORY)
     clock = ManualClock()
     safeguards = Safeguards(clock, thresholds)
     log = UndoLog(os.fsencode(bench.directory), root, clock, safeguards, limits)
     recover(log)
     try:
-        yield Office(bench, log, clock, safeguards)
+        yield Keeper(bench, log, clock, safeguards)
     finally:
         log.close()
         os.close(root)
 
 
-def write(name: bytes, content: bytes = b"content") -> Callable[[Actor], None]:
+def write(name: bytes, content: bytes = b"content") -> Callable[[InterceptedActor], None]:
     return lambda actor: actor.write(name, content)
 
 
 def test_steps_are_listed_oldest_first_with_what_they_did(bench: Bench) -> None:
     (bench.tree / "old").write_bytes(b"old")
-    with opened(bench) as office:
-        desk = office.desk
-        first = office.step(write(b"new"))
-        second = office.step(lambda actor: actor.rename(b"old", b"moved"))
-        third = desk.open("api")
-        office.act(third, write(b"new", b"more"))
-        infos = desk.steps()
+    with opened(bench) as keeper:
+        service = keeper.service
+        first = keeper.step(write(b"new"))
+        second = keeper.step(lambda actor: actor.rename(b"old", b"moved"))
+        third = service.open("api")
+        keeper.act(third, write(b"new", b"more"))
+        infos = service.steps()
         assert [(info.id, info.state) for info in infos] == [(first, "done"), (second, "done"), (third, "open")]
         assert infos[0].command == (b"work",)
-        assert [(each.path, each.change) for each in desk.changes(first)] == [(b"new", "added")]
-        assert [(each.path, each.change, each.source) for each in desk.changes(second)] == [
+        assert [(each.path, each.change) for each in service.changes(first)] == [(b"new", "added")]
+        assert [(each.path, each.change, each.source) for each in service.changes(second)] == [
             (b"moved", "renamed", b"old")
         ]
-        assert [(each.path, each.change) for each in desk.changes(third)] == [(b"new", "modified")]
+        assert [(each.path, each.change) for each in service.changes(third)] == [(b"new", "modified")]
         with pytest.raises(NotFoundError):
-            desk.changes(99)
+            service.changes(99)
 
 
 def test_what_a_step_did_is_told_also_once_it_is_undone(bench: Bench) -> None:
     (bench.tree / "old").write_bytes(b"old")
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         actor.write(b"new", b"new")
         actor.rename(b"old", b"moved")
 
-    with opened(bench) as office:
-        step = office.step(work)
-        before = office.desk.changes(step)
-        office.desk.undo([step])
-        assert office.desk.changes(step) == before
-        assert office.desk.steps()[0].state == "undone"
+    with opened(bench) as keeper:
+        step = keeper.step(work)
+        before = keeper.service.changes(step)
+        keeper.service.undo([step])
+        assert keeper.service.changes(step) == before
+        assert keeper.service.steps()[0].state == "undone"
 
 
 def test_a_step_that_changed_nothing_leaves_nothing(bench: Bench) -> None:
-    with opened(bench) as office:
-        step = office.desk.open("command", command=(b"ls",))
-        assert office.desk.close(step, 0) is None
-        assert office.desk.steps() == []
+    with opened(bench) as keeper:
+        step = keeper.service.open("command", command=(b"ls",))
+        assert keeper.service.close(step, 0) is None
+        assert keeper.service.steps() == []
 
 
 def test_an_explicit_step_is_rolled_back(bench: Bench) -> None:
     before = bench.photograph()
-    with opened(bench) as office:
-        step = office.desk.begin("a try")
-        assert office.desk.explicit("") == office.desk.explicit("a run") == step
+    with opened(bench) as keeper:
+        step = keeper.service.begin("a try")
+        assert keeper.service.explicit_step("") == keeper.service.explicit_step("a run") == step
         with pytest.raises(RefusedError, match="is open"):
-            office.desk.begin("another")
-        office.act(step, write(b"new"))
-        assert office.desk.rollback(step).steps == (step,)
-        assert office.desk.explicit("") is None
+            keeper.service.begin("another")
+        keeper.act(step, write(b"new"))
+        assert keeper.service.rollback(step).steps == (step,)
+        assert keeper.service.explicit_step("") is None
         bench.assert_as(before)
         with pytest.raises(NotFoundError):
-            office.desk.commit(step)
+            keeper.service.commit(step)
 
 
 def test_what_a_run_has_begun_is_its_own(bench: Bench) -> None:
     """I10: it takes in nothing of others, and who is in a run closes nothing of others."""
-    with opened(bench) as office:
-        mine, other = office.desk.begin("mine", run="a"), office.desk.begin("other", run="b")
-        everything = office.desk.begin("a person's")
-        assert [office.desk.explicit(run) for run in ("a", "b", "c", "")] == [mine, other, everything, everything]
-        for close in (office.desk.commit, office.desk.rollback):
+    with opened(bench) as keeper:
+        mine, other = keeper.service.begin("mine", run="a"), keeper.service.begin("other", run="b")
+        everything = keeper.service.begin("a person's")
+        assert [keeper.service.explicit_step(run) for run in ("a", "b", "c", "")] == [
+            mine,
+            other,
+            everything,
+            everything,
+        ]
+        for close in (keeper.service.commit, keeper.service.rollback):
             for step in (other, everything):
                 with pytest.raises(RefusedError, match="not begun by the run a"):
                     close(step, run="a")
         for run in ("a", "c", ""):
             with pytest.raises(RefusedError, match="is open"):
-                office.desk.begin("another", run=run)
-        office.desk.rollback(mine, run="a")
-        assert office.desk.explicit("a") == everything
-        office.desk.commit(other)  # a person may
-        office.desk.commit(everything)
-        assert office.desk.explicit("b") is None
+                keeper.service.begin("another", run=run)
+        keeper.service.rollback(mine, run="a")
+        assert keeper.service.explicit_step("a") == everything
+        keeper.service.commit(other)  # a person may
+        keeper.service.commit(everything)
+        assert keeper.service.explicit_step("b") is None
 
 
 def test_an_explicit_step_without_changes_is_committed(bench: Bench) -> None:
-    with opened(bench) as office:
-        info = office.desk.commit(office.desk.begin("nothing"))
+    with opened(bench) as keeper:
+        info = keeper.service.commit(keeper.service.begin("nothing"))
         assert (info.kind, info.command, info.paths) == ("explicit", (b"nothing",), 0)
 
 
 def test_no_group_begins_where_nothing_is_intercepted(bench: Bench) -> None:
-    with opened(bench) as office, pytest.raises(RefusedError, match="nothing is intercepted"):
-        LocalUndoService(office.log).begin("")
+    with opened(bench) as keeper, pytest.raises(RefusedError, match="nothing is intercepted"):
+        LocalUndoService(keeper.log).begin("")
 
 
 def test_an_ambient_step_ends_after_quiet(bench: Bench) -> None:
-    with opened(bench) as office:
-        desk = office.desk
-        step = desk.ambient()
+    with opened(bench) as keeper:
+        service = keeper.service
+        step = service.ambient_step()
         assert step < 0
-        office.act(step, write(b"one"))
-        office.clock.advance(4)
-        office.act(desk.ambient(), write(b"two"))
-        office.clock.advance(4)
-        desk.tick()
-        assert desk.ambient() == step
-        office.clock.advance(1)
-        desk.tick()
-        assert [(info.id, info.state, info.paths) for info in desk.steps()] == [(step, "done", 2)]
-        assert desk.ambient() == step - 1
+        keeper.act(step, write(b"one"))
+        keeper.clock.advance(4)
+        keeper.act(service.ambient_step(), write(b"two"))
+        keeper.clock.advance(4)
+        service.tick()
+        assert service.ambient_step() == step
+        keeper.clock.advance(1)
+        service.tick()
+        assert [(info.id, info.state, info.paths) for info in service.steps()] == [(step, "done", 2)]
+        assert service.ambient_step() == step - 1
 
 
 def test_a_barrier_is_not_crossed_and_survives_the_keeper(bench: Bench) -> None:
     """I8."""
-    with opened(bench) as office:
-        step = office.step(write(b"file"))
-        free = office.step(write(b"free"))
+    with opened(bench) as keeper:
+        step = keeper.step(write(b"file"))
+        free = keeper.step(write(b"free"))
         (bench.tree / "file").write_bytes(b"by vim")
-        office.desk.outside([b"file"], "vim (12)")
-    with opened(bench) as office:
-        (barrier,) = office.desk.barriers()
+        keeper.service.record_foreign_edit([b"file"], "vim (12)")
+    with opened(bench) as keeper:
+        (barrier,) = keeper.service.barriers()
         assert (barrier.paths, barrier.who, barrier.blocks, barrier.after) == ((b"file",), "vim (12)", True, free)
-        assert [info.barrier_after for info in office.desk.steps()] == [False, True]
+        assert [info.barrier_after for info in keeper.service.steps()] == [False, True]
         with pytest.raises(RefusedError, match=r"vim \(12\) has changed file since") as refused:
-            office.desk.undo([step])
+            keeper.service.undo([step])
         assert refused.value.code == "barrier"
-        office.desk.undo([free])
-        office.desk.undo([step], force=True)
-        office.desk.redo([step])
+        keeper.service.undo([free])
+        keeper.service.undo([step], force=True)
+        keeper.service.redo([step])
 
 
 def test_a_warning_is_listed_and_does_not_block(bench: Bench) -> None:
-    with opened(bench) as office:
-        step = office.step(write(b"file"))
-        office.desk.outside([b""], blocks=False)
-        assert [barrier.blocks for barrier in office.desk.barriers()] == [False]
-        office.desk.undo([step])
+    with opened(bench) as keeper:
+        step = keeper.step(write(b"file"))
+        keeper.service.record_foreign_edit([b""], blocks=False)
+        assert [barrier.blocks for barrier in keeper.service.barriers()] == [False]
+        keeper.service.undo([step])
 
 
 def test_edits_without_a_step_between_are_one_barrier(bench: Bench) -> None:
-    with opened(bench) as office:
-        office.step(write(b"file"))
+    with opened(bench) as keeper:
+        keeper.step(write(b"file"))
         for path in (b"one", b"two", b"one"):
-            office.desk.outside([path], "vim (12)")
-        assert [barrier.paths for barrier in office.desk.barriers()] == [(b"one", b"two")]
-        with office.desk.quiet():
-            assert office.desk.is_quiet
-            office.desk.outside([b"ours"])
-        assert not office.desk.is_quiet
-        assert len(office.desk.barriers()) == 1
+            keeper.service.record_foreign_edit([path], "vim (12)")
+        assert [barrier.paths for barrier in keeper.service.barriers()] == [(b"one", b"two")]
+        with keeper.service.quiet():
+            assert keeper.service.is_quiet
+            keeper.service.record_foreign_edit([b"ours"])
+        assert not keeper.service.is_quiet
+        assert len(keeper.service.barriers()) == 1
 
 
-def removals(count: int) -> Callable[[Actor], None]:
-    def work(actor: Actor) -> None:
+def removals(count: int) -> Callable[[InterceptedActor], None]:
+    def work(actor: InterceptedActor) -> None:
         for at in range(count):
             actor.unlink(b"%d" % at)
 
@@ -226,129 +231,129 @@ def three(bench: Bench) -> Bench:
 
 def test_a_safeguard_holds_the_removal_that_reaches_it(three: Bench) -> None:
     """I9."""
-    with opened(three, Thresholds(deletes=3)) as office:
-        desk = office.desk
-        step = desk.open("command", command=(b"rm", b"-rf"))
+    with opened(three, Thresholds(deletes=3)) as keeper:
+        service = keeper.service
+        step = service.open("command", command=(b"rm", b"-rf"))
         with pytest.raises(HeldError) as held:
-            office.act(step, removals(3))
+            keeper.act(step, removals(3))
         assert os.listdir(three.tree) == ["2"]
-        (ticket,) = desk.held()
+        (ticket,) = service.held()
         assert (ticket.id, ticket.danger, ticket.path) == (held.value.ticket, "delete", b"2")
         assert "rm -rf" in ticket.message
         with pytest.raises(HeldError):  # the whole step waits, and the others do not
-            office.act(step, write(b"new"))
-        office.step(write(b"other"))
-        desk.answer(ticket.id, allow=True)
-        assert desk.held() == []
-        office.act(step, lambda actor: actor.unlink(b"2"))
-        office.act(step, lambda actor: actor.unlink(b"other"))
+            keeper.act(step, write(b"new"))
+        keeper.step(write(b"other"))
+        service.answer(ticket.id, allow=True)
+        assert service.held() == []
+        keeper.act(step, lambda actor: actor.unlink(b"2"))
+        keeper.act(step, lambda actor: actor.unlink(b"other"))
         assert os.listdir(three.tree) == []
         with pytest.raises(NotFoundError):
-            desk.answer(ticket.id, allow=True)
+            service.answer(ticket.id, allow=True)
 
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_what_is_denied_is_rolled_back_alone(three: Bench, is_late: bool) -> None:
     """I9: timeout is deny."""
     before = three.photograph()
-    with opened(three, Thresholds(deletes=3)) as office:
-        desk = office.desk
-        step = desk.open("command")
-        other = desk.open("command")
+    with opened(three, Thresholds(deletes=3)) as keeper:
+        service = keeper.service
+        step = service.open("command")
+        other = service.open("command")
         (three.tree / "by-another").mkdir()
         before = three.photograph()
-        office.act(other, write(b"by-another/file"))
+        keeper.act(other, write(b"by-another/file"))
         with pytest.raises(HeldError) as held:
-            office.act(step, removals(3))
+            keeper.act(step, removals(3))
         if is_late:
-            office.clock.advance(29)
-            desk.tick()
-            assert len(desk.held()) == 1
-            office.clock.advance(1)
-            desk.tick()
+            keeper.clock.advance(29)
+            service.tick()
+            assert len(service.held()) == 1
+            keeper.clock.advance(1)
+            service.tick()
         else:
-            desk.answer(held.value.ticket, allow=False)
-        assert desk.held() == []
+            service.answer(held.value.ticket, allow=False)
+        assert service.held() == []
         assert os.listdir(three.tree / "by-another") == ["file"]
         with pytest.raises(PermissionError):
-            office.act(step, write(b"new"))
-        assert desk.close(step, 1) is None
-        desk.close(other, 0)
-        assert {info.id: info.state for info in desk.steps()} == {step: "undone", other: "done"}
-        assert {info.id: info.exit_code for info in desk.steps()} == {step: 1, other: 0}
-        desk.undo([other])
+            keeper.act(step, write(b"new"))
+        assert service.close(step, 1) is None
+        service.close(other, 0)
+        assert {info.id: info.state for info in service.steps()} == {step: "undone", other: "done"}
+        assert {info.id: info.exit_code for info in service.steps()} == {step: 1, other: 0}
+        service.undo([other])
         three.assert_as(before)
 
 
 def test_a_denied_step_that_ends_before_it_is_taken_back_keeps_its_exit_code(
     three: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(three, Thresholds(deletes=3)) as office:
-        desk = office.desk
-        step = desk.open("command")
+    with opened(three, Thresholds(deletes=3)) as keeper:
+        service = keeper.service
+        step = service.open("command")
         with pytest.raises(HeldError) as held:
-            office.act(step, removals(3))
+            keeper.act(step, removals(3))
 
-        def end_first(*arguments: Any, **options: Any) -> Head:
+        def end_first(*arguments: Any, **options: Any) -> StepHead:
             monkeypatch.undo()
-            assert desk.close(step, 7) is None
-            return step_sealer.seal(*arguments, **options)
+            assert service.close(step, 7) is None
+            return step_sealer.seal_step(*arguments, **options)
 
-        monkeypatch.setattr("holdfast.undo.local_service._step_completion.seal", end_first)
-        desk.answer(held.value.ticket, allow=False)
-        assert [(info.state, info.exit_code) for info in desk.steps()] == [("undone", 7)]
-    with opened(three) as office:
-        assert [info.exit_code for info in office.desk.steps()] == [7]
+        monkeypatch.setattr("holdfast.undo.local_service._step_completion.seal_step", end_first)
+        service.answer(held.value.ticket, allow=False)
+        assert [(info.state, info.exit_code) for info in service.steps()] == [("undone", 7)]
+    with opened(three) as keeper:
+        assert [info.exit_code for info in keeper.service.steps()] == [7]
 
 
 @pytest.mark.parametrize("answer", ["allowed", "denied", "too late", "for another run"])
 def test_what_lapsed_and_was_allowed_goes_on_when_it_is_tried_again(bench: Bench, answer: str) -> None:
     (bench.tree / "large").write_bytes(b"content")
-    with opened(bench, Thresholds(overwrite_bytes=5, timeout=30.0)) as office:
-        desk = office.desk
-        step = desk.open("command", run="run")
+    with opened(bench, Thresholds(overwrite_bytes=5, timeout=30.0)) as keeper:
+        service = keeper.service
+        step = service.open("command", run="run")
         with pytest.raises(HeldError) as held:
-            office.act(step, write(b"large"))
-        office.clock.advance(8)
-        desk.lapse(held.value.ticket)
-        desk.close(step)
-        desk.lapse(held.value.ticket)  # (several wait for one answer, and each of them fails)
-        assert [ticket.id for ticket in desk.held()] == [held.value.ticket], "it waits on alone"
-        assert desk.parting("other").unanswered == ()
-        (told,) = desk.parting("run").unanswered
+            keeper.act(step, write(b"large"))
+        keeper.clock.advance(8)
+        service.lapse(held.value.ticket)
+        service.close(step)
+        service.lapse(held.value.ticket)  # (several wait for one answer, and each of them fails)
+        assert [ticket.id for ticket in service.held()] == [held.value.ticket], "it waits on alone"
+        assert service.run_ending("other").unanswered == ()
+        (told,) = service.run_ending("run").unanswered
         assert (told.step, told.path, told.unanswered) == (step, b"large", 8.0)
-        assert desk.parting("run").unanswered == ()
-        desk.answer(held.value.ticket, allow=answer != "denied")
-        assert desk.held() == []
+        assert service.run_ending("run").unanswered == ()
+        service.answer(held.value.ticket, allow=answer != "denied")
+        assert service.held() == []
         if answer == "too late":
-            office.clock.advance(31)
-        again = desk.open("command", run="other" if answer == "for another run" else "run")
+            keeper.clock.advance(31)
+        again = service.open("command", run="other" if answer == "for another run" else "run")
         if answer == "allowed":
-            office.act(again, write(b"large", b"changed"))
+            keeper.act(again, write(b"large", b"changed"))
             assert (bench.tree / "large").read_bytes() == b"changed"
-            once_more = desk.open("command", run="run")
+            once_more = service.open("command", run="run")
             with pytest.raises(HeldError):
-                office.act(once_more, write(b"large"))
+                keeper.act(once_more, write(b"large"))
         else:
             with pytest.raises(HeldError):
-                office.act(again, write(b"large"))
+                keeper.act(again, write(b"large"))
             assert (bench.tree / "large").read_bytes() == b"content"
 
 
-def _closed(office: Office, step: StepId, _ticket: int) -> None:
-    office.desk.close(step, 1)
+def _closed(keeper: Keeper, step: StepId, _ticket: int) -> None:
+    keeper.service.close(step, 1)
 
 
-def _committed(office: Office, step: StepId, _ticket: int) -> None:
+def _committed(keeper: Keeper, step: StepId, _ticket: int) -> None:
     with pytest.raises(RefusedError) as refused:
-        office.desk.commit(step)
+        keeper.service.commit(step)
     assert refused.value.code == "denied"
 
 
-def _lapsed(office: Office, step: StepId, ticket: int) -> None:
-    office.desk.lapse(ticket)
+def _lapsed(keeper: Keeper, step: StepId, ticket: int) -> None:
+    keeper.service.lapse(ticket)
     with pytest.raises(PermissionError):
-        office.act(step, write(b"new"))
+        keeper.act(step, write(b"new"))
 
 
 _KINDS = ("command", "explicit", "explicit of a run", "ambient")
@@ -362,134 +367,136 @@ _KINDS = ("command", "explicit", "explicit of a run", "ambient")
     ],
 )
 def test_however_a_hold_ends_unanswered_nothing_is_left_of_the_step(
-    three: Bench, kind: str, end: Callable[[Office, StepId, int], None]
+    three: Bench, kind: str, end: Callable[[Keeper, StepId, int], None]
 ) -> None:
     """I9."""
     before = three.photograph()
-    with opened(three, Thresholds(deletes=3)) as office:
-        desk = office.desk
+    with opened(three, Thresholds(deletes=3)) as keeper:
+        service = keeper.service
         match kind:
             case "explicit":
-                step = desk.begin("a try")
+                step = service.begin("a try")
             case "explicit of a run":
-                step = desk.begin("a try", run="run")
+                step = service.begin("a try", run="run")
             case "ambient":
-                step = desk.ambient()
+                step = service.ambient_step()
             case _:
-                step = desk.open("command", run="run")
-        office.act(step, write(b"made"))
+                step = service.open("command", run="run")
+        keeper.act(step, write(b"made"))
         with pytest.raises(HeldError) as held:
-            office.act(step, removals(3))
-        end(office, step, held.value.ticket)
+            keeper.act(step, removals(3))
+        end(keeper, step, held.value.ticket)
         three.assert_as(before)
-        assert [(info.id, info.state) for info in desk.steps()] == [(step, "open" if _shown(end, kind) else "undone")]
-        assert desk.explicit("") is None
+        assert [(info.id, info.state) for info in service.steps()] == [
+            (step, "open" if _shown(end, kind) else "undone")
+        ]
+        assert service.explicit_step("") is None
 
 
-def _shown(end: Callable[[Office, StepId, int], None], kind: str) -> bool:
+def _shown(end: Callable[[Keeper, StepId, int], None], kind: str) -> bool:
     """A run's own step stays, for what belongs to it fails until it is closed."""
     return end is _lapsed and kind == "explicit of a run"
 
 
 def test_who_is_refused_finds_nothing_of_the_step_any_more(three: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(three, Thresholds(deletes=3)) as office:
-        step = office.desk.open("command")
+    with opened(three, Thresholds(deletes=3)) as keeper:
+        step = keeper.service.open("command")
         with pytest.raises(HeldError) as held:
-            office.act(step, removals(3))
+            keeper.act(step, removals(3))
 
-        def try_first(*arguments: Any, **options: Any) -> Head:
+        def try_first(*arguments: Any, **options: Any) -> StepHead:
             monkeypatch.undo()
             with pytest.raises(HeldError) as waits:
-                office.act(step, write(b"new"))
+                keeper.act(step, write(b"new"))
             assert waits.value.ticket == 0, "it is tried again in a moment"
-            return step_sealer.seal(*arguments, **options)
+            return step_sealer.seal_step(*arguments, **options)
 
-        monkeypatch.setattr("holdfast.undo.local_service._step_completion.seal", try_first)
-        office.desk.answer(held.value.ticket, allow=False)
+        monkeypatch.setattr("holdfast.undo.local_service._step_completion.seal_step", try_first)
+        keeper.service.answer(held.value.ticket, allow=False)
         with pytest.raises(PermissionError):
-            office.act(step, write(b"new"))
+            keeper.act(step, write(b"new"))
         assert sorted(os.listdir(three.tree)) == ["0", "1", "2"]
 
 
 def test_what_has_not_lapsed_is_asked_about_no_more_when_its_step_has_ended(bench: Bench) -> None:
     (bench.tree / "large").write_bytes(b"content")
-    with opened(bench, Thresholds(overwrite_bytes=5)) as office:
-        step = office.desk.open("command", run="run")
+    with opened(bench, Thresholds(overwrite_bytes=5)) as keeper:
+        step = keeper.service.open("command", run="run")
         with pytest.raises(HeldError):
-            office.act(step, write(b"large"))
-        office.desk.close(step)
-        assert office.desk.held() == []
+            keeper.act(step, write(b"large"))
+        keeper.service.close(step)
+        assert keeper.service.held() == []
 
 
 def test_while_somebody_else_changes_the_tree_nothing_is_recorded_and_nobody_goes_on(bench: Bench) -> None:
-    with opened(bench) as office:
-        step = office.desk.open("command")
-        with office.desk.quiet(), pytest.raises(HeldError) as held:
-            office.act(step, write(b"new"))
+    with opened(bench) as keeper:
+        step = keeper.service.open("command")
+        with keeper.service.quiet(), pytest.raises(HeldError) as held:
+            keeper.act(step, write(b"new"))
         assert held.value.ticket == 0
-        office.act(step, write(b"new"))
+        keeper.act(step, write(b"new"))
 
 
 def test_a_group_of_a_run_that_held_nothing_is_no_step_that_was_forgotten(bench: Bench) -> None:
-    with opened(bench) as office:
-        desk = office.desk
-        office.step(write(b"f"))
-        desk.commit(desk.begin("looked", run="r"))
-        assert desk.rollback(desk.begin("looked again", run="r")).steps == ()
-        assert [info.kind for info in desk.steps()] == ["command"]
-        assert "r" not in desk.forgotten()
+    with opened(bench) as keeper:
+        service = keeper.service
+        keeper.step(write(b"f"))
+        service.commit(service.begin("looked", run="r"))
+        assert service.rollback(service.begin("looked again", run="r")).steps == ()
+        assert [info.kind for info in service.steps()] == ["command"]
+        assert "r" not in service.forgotten()
 
 
 def test_what_a_run_groups_itself_and_is_denied_changes_nothing_more_until_it_is_closed(three: Bench) -> None:
     """I9: also where the first change was the one that was denied, and nothing of the step is left."""
-    with opened(three, Thresholds(deletes=1)) as office:
-        desk = office.desk
-        step = desk.begin("command", run="r")
+    with opened(three, Thresholds(deletes=1)) as keeper:
+        service = keeper.service
+        step = service.begin("command", run="r")
         with pytest.raises(HeldError):
-            office.act(step, lambda actor: actor.unlink(b"1"))
-        desk.answer(desk.held()[0].id, allow=False)
-        assert [(info.id, info.state) for info in desk.steps()] == [(step, "open")]
-        assert desk.explicit_steps("r") == [step]
+            keeper.act(step, lambda actor: actor.unlink(b"1"))
+        service.answer(service.held()[0].id, allow=False)
+        assert [(info.id, info.state) for info in service.steps()] == [(step, "open")]
+        assert service.explicit_steps("r") == [step]
         with pytest.raises(PermissionError):
-            office.act(step, write(b"new"))
+            keeper.act(step, write(b"new"))
         with (three.tree.parent / "content").open("w+b") as file:
-            info = desk.write(b"other", file.fileno(), expected=b"")
+            info = service.write(b"other", file.fileno(), expected=b"")
         assert info is not None
         assert info.id != step
         with pytest.raises(RefusedError) as caught:
-            desk.commit(step)
+            service.commit(step)
         assert caught.value.code == "denied"
-        assert desk.explicit_steps(None) == []
-        assert [info.kind for info in desk.steps()] == ["api"]
-        by_hand = desk.begin("by hand")
+        assert service.explicit_steps(None) == []
+        assert [info.kind for info in service.steps()] == ["api"]
+        by_hand = service.begin("by hand")
         with pytest.raises(HeldError):
-            office.act(by_hand, lambda actor: actor.unlink(b"2"))
-        desk.answer(desk.held()[0].id, allow=False)
-        assert desk.explicit_steps(None) == []
-        again = desk.begin("left", run="r")
-        office.act(again, write(b"left"))
+            keeper.act(by_hand, lambda actor: actor.unlink(b"2"))
+        service.answer(service.held()[0].id, allow=False)
+        assert service.explicit_steps(None) == []
+        again = service.begin("left", run="r")
+        keeper.act(again, write(b"left"))
         with pytest.raises(HeldError):
-            office.act(again, lambda actor: actor.unlink(b"1"))
-        desk.answer(desk.held()[0].id, allow=False)
+            keeper.act(again, lambda actor: actor.unlink(b"1"))
+        service.answer(service.held()[0].id, allow=False)
         assert not (three.tree / "left").exists()
-        third = desk.begin("next", run="r")
-        office.act(third, write(b"new"))
-        assert desk.commit(third).paths == 1
-        assert [(info.id, info.state) for info in desk.steps()][1:] == [(again, "undone"), (third, "done")]
+        third = service.begin("next", run="r")
+        keeper.act(third, write(b"new"))
+        assert service.commit(third).paths == 1
+        assert [(info.id, info.state) for info in service.steps()][1:] == [(again, "undone"), (third, "done")]
 
 
 def test_what_a_step_made_itself_is_no_loss(bench: Bench) -> None:
-    with opened(bench, Thresholds(deletes=1, overwrite_bytes=1, rename_over=True)) as office:
+    with opened(bench, Thresholds(deletes=1, overwrite_bytes=1, rename_over=True)) as keeper:
 
-        def work(actor: Actor) -> None:
+        def work(actor: InterceptedActor) -> None:
             actor.write(b"a", b"content")
             actor.write(b"a", b"again")
             actor.write(b"b", b"content")
             actor.rename(b"a", b"b")
             actor.unlink(b"b")
 
-        office.step(work)
-        assert office.desk.held() == []
+        keeper.step(work)
+        assert keeper.service.held() == []
 
 
 @pytest.mark.parametrize(
@@ -500,17 +507,17 @@ def test_what_a_step_made_itself_is_no_loss(bench: Bench) -> None:
         (Thresholds(deletes=1), lambda actor: actor.unlink(b"0"), "delete"),
     ],
 )
-def test_dangers(three: Bench, thresholds: Thresholds, work: Callable[[Actor], None], danger: str) -> None:
+def test_dangers(three: Bench, thresholds: Thresholds, work: Callable[[InterceptedActor], None], danger: str) -> None:
     before = three.photograph()
-    with opened(three, thresholds) as office:
-        step = office.desk.open("command")
+    with opened(three, thresholds) as keeper:
+        step = keeper.service.open("command")
         with pytest.raises(HeldError):
-            office.act(step, work)
+            keeper.act(step, work)
         three.assert_as(before)
-        assert [ticket.danger for ticket in office.desk.held()] == [danger]
-        office.desk.undo([office.step(write(b"other"))])  # an undo asks nobody
-        office.desk.close(step)
-        assert office.desk.held() == []
+        assert [ticket.danger for ticket in keeper.service.held()] == [danger]
+        keeper.service.undo([keeper.step(write(b"other"))])  # an undo asks nobody
+        keeper.service.close(step)
+        assert keeper.service.held() == []
 
 
 def test_a_step_over_its_limit_goes_on_unprotected_and_says_what_is_lost(
@@ -520,57 +527,57 @@ def test_a_step_over_its_limit_goes_on_unprotected_and_says_what_is_lost(
     large.write_bytes(b"x" * 100_000)
     (bench.tree / "small").write_bytes(b"small")
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         actor.write(b"large", b"gone")
         actor.unlink(b"small")
 
-    with opened(bench, limits=Limits(max_step_bytes=50_000)) as office:
-        step = office.step(work)
-        assert "large" in office.desk.steps()[0].unprotected
+    with opened(bench, limits=LogLimits(max_step_bytes=50_000)) as keeper:
+        step = keeper.step(work)
+        assert "large" in keeper.service.steps()[0].unprotected
         with pytest.raises(RefusedError, match="cannot be undone whole"):
-            office.desk.undo([step])
-        (conflict,) = office.desk.undo([step], force=True).conflicts
+            keeper.service.undo([step])
+        (conflict,) = keeper.service.undo([step], force=True).conflicts
         assert (conflict.path, conflict.kept) == (b"large", None)
         assert (bench.tree / "small").read_bytes() == b"small"
-        assert office.desk.steps()[0].state == "partly"
+        assert keeper.service.steps()[0].state == "partly"
     caplog.clear()
 
 
 def test_the_oldest_steps_are_forgotten_at_the_limit(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    with opened(bench, limits=Limits(max_steps=2)) as office:
-        steps = [office.step(write(b"%d" % at)) for at in range(3)]
-        assert [info.id for info in office.desk.steps()] == steps[1:]
+    with opened(bench, limits=LogLimits(max_steps=2)) as keeper:
+        steps = [keeper.step(write(b"%d" % at)) for at in range(3)]
+        assert [info.id for info in keeper.service.steps()] == steps[1:]
         assert "cannot be undone any more" in caplog.text
-        assert office.desk.discard() == 2
-        assert office.desk.steps() == []
+        assert keeper.service.discard() == 2
+        assert keeper.service.steps() == []
     caplog.clear()
 
 
 def test_the_steps_of_a_run_count_as_one_while_it_goes_on_and_after(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with opened(bench, limits=Limits(max_steps=2)) as office:
-        desk = office.desk
+    with opened(bench, limits=LogLimits(max_steps=2)) as keeper:
+        service = keeper.service
 
         def work(name: bytes, run: str) -> StepId:
-            step = desk.open("command", run=run)
-            office.act(step, write(name))
-            desk.close(step)
+            step = service.open("command", run=run)
+            keeper.act(step, write(name))
+            service.close(step)
             return step
 
         first = [work(b"a%d" % at, "first") for at in range(4)]
-        going_on = desk.open("command", run="first")
-        office.act(going_on, write(b"by the server"))
+        going_on = service.open("command", run="first")
+        keeper.act(going_on, write(b"by the server"))
         second = [work(b"b%d" % at, "second") for at in range(4)]
-        assert [info.id for info in desk.steps()] == [*first, going_on, *second]
-        assert desk.forgotten() == []
+        assert [info.id for info in service.steps()] == [*first, going_on, *second]
+        assert service.forgotten() == []
         # The run that goes on began first; the other one has acted longer ago.
         alone = work(b"c", "")
-        assert [info.id for info in desk.steps()] == [*first, going_on, alone]
-        assert desk.forgotten() == ["second"]
+        assert [info.id for info in service.steps()] == [*first, going_on, alone]
+        assert service.forgotten() == ["second"]
         assert "4 of its oldest steps cannot be undone any more, and so not all of run second" in caplog.text
-        desk.close(going_on)
-        desk.undo([*first, going_on])
+        service.close(going_on)
+        service.undo([*first, going_on])
         assert sorted(os.listdir(bench.tree)) == ["b0", "b1", "b2", "b3", "c"]
     caplog.clear()
 
@@ -578,65 +585,65 @@ def test_the_steps_of_a_run_count_as_one_while_it_goes_on_and_after(
 def test_bytes_alone_limit_the_steps_of_a_run(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     for at in range(6):
         (bench.tree / f"{at}").write_bytes(bytes(10_000))
-    with opened(bench, limits=Limits(max_steps=1, max_bytes=40_000)) as office:
-        desk, steps = office.desk, list[StepId]()
+    with opened(bench, limits=LogLimits(max_steps=1, max_bytes=40_000)) as keeper:
+        service, steps = keeper.service, list[StepId]()
         for at in range(6):
-            steps.append(desk.open("command", run="run"))
-            office.act(steps[-1], lambda actor, at=at: actor.unlink(b"%d" % at))
-            desk.close(steps[-1])
+            steps.append(service.open("command", run="run"))
+            keeper.act(steps[-1], lambda actor, at=at: actor.unlink(b"%d" % at))
+            service.close(steps[-1])
         # (Each takes three blocks.)
-        assert [info.id for info in desk.steps()] == steps[-3:]
-        assert desk.forgotten() == ["run"]
+        assert [info.id for info in service.steps()] == steps[-3:]
+        assert service.forgotten() == ["run"]
         assert "1 of its oldest steps cannot be undone any more, and so not all of run run" in caplog.text
-        desk.configure(Limits(max_steps=1, max_bytes=1))
-        assert [info.id for info in desk.steps()] == steps[-1:]  # the newest never goes
-        desk.undo(steps[-1:])
+        service.configure(LogLimits(max_steps=1, max_bytes=1))
+        assert [info.id for info in service.steps()] == steps[-1:]  # the newest never goes
+        service.undo(steps[-1:])
         assert os.listdir(bench.tree) == ["5"]
     caplog.clear()
 
 
 def test_a_killed_keeper_brings_nobody_into_debt(three: Bench) -> None:
     before = three.photograph()
-    with opened(three) as office:
-        step = office.desk.begin("cut off")
-        office.act(step, removals(2))
-        office.desk.tick()
-    with opened(three) as office:
+    with opened(three) as keeper:
+        step = keeper.service.begin("cut off")
+        keeper.act(step, removals(2))
+        keeper.service.tick()
+    with opened(three) as keeper:
         three.assert_as(before)
-        assert [info.state for info in office.desk.steps()] == ["undone"]
-        office.desk.redo([step])
+        assert [info.state for info in keeper.service.steps()] == ["undone"]
+        keeper.service.redo([step])
         assert os.listdir(three.tree) == ["2"]
 
 
 def test_what_a_step_left_is_known_before_the_rest_of_its_end_is_done(bench: Bench) -> None:
     """However late that is: what others change meanwhile is not taken for the step's, and not lost."""
-    with opened(bench) as office:
-        desk = office.desk
-        first = desk.open("command")
-        office.act(first, lambda actor: (actor.write(b"new", b"1"), actor.write(b"other", b"2")))
-        finish = desk.closing(first, 0)
+    with opened(bench) as keeper:
+        service = keeper.service
+        first = service.open("command")
+        keeper.act(first, lambda actor: (actor.write(b"new", b"1"), actor.write(b"other", b"2")))
+        finish = service.begin_close(first, 0)
         assert finish is not None
-        second = office.step(write(b"new", b"more than that"))
+        second = keeper.step(write(b"new", b"more than that"))
         (bench.tree / "other").write_bytes(b"by hand")
         found = finish()
         assert found is not None
         assert (found.id, found.paths) == (first, 2)
-        assert [step.id for step in desk.steps()] == [first, second]
-        assert desk.undo([second]).conflicts == ()
+        assert [step.id for step in service.steps()] == [first, second]
+        assert service.undo([second]).conflicts == ()
         with pytest.raises(RefusedError):
-            desk.undo([first])
+            service.undo([first])
         assert (bench.tree / "other").read_bytes() == b"by hand"
 
 
 def test_no_more_than_so_many_wait_for_a_person(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safeguards, "_MOST", 1)
+    monkeypatch.setattr(tickets, "_MOST", 1)
     for name in ("a", "b"):
         (bench.tree / name).write_bytes(b"")
-    with opened(bench, Thresholds(deletes=1)) as office:
-        one, two = office.desk.open("command"), office.desk.open("command")
+    with opened(bench, Thresholds(deletes=1)) as keeper:
+        one, two = keeper.service.open("command"), keeper.service.open("command")
         with pytest.raises(HeldError):
-            office.act(one, lambda actor: actor.unlink(b"a"))
+            keeper.act(one, lambda actor: actor.unlink(b"a"))
         with pytest.raises(OSError, match="too many"):
-            office.act(two, lambda actor: actor.unlink(b"b"))
-        assert [ticket.step for ticket in office.desk.held()] == [one]
+            keeper.act(two, lambda actor: actor.unlink(b"b"))
+        assert [ticket.step for ticket in keeper.service.held()] == [one]
         assert (bench.tree / "b").exists()

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import RefusedError
-from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.tree.signatures import CHECKED_BYTES
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 @pytest.fixture(name="file")
@@ -39,29 +38,29 @@ def secretly(path: Path, content: bytes) -> None:
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def replace(actor: Actor) -> None:
+def replace(actor: InterceptedActor) -> None:
     actor.write(b"new", b"content")
     actor.rename(b"new", b"other file")
 
 
-def remove_all(actor: Actor) -> None:
+def remove_all(actor: InterceptedActor) -> None:
     for name in (b"file", b"link", b"pipe"):
         actor.unlink(name)
         actor.unlink(b"other " + name)
 
 
-def write_and_remove(actor: Actor) -> None:
+def write_and_remove(actor: InterceptedActor) -> None:
     actor.write(b"file", b"content")
     actor.unlink(b"other file")
     actor.write(b"file", b"more content")
 
 
-def remove_and_link(actor: Actor) -> None:
+def remove_and_link(actor: InterceptedActor) -> None:
     actor.unlink(b"other file")
     actor.link(b"file", b"other file")
 
 
-WORK: dict[str, Callable[[Actor], object]] = {
+WORK: dict[str, Callable[[InterceptedActor], object]] = {
     "remove a file's": lambda actor: actor.unlink(b"other file"),
     "remove a link's": lambda actor: actor.unlink(b"other link"),
     "remove a pipe's": lambda actor: actor.unlink(b"other pipe"),
@@ -98,7 +97,7 @@ def test_a_secret_edit_of_a_file_with_several_names(bench: Bench, file: Path, si
     with bench.keeper() as log:
         step = bench.step(log, lambda actor: actor.write(b"file", b"a" * size))
         secretly(file, b"b" * size)
-        with pytest.raises(RefusedError, match="somebody else has changed"):
+        with pytest.raises(RefusedError, match="another process has changed"):
             undo(log, [step])
         assert file.read_bytes() == b"b" * size
 
@@ -108,7 +107,7 @@ def test_a_secret_edit_of_a_file_that_got_another_name(bench: Bench, file: Path)
         step = bench.step(log, lambda actor: actor.write(b"new", b"after"))
         os.link(bench.tree / "new", file.with_name("its other name"))
         secretly(bench.tree / "new", b"edits")
-        with pytest.raises(RefusedError, match="somebody else has changed"):
+        with pytest.raises(RefusedError, match="another process has changed"):
             undo(log, [step])
         assert (bench.tree / "new").read_bytes() == b"edits"
 
@@ -126,7 +125,7 @@ def test_names_that_steps_give_and_take_are_no_edit(bench: Bench, file: Path) ->
     file.write_bytes(big)
     before = bench.photograph()
     with bench.keeper() as log:
-        works: list[Callable[[Actor], object]] = [
+        works: list[Callable[[InterceptedActor], object]] = [
             lambda actor: actor.write(b"file", big[::-1]),
             lambda actor: actor.link(b"file", b"third"),
             lambda actor: actor.unlink(b"other file"),

@@ -7,23 +7,24 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.testing.tree_actor import Actor
-from holdfast.undo.completion.step_sealer import StepEnd, seal
+from holdfast.testing.tree_actor import InterceptedActor
+from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.journal.preimages import Preimages
 from holdfast.undo.journal.records import Content, Link, Make, Remove
 from holdfast.undo.journal.segments import read_journal
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.recorder.recorder import Recorder
 from holdfast.undo.recovery.keeper_recovery import recover
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 @pytest.mark.parametrize(
     "work", [lambda actor: actor.mkdir(b"there"), lambda actor: actor.link(b"file", b"again")], ids=["mkdir", "link"]
 )
-def test_what_is_there_is_never_said_to_be_going_to_be_made(bench: Bench, work: Callable[[Actor], None]) -> None:
+def test_what_is_there_is_never_said_to_be_going_to_be_made(
+    bench: Bench, work: Callable[[InterceptedActor], None]
+) -> None:
     """I3: killed after such a record, the rollback would take it for the step's own, and remove it."""
     (bench.tree / "there").mkdir()
     (bench.tree / "file").write_bytes(b"content")
@@ -42,7 +43,7 @@ def test_content_is_captured_once(bench: Bench) -> None:
     os.link(path, bench.tree / "other name")
     before = bench.photograph()
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         for content in (b"second", b"third"):
             actor.write(b"file", content)
         actor.write(b"other name", b"fourth")
@@ -55,7 +56,7 @@ def test_content_is_captured_once(bench: Bench) -> None:
 
 
 def test_what_a_step_made_and_removed_is_not_kept(bench: Bench) -> None:
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         actor.write(b"file", b"content")
         actor.unlink(b"file")
 
@@ -76,7 +77,7 @@ def test_what_a_step_made_and_removed_is_not_kept(bench: Bench) -> None:
     ids=["moved", "removed", "replaced", "moved twice"],
 )
 def test_what_happens_to_a_file_during_its_copy_is_reversed_before(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Actor], object], *, same: bool
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[InterceptedActor], object], *, same: bool
 ) -> None:
     (bench.tree / "file").write_bytes(b"content" * 10_000)
     (bench.tree / "other").write_bytes(b"other")
@@ -90,17 +91,17 @@ def test_what_happens_to_a_file_during_its_copy_is_reversed_before(
 
         def slow_copy(source: int, number: int) -> int:
             monkeypatch.undo()
-            with Actor(log.recorder, os.fsencode(bench.tree), first if same else second) as other:
+            with InterceptedActor(log.recorder, os.fsencode(bench.tree), first if same else second) as other:
                 meanwhile(other)
             return copy_in(source, number)
 
         monkeypatch.setattr(log.preimages, "copy_in", slow_copy)
-        with Actor(log.recorder, os.fsencode(bench.tree), first) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), first) as actor:
             fd = actor.open(b"file", os.O_WRONLY)
         os.pwrite(fd, b"written", 0)
         os.close(fd)
         for step in (first, second):
-            seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+            seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
         assert undo(log, [first] if same else [first, second]).conflicts == ()
         bench.assert_as(before)
@@ -112,14 +113,14 @@ def test_a_copy_that_fails_leaves_no_word_of_it(bench: Bench, monkeypatch: pytes
     with bench.keeper() as log:
         step = log.new_id()
         log.recorder.begin(step, "api")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             with monkeypatch.context() as patch:
                 patch.setattr(log.preimages, "copy_in", refuse)
                 with pytest.raises(PermissionError):
                     actor.open(b"file", os.O_WRONLY)
             assert log.recorder.step(step).records == []
             actor.write(b"file", b"written")
-        seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+        seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
         assert undo(log, [step]).conflicts == ()
         bench.assert_as(before)
@@ -132,7 +133,7 @@ def test_a_keeper_that_is_killed_while_it_copies_has_let_nobody_write(
     (bench.tree / "file").write_bytes(b"content" * 10_000)
     before = bench.photograph()
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         monkeypatch.setattr(Recorder, "retract", lambda *_: None)
         monkeypatch.setattr(Preimages, "copy_in", refuse)
         with pytest.raises(PermissionError):
@@ -152,7 +153,7 @@ def test_a_keeper_that_is_killed_while_it_copies_has_let_nobody_write(
     [lambda actor: actor.unlink(b"file"), lambda actor: actor.rename(b"other", b"file")],
     ids=["removed", "replaced"],
 )
-def test_who_has_a_removed_file_open_has_it_alone(bench: Bench, remove: Callable[[Actor], None]) -> None:
+def test_who_has_a_removed_file_open_has_it_alone(bench: Bench, remove: Callable[[InterceptedActor], None]) -> None:
     """I1: the log keeps a copy, however it had kept the file."""
     (bench.tree / "file").write_bytes(b"content")
     (bench.tree / "other").write_bytes(b"other")
@@ -160,12 +161,12 @@ def test_who_has_a_removed_file_open_has_it_alone(bench: Bench, remove: Callable
     before = bench.photograph()
     fd, folder = (os.open(bench.tree / name, os.O_RDONLY) for name in ("file", "directory"))
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         remove(actor)
         actor.rmdir(b"directory")
         for held in (fd, folder):
-            assert log.recorder.removed(actor.step, held)
-            assert log.recorder.removed(actor.step, held), "a second time"
+            assert log.recorder.release_removed(actor.step, held)
+            assert log.recorder.release_removed(actor.step, held), "a second time"
             os.fchmod(held, 0o700)
         os.truncate(f"/proc/self/fd/{fd}", 0)
         assert os.fstat(fd).st_nlink == os.fstat(folder).st_nlink == 0
@@ -183,9 +184,9 @@ def test_what_has_another_name_is_nobodys_alone(bench: Bench) -> None:
     os.link(bench.tree / "file", bench.tree / "again")
     fd = os.open(bench.tree / "file", os.O_RDONLY)
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         actor.unlink(b"file")
-        assert not log.recorder.removed(actor.step, fd)
+        assert not log.recorder.release_removed(actor.step, fd)
 
     with bench.keeper() as log:
         bench.step(log, work)
@@ -219,12 +220,12 @@ def test_where_nothing_can_be_renamed_or_linked_all_comes_back(bench: Bench, mon
     monkeypatch.setattr(Preimages, "move_in", refuse)
     monkeypatch.setattr(Preimages, "link_in", refuse)
 
-    def write(actor: Actor) -> None:
+    def write(actor: InterceptedActor) -> None:
         actor.write(b"small", b"written")
         actor.write(b"large", b"written", at=10)
         actor.write(b"full/file", b"written")
 
-    def remove(actor: Actor) -> None:
+    def remove(actor: InterceptedActor) -> None:
         for name in (b"small", b"link", b"pipe", b"full/file"):
             actor.unlink(name)
         actor.rename(b"full", b"empty")
@@ -274,7 +275,7 @@ def test_whatever_moves_a_directory_says_so(bench: Bench) -> None:
     (bench.tree / "dir" / "inner").mkdir(parents=True)
     (bench.tree / "file").write_bytes(b"content")
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
+        service = LocalUndoService(log)
         seen = log.recorder.arrangement
 
         def moved() -> bool:
@@ -293,6 +294,6 @@ def test_whatever_moves_a_directory_says_so(bench: Bench) -> None:
         assert moved()
         undo(log, [removed])
         assert moved()
-        with desk.quiet():
+        with service.quiet():
             moved()
         assert moved()

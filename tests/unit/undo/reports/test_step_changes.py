@@ -6,15 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
-from holdfast.undo.reports.step_changes import changes
+from holdfast.testing.tree_actor import InterceptedActor
+from holdfast.undo.reports.step_changes import path_changes
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
-def both(*work: Callable[[Actor], object]) -> Callable[[Actor], None]:
-    def run(actor: Actor) -> None:
+def both(*work: Callable[[InterceptedActor], object]) -> Callable[[InterceptedActor], None]:
+    def run(actor: InterceptedActor) -> None:
         for one in work:
             one(actor)
 
@@ -86,7 +85,7 @@ def both(*work: Callable[[Actor], object]) -> Callable[[Actor], None]:
     ],
 )
 def test_changes(
-    bench: Bench, work: Callable[[Actor], object], expected: list[tuple[bytes, str, bytes | None]]
+    bench: Bench, work: Callable[[InterceptedActor], object], expected: list[tuple[bytes, str, bytes | None]]
 ) -> None:
     for name in ("file", "other"):
         (bench.tree / name).write_bytes(b"content")
@@ -95,6 +94,6 @@ def test_changes(
     with bench.keeper() as log:
         step = bench.step(log, work)
         for backward, change in ((False, undo), (True, redo)):
-            found = changes(log.read(step).records, backward=backward)
+            found = path_changes(log.read(step).records, backward=backward)
             assert [(each.path, each.change, each.source) for each in found] == expected
             change(log, [step])

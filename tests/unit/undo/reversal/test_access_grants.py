@@ -12,14 +12,13 @@ import pytest
 
 from holdfast.testing.crash_points import MUTATIONS, run_killed
 from holdfast.testing.permissions import permissions_hold
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.testing.tree_state import differences
 from holdfast.undo.journal.records import Mutation, StepId
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.reversal._record_reversal import Reversal
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 MOST = 400
 CALLS = [call for call in MUTATIONS if call[1] != "mkdir"]
@@ -67,7 +66,7 @@ def obedient() -> Iterator[None]:
         yield
 
 
-def lock(actor: Actor) -> None:
+def lock(actor: InterceptedActor) -> None:
     """Close what has extended attributes: not even its owner may read those any more."""
     actor.unlink(b"d/s/f")
     actor.setxattr(b"d/s", "user.new", b"the step's")
@@ -121,7 +120,7 @@ def test_a_step_opens_what_was_closed_with_attributes(bench: Bench) -> None:
     for name in "d/s", "file":
         (bench.tree / name).chmod(0)
 
-    def unlock(actor: Actor) -> None:
+    def unlock(actor: InterceptedActor) -> None:
         for path in b"d/s", b"file":
             actor.chmod(path, 0o700)
             actor.setxattr(path, "user.old", b"the step's")
@@ -146,13 +145,13 @@ def test_attributes_that_can_be_set_but_not_read_are_not_lost(bench: Bench) -> N
     assert os.getxattr(bench.tree / "file", "user.old") == b"before"
 
 
-def lock_a_directory(actor: Actor) -> None:
+def lock_a_directory(actor: InterceptedActor) -> None:
     """What is new in it cannot be seen any more when the step ends."""
     actor.mkdir(b"d/s/new")
     lock(actor)
 
 
-def lock_several(actor: Actor) -> None:
+def lock_several(actor: InterceptedActor) -> None:
     actor.write(b"d/s/made", b"x")
     actor.rename(b"d/s/made", b"d/s/new")
     actor.mkdir(b"d/s/sub")
@@ -162,7 +161,7 @@ def lock_several(actor: Actor) -> None:
     actor.chmod(b"d", 0)
 
 
-def lock_what_was_replaced(actor: Actor) -> None:
+def lock_what_was_replaced(actor: InterceptedActor) -> None:
     actor.write(b"d/s/new", b"x")
     actor.rename(b"d/s/new", b"d/s/f")
     actor.write(b"d/s/new", b"x")
@@ -171,14 +170,16 @@ def lock_what_was_replaced(actor: Actor) -> None:
     actor.chmod(b"d", 0)
 
 
-LOCKS: list[Callable[[Actor], None]] = [lock, lock_a_directory, lock_several, lock_what_was_replaced]
+LOCKS: list[Callable[[InterceptedActor], None]] = [lock, lock_a_directory, lock_several, lock_what_was_replaced]
 EVERY = 5
 """Of so many changes it is killed at one."""
 
 
 @pytest.mark.usefixtures("obedient")
 @pytest.mark.parametrize("lock", LOCKS)
-def test_i3_killed_anywhere_what_was_closed_is_right_in_the_end(tmp_path: Path, lock: Callable[[Actor], None]) -> None:
+def test_i3_killed_anywhere_what_was_closed_is_right_in_the_end(
+    tmp_path: Path, lock: Callable[[InterceptedActor], None]
+) -> None:
     for fatal in range(1 + LOCKS.index(lock) % EVERY, MOST, EVERY):
         bench = Bench(tmp_path / str(fatal))
         set_out(bench)
@@ -200,7 +201,7 @@ def test_i3_killed_anywhere_what_was_closed_is_right_in_the_end(tmp_path: Path, 
 @pytest.mark.usefixtures("obedient")
 @pytest.mark.parametrize("lock", LOCKS[1:])
 def test_i8_what_others_change_where_a_killed_undo_had_opened_it_stays(
-    tmp_path: Path, lock: Callable[[Actor], None]
+    tmp_path: Path, lock: Callable[[InterceptedActor], None]
 ) -> None:
     edited = 0
     for fatal in range(10 + LOCKS.index(lock) % EVERY, MOST, EVERY):

@@ -19,7 +19,7 @@ from holdfast.files.linux.file_handle import Identity
 from holdfast.model.errors import HeldError
 from holdfast.model.paths import under
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.journal.records import Begin
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
@@ -41,25 +41,25 @@ ASKED = Thresholds(deletes=3, overwrite_bytes=SIZE)
 class Guarded:
     """A tree with a large file and some small ones, and steps in it that are guarded."""
 
-    def __init__(self, bench: Bench, log: UndoLog, root: int, desk: LocalUndoService) -> None:
+    def __init__(self, bench: Bench, log: UndoLog, root: int, service: LocalUndoService) -> None:
         self.tree = bench.tree
-        self.desk = desk
+        self.service = service
         self.log = log
         self.root = root
 
     @contextmanager
-    def step(self, run: str = "run") -> Generator[Actor]:
-        step = self.desk.open("command", run=run)
-        with Actor(self.log.recorder, os.fsencode(self.tree), step) as actor:
+    def step(self, run: str = "run") -> Generator[InterceptedActor]:
+        step = self.service.open("command", run=run)
+        with InterceptedActor(self.log.recorder, os.fsencode(self.tree), step) as actor:
             yield actor
-        self.desk.close(step)
+        self.service.close(step)
 
-    def lose(self, actor: Actor, path: bytes, lost: int) -> None:
+    def lose(self, actor: InterceptedActor, path: bytes, lost: int) -> None:
         """By a descriptor that is open."""
         directories = Directories(self.root)
         fd = os.open(self.tree / os.fsdecode(path), os.O_RDONLY)
         try:
-            self.log.recorder.losing(actor.step, directories.place(path), fd, lost)
+            self.log.recorder.before_loss(actor.step, directories.place(path), fd, lost)
         finally:
             os.close(fd)
             directories.close()
@@ -86,47 +86,47 @@ def _guarded(bench: Bench) -> Iterator[Guarded]:
     safeguards = Safeguards(clock, losses=Losses(rules, lambda path: path.startswith(b"d/")))
     log = UndoLog(os.fsencode(bench.directory), root, clock, safeguards)
     recover(log)
-    desk = LocalUndoService(log, safeguards, intercepts=True)
-    desk.guard(ASKED, ["run", "other"])
-    yield Guarded(bench, log, root, desk)
+    service = LocalUndoService(log, safeguards, intercepts=True)
+    service.guard(ASKED, ["run", "other"])
+    yield Guarded(bench, log, root, service)
     log.close()
     os.close(root)
 
 
-def opened(flags: int) -> Callable[[Guarded, Actor], None]:
+def opened(flags: int) -> Callable[[Guarded, InterceptedActor], None]:
     return lambda _guarded, actor: os.close(actor.open(BIG, flags))
 
 
-def _replaced(_guarded: Guarded, actor: Actor) -> None:
+def _replaced(_guarded: Guarded, actor: InterceptedActor) -> None:
     actor.rename(b"small", BIG)
 
 
-def _emptied_behind_what_is_appended(_guarded: Guarded, actor: Actor) -> None:
+def _emptied_behind_what_is_appended(_guarded: Guarded, actor: InterceptedActor) -> None:
     os.close(actor.open(BIG, os.O_WRONLY | os.O_APPEND))
     os.close(actor.open(BIG, os.O_WRONLY | os.O_APPEND | os.O_TRUNC))
 
 
-def _moved_where_nothing_is_captured(to: bytes) -> Callable[[Guarded, Actor], None]:
-    def work(_guarded: Guarded, actor: Actor) -> None:
+def _moved_where_nothing_is_captured(to: bytes) -> Callable[[Guarded, InterceptedActor], None]:
+    def work(_guarded: Guarded, actor: InterceptedActor) -> None:
         actor.rename(BIG, to)
         actor.unlink(to)
 
     return work
 
 
-def _hidden_by_new_rules(_guarded: Guarded, actor: Actor) -> None:
+def _hidden_by_new_rules(_guarded: Guarded, actor: InterceptedActor) -> None:
     actor.write(b"d/.gitignore", b"*\n")
     actor.rename(BIG, b"d/big")
     actor.rename(b"d", b"e")
     actor.unlink(b"e/big")
 
 
-def _hidden_by_changed_rules(_guarded: Guarded, actor: Actor) -> None:
+def _hidden_by_changed_rules(_guarded: Guarded, actor: InterceptedActor) -> None:
     actor.write(b".gitignore", b"*\n")
     actor.unlink(BIG)
 
 
-def _moved_before_many_others(_guarded: Guarded, actor: Actor) -> None:
+def _moved_before_many_others(_guarded: Guarded, actor: InterceptedActor) -> None:
     actor.rename(BIG, b"ignored/other")
     for _ in range(150):
         actor.rename(b"small", b"ignored/small")
@@ -136,7 +136,7 @@ def _moved_before_many_others(_guarded: Guarded, actor: Actor) -> None:
     actor.unlink(b"ignored/other")
 
 
-def _hidden_by_rules_that_took_its_directory(guarded: Guarded, actor: Actor) -> None:
+def _hidden_by_rules_that_took_its_directory(guarded: Guarded, actor: InterceptedActor) -> None:
     """The rules that tell are those that lay beside it, wherever they lie by now."""
     (guarded.tree / "hides" / "sub").mkdir(parents=True)
     (guarded.tree / "hides" / "sub" / ".gitignore").write_text("*\n")
@@ -152,16 +152,16 @@ def _hidden_by_rules_that_took_its_directory(guarded: Guarded, actor: Actor) -> 
         (guarded.tree / "e").rename(guarded.tree / "d")
 
 
-def _exchanged(_guarded: Guarded, actor: Actor) -> None:
+def _exchanged(_guarded: Guarded, actor: InterceptedActor) -> None:
     actor.exchange(BIG, b"ignored/big")
     actor.unlink(b"ignored/big")
 
 
-def _cut(guarded: Guarded, actor: Actor) -> None:
+def _cut(guarded: Guarded, actor: InterceptedActor) -> None:
     guarded.lose(actor, BIG, SIZE)
 
 
-def _bit_by_bit(guarded: Guarded, actor: Actor) -> None:
+def _bit_by_bit(guarded: Guarded, actor: InterceptedActor) -> None:
     guarded.lose(actor, BIG, SIZE // 2)
     actor.unlink(BIG)
 
@@ -190,7 +190,9 @@ def _bit_by_bit(guarded: Guarded, actor: Actor) -> None:
         lambda _guarded, actor: actor.unlink(BIG),
     ],
 )
-def test_every_way_to_lose_content_is_asked_about(guarded: Guarded, work: Callable[[Guarded, Actor], None]) -> None:
+def test_every_way_to_lose_content_is_asked_about(
+    guarded: Guarded, work: Callable[[Guarded, InterceptedActor], None]
+) -> None:
     """I9."""
     with guarded.step() as actor, pytest.raises(HeldError):
         work(guarded, actor)
@@ -198,7 +200,7 @@ def test_every_way_to_lose_content_is_asked_about(guarded: Guarded, work: Callab
     assert (guarded.tree / "big").stat().st_size == (guarded.tree / "ignored" / "big").stat().st_size == SIZE
 
 
-def _own(_guarded: Guarded, actor: Actor) -> None:
+def _own(_guarded: Guarded, actor: InterceptedActor) -> None:
     for _ in range(9):
         actor.write(b"own", b"0" * SIZE)
         actor.write(b"own", b"1" * SIZE)
@@ -206,18 +208,18 @@ def _own(_guarded: Guarded, actor: Actor) -> None:
         actor.unlink(b"moved")
 
 
-def _of_git(_guarded: Guarded, actor: Actor) -> None:
+def _of_git(_guarded: Guarded, actor: InterceptedActor) -> None:
     actor.unlink(b".git/objects/pack")
 
 
-def _ignored(_guarded: Guarded, actor: Actor) -> None:
+def _ignored(_guarded: Guarded, actor: InterceptedActor) -> None:
     actor.write(b"ignored/big", b"")
     actor.rename(b"ignored", b"aside")
     actor.unlink(b"aside/big")
     actor.rmdir(b"aside")
 
 
-def _ignored_by_rules_that_moved_with_it(guarded: Guarded, actor: Actor) -> None:
+def _ignored_by_rules_that_moved_with_it(guarded: Guarded, actor: InterceptedActor) -> None:
     (guarded.tree / "cache" / "sub").mkdir(parents=True)
     (guarded.tree / "cache" / ".gitignore").write_text("*\n")
     (guarded.tree / "cache" / "sub" / "big").write_bytes(b"0" * SIZE)
@@ -227,14 +229,14 @@ def _ignored_by_rules_that_moved_with_it(guarded: Guarded, actor: Actor) -> None
     actor.unlink(b"old/sub/big")
 
 
-def _twice(_guarded: Guarded, actor: Actor) -> None:
+def _twice(_guarded: Guarded, actor: InterceptedActor) -> None:
     for _ in range(9):
         actor.write(b"small", b"1", at=0)
         actor.write(b"d/0", b"1")
     actor.unlink(b"d/0")
 
 
-def _little(guarded: Guarded, actor: Actor) -> None:
+def _little(guarded: Guarded, actor: InterceptedActor) -> None:
     guarded.lose(actor, BIG, SIZE - 1)
     guarded.lose(actor, b"small", 0)
 
@@ -251,10 +253,12 @@ def _little(guarded: Guarded, actor: Actor) -> None:
         _little,
     ],
 )
-def test_what_is_no_loss_is_not_asked_about(guarded: Guarded, work: Callable[[Guarded, Actor], None]) -> None:
+def test_what_is_no_loss_is_not_asked_about(
+    guarded: Guarded, work: Callable[[Guarded, InterceptedActor], None]
+) -> None:
     with guarded.step() as actor:
         work(guarded, actor)
-    assert guarded.desk.held() == []
+    assert guarded.service.held() == []
 
 
 def test_what_a_run_has_made_in_another_step_is_its_own_and_of_no_other_run(guarded: Guarded) -> None:
@@ -268,7 +272,7 @@ def test_what_a_run_has_made_in_another_step_is_its_own_and_of_no_other_run(guar
 
 
 def test_opening_counts_once_in_a_run_and_what_is_removed_then_counts(guarded: Guarded) -> None:
-    guarded.desk.guard(ASKED._replace(overwrite_bytes=SIZE + 1), ["run"])
+    guarded.service.guard(ASKED._replace(overwrite_bytes=SIZE + 1), ["run"])
     with guarded.step() as actor:
         actor.write(BIG, b"1", at=0)
     with guarded.step() as actor:
@@ -306,7 +310,7 @@ def test_what_is_moved_back_by_a_denial_counts_as_before(guarded: Guarded) -> No
             actor.exchange(BIG, b"ignored/big")
             with pytest.raises(HeldError) as held:
                 actor.unlink(b"ignored/big")
-            guarded.desk.answer(held.value.ticket, allow=False)
+            guarded.service.answer(held.value.ticket, allow=False)
     with guarded.step() as actor, pytest.raises(HeldError):
         actor.unlink(BIG)
 
@@ -352,7 +356,7 @@ def test_a_path_counts_by_where_what_is_there_lay_first(calls: list[tuple[str, b
         above = other.rpartition(b"/")[0]
         if call == "make":
             if other not in tree and (not above or above in tree):
-                known.made(step, other, Identity(b"%d" % number))
+                known.note_made(step, other, Identity(b"%d" % number))
                 tree[other] = other
             continue
         if one not in tree or under(other, one) or under(one, other) or (above and above not in tree):
@@ -361,18 +365,18 @@ def test_a_path_counts_by_where_what_is_there_lay_first(calls: list[tuple[str, b
             continue
         moved, replaced = carry(one, other), carry(other, one)
         tree |= moved | (replaced if call == "exchange" else {})
-        known.moved(one, other, is_directory=True, is_exchanged=call == "exchange")
+        known.note_moved(one, other, is_directory=True, is_exchanged=call == "exchange")
     for path, first in tree.items():
         asked.clear()
-        known.touches(path + b"/.gitignore")
+        known.note_touch(path + b"/.gitignore")
         assert asked == [first + b"/.gitignore"]
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_who_tries_again_what_was_denied_is_asked_as_before(guarded: Guarded, is_answered: bool) -> None:
-    guarded.desk.guard(ASKED._replace(overwrite_bytes=SIZE + 5), ["run"])
+    guarded.service.guard(ASKED._replace(overwrite_bytes=SIZE + 5), ["run"])
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         os.close(actor.open(BIG, os.O_RDWR))
         os.close(actor.open(b"small", os.O_RDWR))
 
@@ -381,7 +385,7 @@ def test_who_tries_again_what_was_denied_is_asked_as_before(guarded: Guarded, is
             with pytest.raises(HeldError) as held:
                 work(actor)
             if is_answered:
-                guarded.desk.answer(held.value.ticket, allow=False)
+                guarded.service.answer(held.value.ticket, allow=False)
 
 
 def test_what_failed_is_no_loss(guarded: Guarded) -> None:
@@ -404,9 +408,9 @@ def test_a_number_of_files_is_asked_about_however_each_is_lost(guarded: Guarded)
         actor.rename(b"d/1", b"d/2")
         with pytest.raises(HeldError):
             actor.write(b"small", b"other")
-        (ticket,) = guarded.desk.held()
+        (ticket,) = guarded.service.held()
         assert "is about to overwrite its file number 3: small" in ticket.message
-        guarded.desk.answer(ticket.id, allow=True)
+        guarded.service.answer(ticket.id, allow=True)
         actor.write(b"small", b"other")
         actor.unlink(BIG)  # it was allowed, whatever else goes
 
@@ -420,7 +424,7 @@ def _database(path: Path) -> None:
 
 def test_a_database_may_change_pages_and_is_asked_about_when_it_is_emptied(guarded: Guarded) -> None:
     _database(guarded.tree / "app.db")
-    guarded.desk.guard(ASKED, ["run"])
+    guarded.service.guard(ASKED, ["run"])
     with guarded.step() as actor:
         os.close(actor.open(b"app.db", os.O_RDWR | os.O_CREAT))
     for flags in (os.O_WRONLY, os.O_RDWR | os.O_TRUNC):  # as dd conv=notrunc opens it

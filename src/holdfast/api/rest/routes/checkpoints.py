@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api.rest._request_context import MOST_SHOWN, Raw, decode_cursor, page, path_of
+from holdfast.api.rest._request_context import MOST_SHOWN, RawAnswer, decode_cursor, page, path_of
 from holdfast.engine.encoding import workspace_json
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, format_hash
@@ -14,7 +14,7 @@ from holdfast.model.paths import display, under
 if TYPE_CHECKING:
     from holdfast.api.rest import _request_types as request_types
     from holdfast.api.rest import _response_types as response_types
-    from holdfast.api.rest._request_context import Call
+    from holdfast.api.rest._request_context import RequestCall
     from holdfast.engine.opening.context import Context
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.checkpoint import Checkpoint
@@ -31,12 +31,12 @@ MOST_DIFFERENT_BYTES = 64 << 20
 # -- taking ------------------------------------------------------------------------------------------------------
 
 
-def create_checkpoint(call: Call) -> response_types.Taken:
+def create_checkpoint(call: RequestCall) -> response_types.Taken:
     """Save the tree's present state. If nothing has changed there is no new checkpoint, and ``created`` is false."""
     return _take(call, call.export())
 
 
-def create_project_checkpoint(call: Call) -> response_types.Taken:
+def create_project_checkpoint(call: RequestCall) -> response_types.Taken:
     """Save the present state of one of a project's exports."""
     body: request_types.NewProjectCheckpoint = call.body
     rows = _exports_of(call, call.params["project"])
@@ -50,9 +50,9 @@ def create_project_checkpoint(call: Call) -> response_types.Taken:
     return _take(call, chosen[0])
 
 
-def _take(call: Call, row: ExportRow) -> response_types.Taken:
+def _take(call: RequestCall, row: ExportRow) -> response_types.Taken:
     body: request_types.NewCheckpoint = call.body
-    workspace = call.door.exports.open(row)
+    workspace = call.store.exports.open(row)
     refuse_misconfigured(workspace.misconfigured)
     result = workspace.checkpoint(
         body.label,
@@ -62,7 +62,7 @@ def _take(call: Call, row: ExportRow) -> response_types.Taken:
         progress=call.progress(row.name, "checkpoint"),
     )
     call.world.saved(call.tenant, row.name, result)
-    return taken(result)
+    return taken_object(result)
 
 
 def refuse_misconfigured(wrong: ConfigError | None) -> None:
@@ -71,7 +71,7 @@ def refuse_misconfigured(wrong: ConfigError | None) -> None:
         raise wrong
 
 
-def taken(result: CheckpointResult) -> response_types.Taken:
+def taken_object(result: CheckpointResult) -> response_types.Taken:
     """What taking a checkpoint came to."""
     made = workspace_json.checkpoint(result)
     return {
@@ -97,44 +97,44 @@ def taken(result: CheckpointResult) -> response_types.Taken:
 # -- listing -----------------------------------------------------------------------------------------------------
 
 
-def shown(checkpoint: Checkpoint, export: str) -> response_types.Checkpoint:
+def checkpoint_object(checkpoint: Checkpoint, export: str) -> response_types.Checkpoint:
     """A checkpoint as it is answered."""
     return {**workspace_json.record(checkpoint), "export": export}
 
 
-def list_checkpoints(call: Call) -> response_types.CheckpointList:
+def list_checkpoints(call: RequestCall) -> response_types.CheckpointList:
     """The checkpoints of an export, newest first."""
     row, query = call.export(), call.query
     before = _before(call, query)
-    found = call.door.opener.store().catalog.checkpoints(row.workspace, limit=query.limit + 1, before=before)
+    found = call.store.opener.store().catalog.checkpoints(row.workspace, limit=query.limit + 1, before=before)
     part, following = page(found, query, lambda checkpoint: checkpoint.id)
-    return {"checkpoints": [shown(one, row.name) for one in part], "next_cursor": following}
+    return {"checkpoints": [checkpoint_object(one, row.name) for one in part], "next_cursor": following}
 
 
-def list_project_checkpoints(call: Call) -> response_types.CheckpointList:
+def list_project_checkpoints(call: RequestCall) -> response_types.CheckpointList:
     """The checkpoints of all exports of a project, newest first."""
     query = call.query
     rows = {row.workspace: row.name for row in _exports_of(call, call.params["project"])}
-    catalog = call.door.opener.store().catalog
+    catalog = call.store.opener.store().catalog
     before = _before(call, query)
     found = catalog.checkpoints_of(list(rows), limit=query.limit + 1, before=before)
     part, following = page(found, query, lambda checkpoint: checkpoint.id)
-    return {"checkpoints": [shown(one, rows[one.workspace]) for one in part], "next_cursor": following}
+    return {"checkpoints": [checkpoint_object(one, rows[one.workspace]) for one in part], "next_cursor": following}
 
 
-def _exports_of(call: Call, project: str) -> list[ExportRow]:
-    found = call.door.exports.rows.list(project=project, names=call.principal.token.exports) if project else []
+def _exports_of(call: RequestCall, project: str) -> list[ExportRow]:
+    found = call.store.exports.rows.list(project=project, names=call.principal.token.exports) if project else []
     if not found:
         raise NotFoundError(f"there is no project {project}", hint="exports name their project", code="no_project")
     return found
 
 
-def _before(call: Call, query: request_types.Page) -> CheckpointId | None:
+def _before(call: RequestCall, query: request_types.Page) -> CheckpointId | None:
     after = decode_cursor(query.cursor)
     if not after:
         return None
     try:
-        return reached(call, after)[0].id
+        return require_reachable(call, after)[0].id
     except NotFoundError:
         raise UsageError(
             "the list cannot be gone on with: the checkpoint that it was left at was deleted",
@@ -146,28 +146,28 @@ def _before(call: Call, query: request_types.Page) -> CheckpointId | None:
 # -- one ---------------------------------------------------------------------------------------------------------
 
 
-def reached(call: Call, name: str) -> tuple[Checkpoint, ExportRow]:
+def require_reachable(call: RequestCall, name: str) -> tuple[Checkpoint, ExportRow]:
     """A checkpoint by its id, if it is of an export that the token is for; raises `NotFoundError`, in the same words,
-    for what is not there and for what is somebody else's (I10).
+    for what is not there and for what is another tenant's (I10).
     """
-    found, row = call.door.exports.of_checkpoint(CheckpointId(name))
+    found, row = call.store.exports.of_checkpoint(CheckpointId(name))
     if not call.principal.may_see(row.name):
         raise NotFoundError(f"there is no checkpoint {name}", code="no_checkpoint")
     return found, row
 
 
-def _opened(call: Call, name: str) -> tuple[Checkpoint, ExportRow, Workspace]:
-    found, row = reached(call, name)
-    return found, row, call.door.exports.open(row)
+def _opened(call: RequestCall, name: str) -> tuple[Checkpoint, ExportRow, Workspace]:
+    found, row = require_reachable(call, name)
+    return found, row, call.store.exports.open(row)
 
 
-def get_checkpoint(call: Call) -> response_types.CheckpointDetails:
+def get_checkpoint(call: RequestCall) -> response_types.CheckpointDetails:
     """One checkpoint, and what it changed."""
     found, row, workspace = _opened(call, call.params["id"])
     details = workspace_json.details(workspace.show(found.id))
     paths, missed = details["paths"], details["not_captured"]
     return {
-        **shown(found, row.name),
+        **checkpoint_object(found, row.name),
         "paths": {
             "added": paths["added"][:MOST_SHOWN],
             "modified": paths["modified"][:MOST_SHOWN],
@@ -178,7 +178,7 @@ def get_checkpoint(call: Call) -> response_types.CheckpointDetails:
     }
 
 
-def delete_checkpoint(call: Call) -> response_types.Deleted:
+def delete_checkpoint(call: RequestCall) -> response_types.Deleted:
     """Forget a checkpoint. Refused for one that something stands on."""
     name = call.params["id"]
     try:
@@ -192,14 +192,14 @@ def delete_checkpoint(call: Call) -> response_types.Deleted:
     return {"deleted": found.id}
 
 
-def list_files(call: Call) -> response_types.FileList:
+def list_files(call: RequestCall) -> response_types.FileList:
     """The files of a checkpoint, by path."""
     from holdfast.store.manifests import manifest
 
     query: request_types.FilesPage = call.query
-    found, _ = reached(call, call.params["id"])
+    found, _ = require_reachable(call, call.params["id"])
     prefix, after = path_of(query.path).rstrip(b"/"), path_of(decode_cursor(query.cursor))
-    pages = call.door.opener.store().pages
+    pages = call.store.opener.store().pages
     entries = manifest.iterate(pages, found.root, prefix, after=after)
     part = list(islice(entries, query.limit + 1))
     shown_part, following = page(part, query, lambda item: display(item[0]))
@@ -217,31 +217,31 @@ def list_files(call: Call) -> response_types.FileList:
     }
 
 
-def get_file(call: Call) -> Raw:
+def get_file(call: RequestCall) -> RawAnswer:
     """The content of a file in a checkpoint (of a symbolic link: its target), verified."""
     from holdfast.store.manifests import manifest
 
     query: request_types.FileQuery = call.query
-    found, row = reached(call, call.params["id"])
+    found, row = require_reachable(call, call.params["id"])
     path = path_of(query.path)
-    entry = manifest.get(call.door.opener.store().pages, found.root, path)
+    entry = manifest.get(call.store.opener.store().pages, found.root, path)
     if entry is None:
         raise NotFoundError(f"{display(path)} is no file in {found.id[:12]}", code="no_such_path")
-    pieces = call.door.exports.open(row).cat(found.id, path)
+    pieces = call.store.exports.open(row).cat(found.id, path)
     headers = {
         "content-type": "application/octet-stream",
         "content-disposition": "attachment",
         "etag": f'"{format_hash(entry.hash)}"',
         "x-holdfast-mode": "120000" if entry.is_symlink else f"{entry.permissions:04o}",
     }
-    return Raw(pieces, entry.size, headers)
+    return RawAnswer(pieces, entry.size, headers)
 
 
-def diff_checkpoints(call: Call) -> Any:
+def diff_checkpoints(call: RequestCall) -> Any:
     """How the second checkpoint differs from the first, with the text of each file that differs."""
     query: request_types.DiffQuery = call.query
     base, _, workspace = _opened(call, call.params["a"])
-    target, _ = reached(call, call.params["b"])
+    target, _ = require_reachable(call, call.params["b"])
     path = path_of(query.path).rstrip(b"/")
     found = workspace.diff(base.id, target.id)
     if path:
@@ -286,6 +286,6 @@ def _names(found: Any) -> dict[str, Any]:
     }
 
 
-def context_of(call: Call, row: ExportRow) -> Context:
+def context_of(call: RequestCall, row: ExportRow) -> Context:
     """What the use-cases of the engine work with."""
-    return call.door.exports.context(row)
+    return call.store.exports.context(row)

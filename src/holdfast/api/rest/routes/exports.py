@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api.rest._request_context import decode_cursor, given, host_path, page
+from holdfast.api.rest._request_context import decode_cursor, host_path, page, set_value
 from holdfast.engine.encoding import workspace_json
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -15,19 +15,19 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from holdfast.api.rest import _request_types as request_types
     from holdfast.api.rest import _response_types as response_types
-    from holdfast.api.rest._request_context import Call
+    from holdfast.api.rest._request_context import RequestCall
     from holdfast.engine.opening.context import Context
     from holdfast.model import json_types
     from holdfast.store.catalog.export_rows import ExportRow
 
 
-def shown(call: Call, row: ExportRow) -> response_types.Export:
+def export_object(call: RequestCall, row: ExportRow) -> response_types.Export:
     """An export as it is answered."""
     found = call.world.condition(call.tenant, row.name)
     return {
         "name": row.name,
         "kind": row.kind,
-        "path": display(call.door.exports.path_of(row)),
+        "path": display(call.store.exports.path_of(row)),
         "workspace": row.workspace,
         "project": row.project,
         "auto_checkpoint": row.auto,
@@ -38,26 +38,26 @@ def shown(call: Call, row: ExportRow) -> response_types.Export:
     }
 
 
-def list_exports(call: Call) -> response_types.ExportList:
+def list_exports(call: RequestCall) -> response_types.ExportList:
     """The exports that the token is for, by name."""
     query: request_types.ExportsPage = call.query
-    rows = call.door.exports.rows.list(
+    rows = call.store.exports.rows.list(
         project=query.project or None,
         after=decode_cursor(query.cursor),
         limit=query.limit + 1,
         names=call.principal.token.exports,
     )
     part, following = page(rows, query, lambda row: row.name)
-    return {"exports": [shown(call, row) for row in part], "next_cursor": following}
+    return {"exports": [export_object(call, row) for row in part], "next_cursor": following}
 
 
-def create_export(call: Call) -> response_types.Export:
+def create_export(call: RequestCall) -> response_types.Export:
     """Serve a directory. It becomes a workspace if it is none; nothing is written into it."""
     body: request_types.NewExport = call.body
     call.principal.require_all_exports()
     path = None if body.path is None else host_path(body.path)
     try:
-        row = call.door.exports.create(
+        row = call.store.exports.create(
             body.name,
             path,
             roots=call.principal.token.roots,
@@ -70,12 +70,12 @@ def create_export(call: Call) -> response_types.Export:
             raise
         row = _made_before(call, body, error)
     call.world.look()
-    return shown(call, row)
+    return export_object(call, row)
 
 
-def _made_before(call: Call, body: request_types.NewExport, error: RefusedError) -> ExportRow:
+def _made_before(call: RequestCall, body: request_types.NewExport, error: RefusedError) -> ExportRow:
     """What an attempt that was cut short has made of the same request."""
-    exports = call.door.exports
+    exports = call.store.exports
     try:
         return exports.get(body.name)
     except NotFoundError:
@@ -91,18 +91,18 @@ def _made_before(call: Call, body: request_types.NewExport, error: RefusedError)
     )
 
 
-def get_export(call: Call) -> response_types.ExportDetails:
+def get_export(call: RequestCall) -> response_types.ExportDetails:
     """One export, how its upkeep goes, and how it is configured."""
     return _details(call, call.export())
 
 
-def _details(call: Call, row: ExportRow) -> response_types.ExportDetails:
+def _details(call: RequestCall, row: ExportRow) -> response_types.ExportDetails:
     configuration = None
-    # (To look where one may have been moved takes seconds; whoever asks for its files does.)
-    if os.path.isdir(call.door.exports.path_of(row)):
+    # (To look where one may have been moved takes seconds; a request for its files does.)
+    if os.path.isdir(call.store.exports.path_of(row)):
         with suppress(NotFoundError, RefusedError):
-            configuration = _configuration(call.door.exports.context(row))
-    return {**shown(call, row), "configuration": configuration}
+            configuration = _configuration(call.store.exports.context(row))
+    return {**export_object(call, row), "configuration": configuration}
 
 
 def _configuration(context: Context) -> response_types.Configuration:
@@ -131,21 +131,24 @@ def _configuration(context: Context) -> response_types.Configuration:
     }
 
 
-def configure_export(call: Call) -> response_types.ExportDetails:
+def configure_export(call: RequestCall) -> response_types.ExportDetails:
     """Change what is given: whether it is saved by itself, its mode, its project."""
     body: request_types.ExportChange = call.body
-    row = call.door.exports.configure(
-        call.export().name, project=given(body.project), auto=given(body.auto_checkpoint), mode=given(body.mode)
+    row = call.store.exports.configure(
+        call.export().name,
+        project=set_value(body.project),
+        auto=set_value(body.auto_checkpoint),
+        mode=set_value(body.mode),
     )
     call.world.look()
     return _details(call, row)
 
 
-def delete_export(call: Call) -> response_types.Deleted:
+def delete_export(call: RequestCall) -> response_types.Deleted:
     """Serve it no more. Its directory and all its checkpoints stay."""
     name = call.principal.check_export(call.params["name"])
     try:
-        call.door.exports.remove(name)
+        call.store.exports.remove(name)
     except NotFoundError:
         if not call.again:
             raise
@@ -153,9 +156,9 @@ def delete_export(call: Call) -> response_types.Deleted:
     return {"deleted": name}
 
 
-def get_status(call: Call) -> Any:
+def get_status(call: RequestCall) -> Any:
     """How the tree differs from the checkpoint that it stands on."""
-    workspace = call.door.exports.open(call.export())
+    workspace = call.store.exports.open(call.export())
     found: json_types.Status = workspace_json.status(workspace.status())
     from holdfast.api.rest._request_context import cut
 

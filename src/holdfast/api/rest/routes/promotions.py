@@ -7,9 +7,8 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.rest._request_context import cut, decode_cursor, page
-from holdfast.api.rest.routes.checkpoints import reached, refuse_misconfigured
-from holdfast.engine.promotion import manager as promoting
-from holdfast.engine.promotion import promotion_json, spec
+from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable
+from holdfast.engine.promotion import manager, promotion_json, spec
 from holdfast.engine.running.isolation import absolute_paths
 from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -20,7 +19,7 @@ from holdfast.store.catalog.promotion_rows import PromotionRows
 if TYPE_CHECKING:
     from holdfast.api.rest import _request_types as request_types
     from holdfast.api.rest import _response_types as response_types
-    from holdfast.api.rest._request_context import Call
+    from holdfast.api.rest._request_context import RequestCall
     from holdfast.engine.opening.context import Context
     from holdfast.store.catalog.export_rows import ExportRow
     from holdfast.store.catalog.promotion_rows import PromotionRow
@@ -30,11 +29,11 @@ _TAKEN_BACK: Final = frozenset(("interrupted", "cut_short"))
 _MOST_ATTEMPTS: Final = 1000
 
 
-def promote(call: Call) -> response_types.Promoted:
+def promote(call: RequestCall) -> response_types.Promoted:
     """Bring a line of work to this export: merged, built and found healthy in a copy before anything of it changes."""
     body: request_types.Promote = call.body
     row = call.export()
-    context = call.door.exports.context(row)
+    context = call.store.exports.context(row)
     if (body.promote_checkpoint is None) == (body.fork is None):
         raise UsageError("one of promote_checkpoint and fork is needed, and one alone", code="invalid")
     if "\0" in body.message + body.author:
@@ -52,7 +51,7 @@ def promote(call: Call) -> response_types.Promoted:
                 code=ROOT_GONE,
             )
         refuse_misconfigured(context.misconfigured)
-        theirs = _theirs(call, row)
+        theirs = _promoted_checkpoint(call, row)
         words = [
             b"--id=" + name.encode(),
             b"--production=" + str(_production(context)).encode(),
@@ -61,7 +60,7 @@ def promote(call: Call) -> response_types.Promoted:
             theirs.encode(),
         ]
 
-    settings = _apart(call, row, context)
+    settings = _environment_for(call, row, context)
 
     def tell(step: str) -> None:
         done = STEPS.index(step) if step in STEPS else 0
@@ -86,16 +85,16 @@ def promote(call: Call) -> response_types.Promoted:
     return _shown(ended)
 
 
-def _production(context: Context) -> promoting.Named:
+def _production(context: Context) -> manager.ProductionRef:
     """Production, as it was looked at for this request: the process that promotes takes nothing else for it."""
     found = context.workspace
     if os.path.ismount(found.path):  # (It may be known by the directory that is mounted upon.)
         about = os.lstat(found.path)
-        return promoting.Named(found.id, (about.st_dev, about.st_ino))
-    return promoting.Named(found.id, (found.device, found.inode))
+        return manager.ProductionRef(found.id, (about.st_dev, about.st_ino))
+    return manager.ProductionRef(found.id, (found.device, found.inode))
 
 
-def list_promotions(call: Call) -> response_types.PromotionList:
+def list_promotions(call: RequestCall) -> response_types.PromotionList:
     """The promotions to an export, newest first."""
     row, query = call.export(), call.query
     found = _rows(call).list(row.workspace)[::-1]
@@ -109,7 +108,7 @@ def list_promotions(call: Call) -> response_types.PromotionList:
         found = found[at + 1 :]
     part, following = page(found, query, lambda one: one.id)
     fields = ("id", "result", "phase", "theirs", "checkpoint", "failed_step", "code", "message")
-    shown = [promotion_json.promotion(promoting.seen(one)) for one in part]
+    shown = [promotion_json.promotion(manager.promotion_from_row(one)) for one in part]
     times = ("created_at", "updated_at")
     return {
         "promotions": [{name: one[name] for name in (*fields, *times)} for one in shown],  # pyright: ignore[reportReturnType]
@@ -117,7 +116,7 @@ def list_promotions(call: Call) -> response_types.PromotionList:
     }
 
 
-def get_promotion(call: Call) -> response_types.Promoted:
+def get_promotion(call: RequestCall) -> response_types.Promoted:
     """One promotion, how far it is, and how it has ended."""
     row = call.export()
     name = call.params["promotion"]
@@ -127,15 +126,21 @@ def get_promotion(call: Call) -> response_types.Promoted:
     return _shown(found)
 
 
-def _rows(call: Call) -> PromotionRows:
-    return PromotionRows(call.door.opener.store().catalog)
+def _rows(call: RequestCall) -> PromotionRows:
+    return PromotionRows(call.store.opener.store().catalog)
 
 
 def _shown(row: PromotionRow) -> Any:
-    return cut(dict(promotion_json.promotion(promoting.seen(row))), "overlapping_files", "uncaptured", "files", "late")
+    return cut(
+        dict(promotion_json.promotion(manager.promotion_from_row(row))),
+        "overlapping_files",
+        "uncaptured",
+        "files",
+        "late",
+    )
 
 
-def _attempt(call: Call, row: ExportRow) -> tuple[str, PromotionRow | None]:
+def _attempt(call: RequestCall, row: ExportRow) -> tuple[str, PromotionRow | None]:
     """The id of the promotion that is asked for; with what there is of it, if this goes on with a request that was cut
     short. One that was taken back since is begun anew, under another id.
     """
@@ -154,35 +159,35 @@ def _attempt(call: Call, row: ExportRow) -> tuple[str, PromotionRow | None]:
     raise RefusedError("this Idempotency-Key was used too often", code="too_much")
 
 
-def _theirs(call: Call, row: ExportRow) -> CheckpointId:
+def _promoted_checkpoint(call: RequestCall, row: ExportRow) -> CheckpointId:
     """The checkpoint that is to be promoted."""
-    from holdfast.engine.history.checkpoint import take
-    from holdfast.model.command_results import Request
+    from holdfast.engine.history.checkpoint import create_checkpoint
+    from holdfast.model.command_results import CheckpointRequest
 
     body: request_types.Promote = call.body
     if body.promote_checkpoint is not None:
-        return reached(call, body.promote_checkpoint)[0].id
+        return require_reachable(call, body.promote_checkpoint)[0].id
     assert body.fork is not None
-    side = call.door.exports.get(call.principal.check_export(body.fork))
+    side = call.store.exports.get(call.principal.check_export(body.fork))
     if side.workspace == row.workspace:
         raise UsageError(f"{row.name} cannot be promoted to itself", hint="name a fork of it")
-    context = call.door.exports.context(side)
+    context = call.store.exports.context(side)
     refuse_misconfigured(context.misconfigured)
-    result = take(context, Request(kind="auto"))
+    result = create_checkpoint(context, CheckpointRequest(kind="auto"))
     call.world.saved(call.tenant, side.name, result)
     return result.checkpoint.id
 
 
-def _apart(call: Call, row: ExportRow, context: Context) -> dict[str, str]:
+def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dict[str, str]:
     """What the process's environment has to say so that what it runs sees nothing that this token could not (I10)."""
     token = call.principal.token
-    others = call.door.exports.apart_from(row, token.exports)
-    coming = call.door.exports.yet_to_come(row, token.exports)
+    others = call.store.exports.hidden_from(row, token.exports)
+    coming = call.store.exports.future_roots(row, token.exports)
     runs = context.settings.promote
     if (
         runs.isolation == "none"
         and (runs.setup or runs.build or runs.start or runs.health)
-        and (others or call.door.exports.kept_for_others(row, token.roots))
+        and (others or call.store.exports.roots_of_others(row, token.roots))
     ):
         raise RefusedError(
             "what this promotion runs would not be kept apart from other exports, or from directories that others may "
@@ -196,7 +201,7 @@ def _apart(call: Call, row: ExportRow, context: Context) -> dict[str, str]:
     # (What the settings let through is seen, whatever it lies in.)
     more = [
         *(path for path in coming if not any(under(one, path) for one in open_)),
-        call.door.exports.made_at,
+        call.store.exports.made_at,
         *others,
     ]
     return {

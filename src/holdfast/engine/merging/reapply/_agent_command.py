@@ -14,24 +14,24 @@ import os
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.engine.diffs import git_patch
-from holdfast.engine.merging.reapply._strategy import Answer, Declined
-from holdfast.engine.opening.child_environment import handed_on
+from holdfast.engine.merging.reapply._strategy import Declined, NewContent
 from holdfast.model.message_text import visible
 from holdfast.model.paths import display
+from holdfast.processes.child_environment import inherited_environment
 
 if TYPE_CHECKING:
     import subprocess
     import threading
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.merging.reapply._strategy import Outcome, RungName, Task
+    from holdfast.engine.merging.reapply._strategy import ReapplyTask, RungName, RungOutcome
 
 _MOST_SAID = 300
 _LOOK_SECONDS = 0.1
 _REAPPLY = b"reapply"
 
 
-class Command:
+class CommandRung:
     """See the module."""
 
     name: RungName = "command"
@@ -59,7 +59,7 @@ class Command:
         # (In JSON, a byte may take six characters.)
         self._most = 6 * max_bytes + (64 << 10)
 
-    def apply(self, task: Task) -> Outcome:
+    def apply(self, task: ReapplyTask) -> RungOutcome:
         """See `Rung.apply`."""
         from holdfast.engine.opening.home import make_private
         from holdfast.files.directories.scratch_directory import scratch
@@ -74,16 +74,16 @@ class Command:
         import shutil
         import subprocess
 
-        from holdfast.sandbox.limited_command import Limits, answered, watching
+        from holdfast.sandbox.limited_command import CommandLimits, read_end, watch_command
 
         if shutil.which(self._words[0]) is None:
             return Declined(f"{visible(self._words[0])} cannot be run: there is no such program")
         ended = os.memfd_create("holdfast")
         try:
             child = subprocess.Popen(
-                [*watching(ended, Limits(0, 0, self._most, grace=0)), *self._words],
+                [*watch_command(ended, CommandLimits(0, 0, self._most, grace=0)), *self._words],
                 cwd=directory,
-                env=handed_on(os.environ) if self._environment is None else self._environment,
+                env=inherited_environment(os.environ) if self._environment is None else self._environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -94,7 +94,7 @@ class Command:
                 found = _converse(child, asked, self._timeout, self._most, self._stop)
             finally:
                 _end(child)
-            code = answered(ended).exit_code
+            code = read_end(ended).exit_code
         except OSError as error:
             return Declined(f"{visible(self._words[0])} cannot be run: {error.strerror or error}")
         finally:
@@ -109,7 +109,7 @@ class Command:
         return Declined(f"{visible(said[-1])[:_MOST_SAID]} ({how})" if said else how)
 
 
-def question(task: Task) -> dict[str, Any]:
+def question(task: ReapplyTask) -> dict[str, Any]:
     """What an agent is told of a change, as JSON."""
     found: dict[str, Any] = {
         "path": display(task.path),
@@ -134,7 +134,7 @@ def _told(name: str, content: bytes | None) -> dict[str, Any]:
         return {f"{name}_base64": base64.b64encode(content).decode("ascii")}
 
 
-def parse_answer(data: bytes, task: Task) -> Outcome:
+def parse_answer(data: bytes, task: ReapplyTask) -> RungOutcome:
     """What an agent has answered, for bytes that anyone may have made."""
     try:
         found = json.loads(data)
@@ -142,10 +142,10 @@ def parse_answer(data: bytes, task: Task) -> Outcome:
         return Declined("what it answered is no JSON")
     if not isinstance(found, dict):
         return Declined("what it answered is no JSON object")
-    return answer_of(cast("dict[str, Any]", found), task.version, path=display(task.path))
+    return read_answer(cast("dict[str, Any]", found), task.version, path=display(task.path))
 
 
-def answer_of(found: dict[str, Any], version: str, *, path: str) -> Outcome:
+def read_answer(found: dict[str, Any], version: str, *, path: str) -> RungOutcome:
     """The same for an answer that was read: ``content``, or ``content_base64``, ``delete`` or ``decline``.
 
     ``version`` and ``path`` must be those that were asked about, where they are said.
@@ -160,11 +160,11 @@ def answer_of(found: dict[str, Any], version: str, *, path: str) -> Outcome:
     value = found[chosen[0]]
     said = visible(str(found["said"]))[:_MOST_SAID] if isinstance(found.get("said"), str) else ""
     if chosen == ["delete"]:
-        return Answer(None, said) if value is True else Declined("delete is true, or it is left out")
+        return NewContent(None, said) if value is True else Declined("delete is true, or it is left out")
     if not isinstance(value, str):
         return Declined(f"{chosen[0]} is no text")
     try:
-        return Answer(value.encode() if chosen == ["content"] else base64.b64decode(value, validate=True), said)
+        return NewContent(value.encode() if chosen == ["content"] else base64.b64decode(value, validate=True), said)
     except (UnicodeEncodeError, binascii.Error, ValueError):
         return Declined(f"{chosen[0]} cannot be read")
 
@@ -228,11 +228,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     """Leave nothing of it behind."""
     from contextlib import suppress
 
-    from holdfast.sandbox.limited_command import end
+    from holdfast.sandbox.limited_command import end_watched
 
     if child.poll() is None:
         child.terminate()
-    end(child)
+    end_watched(child)
     for stream in (child.stdin, child.stdout, child.stderr):
         if stream is not None:
             with suppress(OSError):

@@ -12,17 +12,17 @@ from holdfast.model.ids import hash_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.merging.three_way import Why
+    from holdfast.engine.merging.three_way import ConflictKind
 
 RungName = Literal["command", "queue", "structure", "text", "person"]
 
 
-class Task(NamedTuple):
+class ReapplyTask(NamedTuple):
     """One small change of a fork to one file, to be applied to what that file is by now."""
 
     path: bytes
     """Where the file is to be, in production."""
-    why: Why
+    why: ConflictKind
     now: bytes | None
     """The content to apply it to: production's, or what came of the fork's changes before this one. None: no file."""
     before: bytes | None
@@ -42,7 +42,7 @@ class Task(NamedTuple):
         return hash_bytes(b"\0".join((self.path, *told))).hex()
 
 
-class Answer(NamedTuple):
+class NewContent(NamedTuple):
     """The file's new content; None: it is to be deleted."""
 
     content: bytes | None
@@ -57,14 +57,14 @@ class Declined(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Not yet: somebody has been asked."""
+    """Not yet: an agent or a person has been asked."""
 
     id: str
     """What the question is called."""
     reason: str
 
 
-Outcome = Answer | Declined | Pending
+RungOutcome = NewContent | Declined | Pending
 
 
 class Rung(Protocol):
@@ -80,18 +80,18 @@ class Rung(Protocol):
         """True if it may be given all that a fork has done to a file as one change, which is then tried first."""
         ...
 
-    def apply(self, task: Task) -> Outcome:
+    def apply(self, task: ReapplyTask) -> RungOutcome:
         """Apply ``task``. Raises nothing for an answer that is of no use: that is declined, with the reason."""
         ...
 
 
-# Whether an answer is taken: whoever gave it is not trusted to have kept to what was asked.
+# Whether an answer is taken: the agent that gave it is not trusted to have kept to what was asked.
 
 _MARKER = re.compile(rb"^(<{7}|>{7}|\|{7})(?= |\r?$)", re.MULTILINE)
 """What merges leave where they could not decide. (A line of equal signs alone is a heading in many texts.)"""
 
 
-def refusal(task: Task, content: bytes | None, max_bytes: int) -> str | None:
+def refusal(task: ReapplyTask, content: bytes | None, max_bytes: int) -> str | None:
     """Why ``content`` cannot be the answer to ``task``; None if it can.
 
     A file that is text in all its versions stays text, of the same encoding if that was UTF-8; no answer brings

@@ -13,20 +13,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.engine.merging.reapply._keyed_tree import Clash
-from holdfast.engine.merging.reapply._strategy import Answer, Declined
+from holdfast.engine.merging.reapply._strategy import Declined, NewContent
 from holdfast.engine.merging.reapply._text_merge import merge_text
 
 if TYPE_CHECKING:
-    from holdfast.engine.merging.reapply._strategy import Outcome, RungName, Task
+    from holdfast.engine.merging.reapply._strategy import ReapplyTask, RungName, RungOutcome
 
 
-class Structure:
+class StructureRung:
     """See the module."""
 
     name: RungName = "structure"
     takes_all = True
 
-    def apply(self, task: Task) -> Outcome:
+    def apply(self, task: ReapplyTask) -> RungOutcome:
         """See `Rung.apply`."""
         if task.now is None or task.before is None or task.after is None:
             return Declined("one side has no such file")
@@ -38,8 +38,8 @@ class Structure:
             merged = kind.merge(base, ours, theirs)
             by_lines = merge_text(task.before, task.now, task.after)
             if by_lines is not None and _says(kind, by_lines) == kind.read(merged):
-                return Answer(by_lines, "by key, and by lines alike")
-            return Answer(merged.encode(), "by key")
+                return NewContent(by_lines, "by key, and by lines alike")
+            return NewContent(merged.encode(), "by key")
         except ImportError as error:
             return Declined(f"needs {error.name}: install holdfast[structure]")
         except Clash as clash:
@@ -50,7 +50,7 @@ class Structure:
             return Declined("it is nested too deeply")
 
 
-class Kind(Protocol):
+class FileKind(Protocol):
     """A kind of file: a module of this package."""
 
     def merge(self, base: str, ours: str, theirs: str) -> str:
@@ -62,7 +62,7 @@ class Kind(Protocol):
         ...
 
 
-def kind_of(path: bytes) -> Kind | None:
+def kind_of(path: bytes) -> FileKind | None:
     """What puts three versions of the file at ``path`` together; ImportError if that needs what is not there."""
     name = path.rpartition(b"/")[2].lower()
     if name.endswith((b".txt", b".in")) and (b"requirements" in name or b"constraints" in name):
@@ -78,7 +78,7 @@ def kind_of(path: bytes) -> Kind | None:
     return kind
 
 
-def _says(kind: Kind, text: bytes) -> Any:
+def _says(kind: FileKind, text: bytes) -> Any:
     """What a text says; nothing that another says if it is no such file."""
     try:
         return kind.read(text.decode())

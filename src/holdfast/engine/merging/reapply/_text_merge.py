@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.diffs.git_patch import changed_regions, is_binary, split_lines
-from holdfast.engine.merging.reapply._strategy import Answer, Declined
+from holdfast.engine.diffs.git_patch import is_binary, split_lines
+from holdfast.engine.diffs.line_diff import changed_regions
+from holdfast.engine.merging.reapply._strategy import Declined, NewContent
 from holdfast.model.fast_namedtuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.engine.merging.reapply._strategy import Outcome, RungName, Task
+    from holdfast.engine.merging.reapply._strategy import ReapplyTask, RungName, RungOutcome
 
 
 _ALIKE = 3
@@ -32,13 +33,13 @@ class _Hunk(NamedTuple):
     lines: list[bytes]
 
 
-class Text:
+class TextRung:
     """See the module."""
 
     name: RungName = "text"
     takes_all = True
 
-    def apply(self, task: Task) -> Outcome:
+    def apply(self, task: ReapplyTask) -> RungOutcome:
         """See `Rung.apply`."""
         if task.now is None or task.before is None or task.after is None:
             return Declined("one side has no such file")
@@ -47,7 +48,7 @@ class Text:
         merged = merge_text(task.before, task.now, task.after)
         if merged is None:
             return Declined("hunks of both sides touch, or are much alike")
-        return Answer(merged, "by lines")
+        return NewContent(merged, "by lines")
 
 
 def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:

@@ -53,7 +53,7 @@ def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: in
         )
 
 
-def entry(one: Overlap, resolution: Resolution) -> Entry | None:
+def resolved_entry(one: Overlap, resolution: Resolution) -> Entry | None:
     """What the file is to be by a resolution that brings its content."""
     if resolution.content is None:
         return None

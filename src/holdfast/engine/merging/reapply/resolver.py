@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.engine.merging.reapply._strategy import Answer, Declined, Pending, Task, refusal
+from holdfast.engine.merging.reapply._strategy import Declined, NewContent, Pending, ReapplyTask, refusal
 from holdfast.model.content import whole
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.merging.reapply._strategy import Outcome, Rung, RungName
-    from holdfast.engine.merging.stacked_plan import MergePlan, Overlap, Small
-    from holdfast.engine.merging.three_way import Settled, Why
+    from holdfast.engine.merging.reapply._strategy import Rung, RungName, RungOutcome
+    from holdfast.engine.merging.stacked_plan import MergePlan, Overlap, SmallChange
+    from holdfast.engine.merging.three_way import ConflictKind, Decision
     from holdfast.engine.opening.context import Context
     from holdfast.model.entries import Entry
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Result = Literal["answered", "declined", "pending", "refused"]
 
 
-class Tried(NamedTuple):
+class RungAttempt(NamedTuple):
     """What one rung did about one change."""
 
     rung: RungName
@@ -52,12 +52,12 @@ class FileRecord(NamedTuple):
     """What became of one file."""
 
     path: bytes
-    why: Why
+    why: ConflictKind
     version: str
     """As `Overlap.version`."""
     outcome: Literal["reapplied", "decided", "pending", "open"]
-    """Applied anew by rungs; decided by a person; somebody is asked; nobody could."""
-    tried: Sequence[Tried]
+    """Applied anew by rungs; decided by a person; an agent is asked; no rung could."""
+    tried: Sequence[RungAttempt]
 
     def to_json(self) -> dict[str, Any]:
         """See docs/guide/merge.md."""
@@ -70,20 +70,20 @@ class FileRecord(NamedTuple):
         }
 
 
-def decided(one: Overlap, settled: Settled) -> FileRecord:
+def record_decision(one: Overlap, settled: Decision) -> FileRecord:
     """That a person has decided."""
     said = {"ours": "production's version", "theirs": "the fork's version", None: "a resolution"}[settled.prefer]
-    tried = Tried("person", one.numbers, "answered", said)
+    tried = RungAttempt("person", one.numbers, "answered", said)
     return FileRecord(one.path, one.why, one.version, "decided", [tried])
 
 
-class Person:
+class PersonRung:
     """The rung of a person, who decides in a later merge: nothing can come of it at once."""
 
     name: RungName = "person"
     takes_all = False
 
-    def apply(self, task: Task) -> Outcome:
+    def apply(self, task: ReapplyTask) -> RungOutcome:
         """See `Rung.apply`."""
         return Pending(task.version, "waits for a person")
 
@@ -96,7 +96,7 @@ class Ladder(NamedTuple):
     """A larger file is for a person."""
 
 
-class SettledFile(NamedTuple):
+class ReappliedFile(NamedTuple):
     """What came of one file."""
 
     record: FileRecord
@@ -109,33 +109,33 @@ class SettledFile(NamedTuple):
         return self.record.outcome == "reapplied"
 
 
-def settle(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | None) -> SettledFile:
+def reapply(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | None) -> ReappliedFile:
     """Apply what the fork has done to one file to what production has made of it, as far as the ladder leads.
 
     All of it as one change first, by the rungs that take that, up to the first that wants small ones. Then one small
     change after the other, each to the first rung that answers. Raises as reading content does.
     """
 
-    def ended(outcome: Any, tried: Sequence[Tried], content: bytes | None = None) -> SettledFile:
-        return SettledFile(FileRecord(one.path, one.why, one.version, outcome, tried), content)
+    def ended(outcome: Any, tried: Sequence[RungAttempt], content: bytes | None = None) -> ReappliedFile:
+        return ReappliedFile(FileRecord(one.path, one.why, one.version, outcome, tried), content)
 
     if ladder is None or not ladder.rungs:
         return ended("open", [])
-    tried: list[Tried] = []
-    if is_for_a_person(one, ladder):
+    tried: list[RungAttempt] = []
+    if needs_person(one, ladder):
         if any(rung.name == "person" for rung in ladder.rungs):
-            tried.append(Tried("person", one.numbers, "pending", "waits for a person", one.version))
+            tried.append(RungAttempt("person", one.numbers, "pending", "waits for a person", one.version))
         return ended("open", tried)
     read = _reader(context)
     now = read(one.production)
-    together = Task(one.path, one.why, now, read(one.base), read(one.fork), one.numbers, _about(plan, one))
+    together = ReapplyTask(one.path, one.why, now, read(one.base), read(one.fork), one.numbers, _about(plan, one))
     asked = 0
     for rung in ladder.rungs:
         if not rung.takes_all:
             break
         asked += 1
         found = _ask(rung, together, ladder, tried)
-        if isinstance(found, Answer):
+        if isinstance(found, NewContent):
             return ended("reapplied", tried, found.content)
     # (A single change is the same as all of them: who was asked for that is not asked again.)
     rungs = ladder.rungs[asked:] if len(one.small) == 1 else ladder.rungs
@@ -150,21 +150,21 @@ def settle(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | Non
             now = task.after  # (Of a file that a side has deleted, content is not all that matters.)
             continue
         found = _first(rungs, task, ladder, tried)
-        if not isinstance(found, Answer):
+        if not isinstance(found, NewContent):
             return ended("pending" if isinstance(found, Pending) and found.id != task.version else "open", tried)
         now = found.content
     return ended("reapplied", tried, now)
 
 
-def is_for_a_person(one: Overlap, ladder: Ladder) -> bool:
-    """Whether nobody but a person can decide: it is no matter of content, or too much of it."""
+def needs_person(one: Overlap, ladder: Ladder) -> bool:
+    """Whether only a person can decide: it is no matter of content, or too much of it."""
     sizes = [side.size for side in (one.base, one.production, one.fork, *_states(one.small)) if side is not None]
     return not one.is_applicable or max(sizes) > ladder.max_bytes
 
 
-def _first(rungs: Sequence[Rung], task: Task, ladder: Ladder, tried: list[Tried]) -> Outcome:
+def _first(rungs: Sequence[Rung], task: ReapplyTask, ladder: Ladder, tried: list[RungAttempt]) -> RungOutcome:
     """What the first rung says that does not decline."""
-    found: Outcome = Declined("nobody is there to be asked")
+    found: RungOutcome = Declined("nobody is there to be asked")
     for rung in rungs:
         found = _ask(rung, task, ladder, tried)
         if not isinstance(found, Declined):
@@ -172,21 +172,21 @@ def _first(rungs: Sequence[Rung], task: Task, ladder: Ladder, tried: list[Tried]
     return found
 
 
-def _ask(rung: Rung, task: Task, ladder: Ladder, tried: list[Tried]) -> Outcome:
+def _ask(rung: Rung, task: ReapplyTask, ladder: Ladder, tried: list[RungAttempt]) -> RungOutcome:
     found = rung.apply(task)
     if isinstance(found, Declined):
-        tried.append(Tried(rung.name, task.numbers, "declined", found.reason))
+        tried.append(RungAttempt(rung.name, task.numbers, "declined", found.reason))
     elif isinstance(found, Pending):
-        tried.append(Tried(rung.name, task.numbers, "pending", found.reason, found.id))
+        tried.append(RungAttempt(rung.name, task.numbers, "pending", found.reason, found.id))
     elif (reason := refusal(task, found.content, ladder.max_bytes)) is not None:
-        tried.append(Tried(rung.name, task.numbers, "refused", reason))
+        tried.append(RungAttempt(rung.name, task.numbers, "refused", reason))
         return Declined(reason)
     else:
-        tried.append(Tried(rung.name, task.numbers, "answered", found.said))
+        tried.append(RungAttempt(rung.name, task.numbers, "answered", found.said))
     return found
 
 
-def _states(small: Sequence[Small]) -> list[Entry | None]:
+def _states(small: Sequence[SmallChange]) -> list[Entry | None]:
     return [side for one in small for side in (one.before, one.after)]
 
 
@@ -239,9 +239,9 @@ def _rung(
         case "command":
             if not settings.command:
                 return None
-            from holdfast.engine.merging.reapply._agent_command import Command
+            from holdfast.engine.merging.reapply._agent_command import CommandRung
 
-            return Command(
+            return CommandRung(
                 settings.command,
                 home=context.home,
                 timeout=settings.timeout,
@@ -250,29 +250,26 @@ def _rung(
                 environment=environment,
             )
         case "queue":
-            from holdfast.engine.merging.reapply.answer_queue import Queue
+            from holdfast.engine.merging.reapply.answer_queue import QueueRung
 
-            return Queue(context.store, context.workspace.id, context.clock, settings)
+            return QueueRung(context.store, context.workspace.id, context.clock, settings)
         case "structure":
-            from holdfast.engine.merging.reapply._structured_merge import Structure
+            from holdfast.engine.merging.reapply._structured_merge import StructureRung
 
-            return Structure()
+            return StructureRung()
         case "text":
-            from holdfast.engine.merging.reapply._text_merge import Text
+            from holdfast.engine.merging.reapply._text_merge import TextRung
 
-            return Text()
+            return TextRung()
         case _:
-            return Person()
+            return PersonRung()
 
-
-# What the ladder would do about a file that overlaps, without asking anybody: for dry runs.
-#
-# The rungs that are computed, and not asked, are tried; of the others it is said that they would be asked.
 
 _COMPUTED: frozenset[RungName] = frozenset(("structure", "text"))
+"""The rungs that a dry run tries; of the others it says that they would be asked."""
 
 
-class Expected(NamedTuple):
+class RungForecast(NamedTuple):
     """What one rung would do, if all of the file were its own."""
 
     rung: RungName
@@ -281,12 +278,12 @@ class Expected(NamedTuple):
     """Why it declines."""
 
 
-class Foreseen(NamedTuple):
+class FileForecast(NamedTuple):
     """What is known beforehand of one file."""
 
     applies: bool
-    """Whether all of it would be applied before anybody is asked."""
-    rungs: Sequence[Expected]
+    """Whether all of it would be applied before an agent or a person is asked."""
+    rungs: Sequence[RungForecast]
     """In the ladder's order: the first is the one that would be asked, or tried, first."""
 
     def to_json(self) -> dict[str, Any]:
@@ -300,7 +297,7 @@ class Foreseen(NamedTuple):
         }
 
 
-class _Unasked:
+class _UnaskedRung:
     """Stands for a rung that would have to be asked."""
 
     takes_all = False
@@ -308,30 +305,30 @@ class _Unasked:
     def __init__(self, name: RungName) -> None:
         self.name: RungName = name
 
-    def apply(self, task: Task) -> Outcome:
+    def apply(self, task: ReapplyTask) -> RungOutcome:
         """See `Rung.apply`."""
         return Pending(task.version, "would be asked")
 
 
-def foresee(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder) -> Foreseen:
-    """What ``ladder`` would do about one file. Asks nobody and notes nothing. Raises as reading content does."""
-    if is_for_a_person(one, ladder):
-        return Foreseen(False, [Expected(rung.name, "asked") for rung in ladder.rungs if rung.name == "person"])
-    silent = [_silent(rung) for rung in ladder.rungs]
-    found: list[Expected] = []
+def foresee(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder) -> FileForecast:
+    """What ``ladder`` would do about one file. Asks no agent and notes nothing. Raises as reading content does."""
+    if needs_person(one, ladder):
+        return FileForecast(False, [RungForecast(rung.name, "asked") for rung in ladder.rungs if rung.name == "person"])
+    silent = [_not_asked(rung) for rung in ladder.rungs]
+    found: list[RungForecast] = []
     for rung in silent:
         if rung.name not in _COMPUTED:
-            found.append(Expected(rung.name, "asked"))
+            found.append(RungForecast(rung.name, "asked"))
             continue
-        alone = settle(context, plan, one, Ladder([rung], ladder.max_bytes))
+        alone = reapply(context, plan, one, Ladder([rung], ladder.max_bytes))
         if alone.answered:
-            found.append(Expected(rung.name, "applies"))
+            found.append(RungForecast(rung.name, "applies"))
         else:
-            found.append(Expected(rung.name, "declines", alone.record.tried[-1].said if alone.record.tried else ""))
-    return Foreseen(settle(context, plan, one, Ladder(silent, ladder.max_bytes)).answered, found)
+            found.append(RungForecast(rung.name, "declines", alone.record.tried[-1].said if alone.record.tried else ""))
+    return FileForecast(reapply(context, plan, one, Ladder(silent, ladder.max_bytes)).answered, found)
 
 
-def _silent(rung: Rung) -> Rung:
+def _not_asked(rung: Rung) -> Rung:
     if rung.name in _COMPUTED:
         return rung
-    return _Unasked(rung.name)
+    return _UnaskedRung(rung.name)

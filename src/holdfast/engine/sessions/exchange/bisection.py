@@ -20,16 +20,11 @@ if TYPE_CHECKING:
     from holdfast.model.session_types import CommandEntry
 
 
-# Finding the first bad one of a row of states by asking about few of them. Pure: who asks tells what was found.
-#
-# Between the last that is known to be good and the first that is known to be bad, the middle one is asked about, and
-# one near it where that cannot be told. The answer is one state, or, where those right before it could not be told,
-# several of which one is it.
-
+_LOG = Log(__name__)
 Verdict = Literal["good", "bad", "skip"]
 
 
-class Found(NamedTuple):
+class FirstBad(NamedTuple):
     """Where it went wrong."""
 
     candidates: range
@@ -42,7 +37,12 @@ class Found(NamedTuple):
 
 
 class Bisection:
-    """A search among ``count`` states, oldest first, of which the first is good and the last is bad."""
+    """A search among ``count`` states, oldest first, of which the first is good and the last is bad. Pure.
+
+    It asks about the middle one between the last known good and the first known bad state, and about one near it where
+    the verdict cannot be told. It finds one state, or, where those right before it could not be told, several of which
+    one is it.
+    """
 
     def __init__(self, count: int) -> None:
         if count < 2:
@@ -75,9 +75,9 @@ class Bisection:
         untold = sum(1 for at in range(self._good + 1, self._bad) if at not in self._skipped)
         return untold.bit_length()
 
-    def found(self) -> Found:
+    def found(self) -> FirstBad:
         """What is known so far; the answer, once `next` is None."""
-        return Found(range(self._good + 1, self._bad + 1))
+        return FirstBad(range(self._good + 1, self._bad + 1))
 
 
 def verdict_of(exit_code: int) -> Verdict | None:
@@ -90,9 +90,6 @@ def verdict_of(exit_code: int) -> Verdict | None:
     return "bad" if 0 < exit_code < 126 else None
 
 
-_LOG = Log(__name__)
-
-
 class Bounds(NamedTuple):
     """Between which states the first bad one is looked for."""
 
@@ -101,7 +98,7 @@ class Bounds(NamedTuple):
     """It comes after ``good``."""
 
 
-class Tried(NamedTuple):
+class TriedState(NamedTuple):
     """A state that was asked about."""
 
     checkpoint: Checkpoint
@@ -112,18 +109,18 @@ class Tried(NamedTuple):
     """About how many are to be asked about after this one."""
 
 
-class Bisected(NamedTuple):
+class BisectResult(NamedTuple):
     """What a search has found."""
 
     candidates: Sequence[Checkpoint]
     """The first bad state; if several, it is one of them, the last of which is bad and the others could not be told."""
     command: CommandEntry | None
     """The session's command that has made the first bad state, if there is one, and only one such state."""
-    tried: Sequence[Tried]
+    tried: Sequence[TriedState]
     """In the order in which they were."""
 
 
-def state_named(session: Session, name: str) -> CheckpointId:
+def resolve_state(session: Session, name: str) -> CheckpointId:
     """The checkpoint of the workspace that ``name`` means: as `Workspace.resolve`, else as `Session.find`."""
     try:
         return session.workspace.resolve(name)
@@ -145,9 +142,9 @@ def bisect(
     *,
     timeout: float | None = None,
     with_ignored: bool = False,
-    tell: Callable[[Tried], None] | None = None,
+    tell: Callable[[TriedState], None] | None = None,
     stop: threading.Event | None = None,
-) -> Bisected:
+) -> BisectResult:
     """Find the first bad state within ``bounds``.
 
     ``command`` is run in a fork of the session that is brought to one state after another: it says good by ending with
@@ -160,7 +157,7 @@ def bisect(
     row = _between(session, bounds)
     bisection = Bisection(len(row))
     made = session.fork(type="experiment", with_ignored=with_ignored, metadata={"bisect": command})
-    tried: list[Tried] = []
+    tried: list[TriedState] = []
     try:
         with make() as sessions, sessions.open(made.id) as fork:
 
@@ -169,7 +166,7 @@ def bisect(
                 if 0 < at < len(row) - 1:
                     bisection.tell(at, verdict)
                 code = 0 if entry.result is None else entry.result.exit_code
-                tried.append(Tried(row[at], verdict, code, entry.duration_ms, bisection.left))
+                tried.append(TriedState(row[at], verdict, code, entry.duration_ms, bisection.left))
                 if tell is not None:
                     tell(tried[-1])
                 return verdict
@@ -189,7 +186,7 @@ def bisect(
     culprit = None
     if len(candidates) == 1:
         culprit = next((entry for entry in session.history() if entry.after == candidates[0].id != entry.before), None)
-    return Bisected(candidates, culprit, tried)
+    return BisectResult(candidates, culprit, tried)
 
 
 _WORDS: dict[Verdict, str] = {"good": "good", "bad": "bad", "skip": "one that it cannot tell"}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.model.session_types import CommandEntry
 
 
-class Repeated(NamedTuple):
+class RepeatedCommand(NamedTuple):
     """A command that was run again."""
 
     before: CommandEntry
@@ -25,7 +25,7 @@ class Repeated(NamedTuple):
 
     @property
     def same_end(self) -> bool:
-        """True if it has ended with the same exit code, or nobody knows how it did the first time."""
+        """True if it has ended with the same exit code, or it is not known how it did the first time."""
         first, second = self.before.result, self.now.result
         return first is None or (second is not None and first.exit_code == second.exit_code)
 
@@ -36,17 +36,17 @@ class Repeated(NamedTuple):
         return first is None or (second is not None and (first.stdout, first.stderr) == (second.stdout, second.stderr))
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """What a replay has done."""
 
-    repeated: Sequence[Repeated]
+    repeated: Sequence[RepeatedCommand]
     left: Sequence[CommandEntry]
     """Those that were not run, as the one before them has ended differently."""
     stopped: bool = False
     """Whether it was stopped by that."""
 
 
-def since(history: Sequence[CommandEntry], first: int, last: int | None) -> list[CommandEntry]:
+def commands_between(history: Sequence[CommandEntry], first: int, last: int | None) -> list[CommandEntry]:
     """The commands from number ``first`` to ``last`` (None: the newest), oldest first. Raises `NotFoundError`."""
     chosen = sorted(
         (entry for entry in history if entry.seq >= first and (last is None or entry.seq <= last)),
@@ -65,9 +65,9 @@ def replay(
     *,
     keep_going: bool = False,
     timeout: float | None = None,
-    tell: Callable[[Repeated], None] | None = None,
+    tell: Callable[[RepeatedCommand], None] | None = None,
     stop: threading.Event | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Run ``commands`` in ``session``, one after another, from the state that it is in.
 
     The shell is the session's: its directory and its environment. Stops behind the first that ends with another exit
@@ -75,14 +75,14 @@ def replay(
     run by then stays.
     """
     stop = threading.Event() if stop is None else stop
-    repeated: list[Repeated] = []
+    repeated: list[RepeatedCommand] = []
     for at, entry in enumerate(commands):
         now = execute(session, entry.command, input=entry.input, generated=entry.generated, timeout=timeout, stop=stop)
         if stop.is_set():
             raise HoldfastError("the replay was cancelled; what was run by then stays", code="cancelled")
-        repeated.append(Repeated(entry, now))
+        repeated.append(RepeatedCommand(entry, now))
         if tell is not None:
             tell(repeated[-1])
         if not repeated[-1].same_end and not keep_going:
-            return Replayed(repeated, commands[at + 1 :], stopped=True)
-    return Replayed(repeated, ())
+            return ReplayResult(repeated, commands[at + 1 :], stopped=True)
+    return ReplayResult(repeated, ())

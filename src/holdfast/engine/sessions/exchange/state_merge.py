@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.merging.deltas import bases
-from holdfast.engine.merging.tree_merge import merge_into, provenance
-from holdfast.engine.sessions.identifiers import check_owner
+from holdfast.engine.merging.deltas import find_bases
+from holdfast.engine.merging.tree_merge import merge_into, merge_provenance
+from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.engine.merging.three_way import Prefer
-    from holdfast.engine.merging.tree_merge import Merged
+    from holdfast.engine.merging.tree_merge import TreeMerge
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
     from holdfast.model.checkpoint import Provenance
@@ -27,11 +27,11 @@ MERGED = "merged"
 """In the metadata of the state after a merge: the session that was merged."""
 
 
-class SessionMerged(NamedTuple):
+class SessionMerge(NamedTuple):
     """What merging a session, or picking a command, did, or (dry run) would do."""
 
     source: SessionId
-    merged: Merged
+    merged: TreeMerge
     checkpoint: SessionCheckpoint | None
     """The session's state with what was merged; None if nothing has changed."""
     not_captured: Sequence[NotCaptured] = ()
@@ -45,7 +45,7 @@ def merge(
     *,
     prefer: Prefer | None = None,
     dry_run: bool = False,
-) -> SessionMerged:
+) -> SessionMerge:
     """Bring what the session ``other`` has done since the two parted into ``session``: files, and nothing of the shell.
 
     Where it was merged before, only what it has done since. If anything is in conflict, nothing is changed. Raises
@@ -59,8 +59,8 @@ def merge(
         missed = sessions.only_in(name, session.root)
     assert theirs is not None, "a saved state has a tree"
     ours = session.workspace.checkpoint(kind="auto").checkpoint.id
-    both_hold = bases(session.context, ours, theirs)
-    why = provenance(session.agent, f"merged the session {name}")
+    both_hold = find_bases(session.context, ours, theirs)
+    why = merge_provenance(session.agent, f"merged the session {name}")
     done = _into(session, name, both_hold, theirs, why, {MERGED: name}, prefer=prefer, dry_run=dry_run, whole=True)
     return done._replace(not_captured=missed)
 
@@ -72,7 +72,7 @@ def pick(
     *,
     prefer: Prefer | None = None,
     dry_run: bool = False,
-) -> SessionMerged:
+) -> SessionMerge:
     """Bring what one command of another session, or of this one, has changed into ``session``.
 
     Where the session has changed the same, that is a conflict, and nothing is changed. Raises `NotFoundError` (code
@@ -89,17 +89,17 @@ def pick(
     theirs = _still_there(session, entry.after, f"the tree after the command {entry.seq} of {source}")
     if base == theirs:
         raise RefusedError(f"the command {entry.seq} of {source} has changed no file", code="nothing_changed")
-    why = provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
+    why = merge_provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
     return _into(session, source, [base], theirs, why, {}, prefer=prefer, dry_run=dry_run)
 
 
 def history_of(sessions: Sessions, name: str) -> tuple[SessionId, list[CommandEntry]]:
-    """A session's id and its commands, the last first, if whoever asks may use it; takes no lock.
+    """A session's id and its commands, the last first, if the agent may use it; takes no lock.
 
     Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``).
     """
     info = sessions.info(name)
-    check_owner(info, sessions.agent)
+    check_may_use(info, sessions.agent)
     return info.id, sessions.history(info.id)
 
 
@@ -143,7 +143,7 @@ def _into(
     prefer: Prefer | None,
     dry_run: bool,
     whole: bool = False,
-) -> SessionMerged:
+) -> SessionMerge:
     """Merge into the session's tree, and save its state, with the ``metadata``, if anything was brought in, or
     settled.
     """
@@ -157,4 +157,4 @@ def _into(
     merged = merge_into(session.context, bases, theirs, why, prefer=prefer, dry_run=dry_run, bring=bring, whole=whole)
     if merged.restored is None and merged.done and merged.plan.settled and not dry_run:
         saved.append(session.checkpoint(why.message, metadata=metadata))
-    return SessionMerged(source, merged, saved[0] if saved else None)
+    return SessionMerge(source, merged, saved[0] if saved else None)

@@ -114,7 +114,7 @@ def _wait(processes: list[int], seconds: float) -> None:
             left -= 1
 
 
-# What a session's holder has started for it, noted beside the lock: whoever holds it after a kill ends and removes it.
+# What a session's holder has started for it, noted beside the lock: the next holder after a kill ends and removes it.
 #
 # A shell that runs a command is known by its number and when it began, and whatever belongs to it by its session (as of
 # setsid(2)): the number of one stays taken as long as anything of it runs. What has made a session of its own, a
@@ -191,7 +191,7 @@ def in_flight(path: bytes | None = None) -> Generator[InFlight]:
         found.over()
 
 
-def end_what_was_left(lock: bytes, session: SessionId) -> None:
+def end_orphans(lock: bytes, session: SessionId) -> None:
     """End what a killed holder has left running, and remove what it has left lying. For who holds the session."""
     path = note_path(lock)
     try:
@@ -229,7 +229,7 @@ def _members(note: _Note, folder: bytes, session: SessionId) -> Iterator[int]:
         return own in _said(pid, "environ").split(b"\0")
 
     if not note.process:
-        # Killed before it was noted what was started: that was given the directory's name, which nobody else has.
+        # Killed before it was noted what was started: that was given the directory's name, which no other process has.
         known = found if _OURS.fullmatch(folder) else {}
         named = {pid: sid for pid, sid in known.items() if folder in _begun_as(pid)}
         leaders = [sid for sid in {*named.values()} if sid in named]
@@ -261,7 +261,7 @@ def _sid(name: str) -> int:
 
 def _begun_as(pid: int) -> bytes:
     """The command line and the environment of a process. One that is just beginning its program has neither, for a
-    moment after whoever started it has been told that it has begun.
+    moment after its starter has been told that it has begun.
     """
     for _ in range(_LOOKS):
         said = _said(pid, "cmdline", "environ")
@@ -347,7 +347,7 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
                     code="left_running",
                 )
 
-            end_what_was_left(path, session)
+            end_orphans(path, session)
         yield
     finally:
         with suppress(OSError):
@@ -357,7 +357,7 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
         lock.__exit__(None, None, None)
 
 
-def remove(path: bytes) -> None:
+def remove_lock(path: bytes) -> None:
     """Remove the lock of a session that was deleted, which this process holds, and what else lies beside it."""
     for name in (path.removesuffix(b".lock") + b".sock", note_path(path), note_path(path) + b".new", path):
         with suppress(OSError):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 
-from holdfast.engine.opening import watch_messages
 from holdfast.engine.sessions.holder.lock import socket_name
 from holdfast.engine.sessions.holder.request_server import LATER
 from holdfast.engine.sessions.identifiers import HOOK_VARIABLE
@@ -17,15 +16,16 @@ from holdfast.model.errors import FormatError, HoldfastError, LockedError, Refus
 from holdfast.model.paths import parse_display
 from holdfast.model.session_results import ForkResult
 from holdfast.model.session_types import SessionHash, SessionId, SessionRef
+from holdfast.wire import watch_messages
 from holdfast.wire.session_requests import (
     MAX_ANSWER_BYTES,
-    Branch,
-    Call,
-    Fork,
-    Ping,
-    RemoveBranch,
-    Save,
-    Share,
+    BranchRequest,
+    ForkRequest,
+    PingRequest,
+    RemoveBranchRequest,
+    SaveRequest,
+    SessionCall,
+    ShareRequest,
     encode_call,
 )
 
@@ -34,89 +34,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
     from holdfast.model.session_types import SessionCheckpoint
     from holdfast.store.catalog.session_records import SessionRecord
-    from holdfast.wire.session_requests import Ask
+    from holdfast.wire.session_requests import SessionRequest
 
 _CONNECT_SECONDS = 1.0
 _WORK_SECONDS = 600.0
-"""For what is asked for, once somebody answers: a fork of something big takes its time."""
+"""For what is asked for, once a process answers: a fork of something big takes its time."""
 _PIECE = 1 << 16
 _GONE = "holder_gone"
 
 
-class Usable(Protocol):
-    """What can be asked of a session, whether this process has it open or another one."""
-
-    @property
-    def id(self) -> SessionId:
-        """Its name."""
-        ...
-
-    @property
-    def owner(self) -> str:
-        """Whose it is."""
-        ...
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """Who else may use it."""
-        ...
-
-    def checkpoint(self, message: str = "") -> SessionCheckpoint:
-        """See `Session.checkpoint`. Where a command runs: the shell as it was before that, the files as they are."""
-        ...
-
-    def save_resting(self) -> SessionCheckpoint:
-        """Save the state if anything has happened since the last time; the newest one. Raises `RefusedError` (code
-        ``session_running``) while a command runs.
-        """
-        ...
-
-    def branch(self, name: str, *, message: str = "") -> SessionRef:
-        """See `Session.branch`."""
-        ...
-
-    def remove_branch(self, name: str) -> SessionRef:
-        """See `Session.remove_branch`."""
-        ...
-
-    def fork(
-        self,
-        id: str | None = None,  # noqa: A002 - the field's own name
-        *,
-        checkpoint: str | None = None,
-        with_ignored: bool = False,
-        provider: str | None = None,
-    ) -> ForkResult:
-        """See `Session.fork`."""
-        ...
-
-    def share(self, agent: str) -> None:
-        """See `Session.share`."""
-        ...
-
-    def unshare(self, agent: str) -> None:
-        """See `Session.unshare`."""
-        ...
-
-
-class Asking:
+class RemoteSession:
     """A session that another process has open, and answers for. Use it as a context manager.
 
-    Every method raises what it raises there; `LockedError` with the code ``later`` if that has let go of it, and not
-    begun what was asked for; with another one if there is no answer in time, or it was killed meanwhile: then nobody
-    knows whether it was done.
+    What it is asked for raises `LockedError` with the code ``later`` if that process has let go of it, and not begun
+    what was asked for; with another one if there is no answer in time, or it was killed meanwhile: then it is not known
+    whether that was done.
     """
 
-    def __init__(self, connection: socket.socket, lock: bytes, record: SessionRecord, shelf: Shelf, agent: str) -> None:
+    def __init__(
+        self, connection: socket.socket, lock: bytes, record: SessionRecord, tiers: SessionCheckpointTiers, agent: str
+    ) -> None:
         self._socket = connection
         self._lock = lock
         self._record = record
-        self._shelf = shelf
+        self._tiers = tiers
         self._agent = agent
-        self._shared = record.shared
+        self.shared = record.shared
+        """Who else may use it."""
 
     def __enter__(self) -> Self:
         return self
@@ -130,82 +77,33 @@ class Asking:
 
     @property
     def id(self) -> SessionId:
-        """See `Usable`."""
+        """Its name."""
         return self._record.id
 
     @property
     def owner(self) -> str:
-        """See `Usable`."""
+        """Whose it is."""
         return self._record.owner
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """See `Usable`."""
-        return self._shared
 
     def ping(self, seconds: float) -> bool:
         """Whether it answers within ``seconds``; False also where it says: not now."""
         try:
-            self._ask(Ping(), seconds)
+            self.ask(PingRequest(), seconds)
         except HoldfastError as error:
             if error.code in (LATER, _GONE):
                 return False
             raise
         return True
 
-    def checkpoint(self, message: str = "") -> SessionCheckpoint:
-        """See `Usable`."""
-        return self._saved(Save(message=message))
+    def load(self, name: str) -> SessionCheckpoint:
+        """A state of it by its hash, as an answer names one."""
+        return self._tiers.load(SessionHash(name))
 
-    def save_resting(self) -> SessionCheckpoint:
-        """See `Usable`."""
-        return self._saved(Save(automatic=True, resting=True))
-
-    def branch(self, name: str, *, message: str = "") -> SessionRef:
-        """See `Usable`."""
-        return _ref(self._ask(Branch(name=name, message=message)))
-
-    def remove_branch(self, name: str) -> SessionRef:
-        """See `Usable`."""
-        return _ref(self._ask(RemoveBranch(name=name)))
-
-    def fork(
-        self,
-        id: str | None = None,  # noqa: A002 - the field's own name
-        *,
-        checkpoint: str | None = None,
-        with_ignored: bool = False,
-        provider: str | None = None,
-    ) -> ForkResult:
-        """See `Usable`."""
-        said = self._ask(Fork(id=id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider))
-        try:
-            return ForkResult(
-                SessionId(str(said["id"])),
-                parse_display(str(said["root"])),
-                SessionHash(str(said["fork_point"])),
-                _ref(said),
-                str(said["provider"]),
-                said["mode"],
-            )
-        except KeyError as error:
-            raise FormatError(f"the answer lacks {error}") from None
-
-    def share(self, agent: str) -> None:
-        """See `Usable`."""
-        self._shared = tuple(self._ask(Share(name=agent))["shared"])
-
-    def unshare(self, agent: str) -> None:
-        """See `Usable`."""
-        self._shared = tuple(self._ask(Share(name=agent, remove=True))["shared"])
-
-    def _saved(self, ask: Save) -> SessionCheckpoint:
-        return self._shelf.load(SessionHash(str(self._ask(ask).get("checkpoint"))))
-
-    def _ask(self, ask: Ask, seconds: float = _WORK_SECONDS) -> watch_messages.Json:
+    def ask(self, ask: SessionRequest, seconds: float = _WORK_SECONDS) -> watch_messages.Json:
+        """Have it do something; the answer. Raises what it raises there; see the class for what else."""
         import socket
 
-        line = encode_call(Call(ask=ask, agent=self._agent, hook=os.environ.get(HOOK_VARIABLE, "")[:100]))
+        line = encode_call(SessionCall(ask=ask, agent=self._agent, hook=os.environ.get(HOOK_VARIABLE, "")[:100]))
         try:
             proof = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
@@ -241,7 +139,7 @@ class Asking:
         return watch_messages.decode_answer(found)
 
     def _too_slow(self, seconds: float) -> HoldfastError:
-        pid = private_socket.peer(self._socket).pid
+        pid = private_socket.peer_of(self._socket).pid
         self.close()
         return LockedError(
             f"the session {self.id} is open in another process ({pid}), which has not answered for {seconds:g} s",
@@ -258,7 +156,9 @@ class Asking:
         )
 
 
-def connect(lock: bytes, record: SessionRecord, shelf: Shelf, agent: str, seconds: float) -> Asking | None:
+def connect(
+    lock: bytes, record: SessionRecord, tiers: SessionCheckpointTiers, agent: str, seconds: float
+) -> RemoteSession | None:
     """The process that has a session open, if one does that answers within ``seconds``.
 
     Raises what it says to that: `RefusedError`, or `LockedError` if it is silent.
@@ -267,10 +167,10 @@ def connect(lock: bytes, record: SessionRecord, shelf: Shelf, agent: str, second
     connection = private_socket.connect(folder, name, _CONNECT_SECONDS)
     if connection is None:
         return None
-    if not private_socket.peer(connection).may_speak:
+    if not private_socket.peer_of(connection).may_speak:
         connection.close()
         return None
-    asking = Asking(connection, lock, record, shelf, agent)
+    asking = RemoteSession(connection, lock, record, tiers, agent)
     try:
         if asking.ping(seconds):
             return asking
@@ -281,30 +181,23 @@ def connect(lock: bytes, record: SessionRecord, shelf: Shelf, agent: str, second
     return None
 
 
-def _ref(said: watch_messages.Json) -> SessionRef:
-    try:
-        return msgspec.convert(said.get("ref"), SessionRef)
-    except msgspec.ValidationError as error:
-        raise FormatError(f"ref: {error}") from None
-
-
-# A session for what can be asked of it at any time: held by this process, or asked of the one that has it open.
-#
-# Who has it open may let go of it at any moment. What that has not begun by then is done by whoever is next.
-
 _T = TypeVar("_T")
 
 
-class Using:
-    """See the module, and `Usable`. Use it as a context manager."""
+class ReachableSession:
+    """A session for what can be asked of it at any time: this process holds it, or asks the process that has it open.
 
-    def __init__(self, reach: Callable[[float], Session | Asking], seconds: float) -> None:
+    That process may let go of it at any moment. What it has not begun by then, the next holder does. Use it as a
+    context manager.
+    """
+
+    def __init__(self, reach: Callable[[float], Session | RemoteSession], seconds: float) -> None:
         """``reach(until)`` gives the session, waiting for it to that time (`time.monotonic`) at most, which is
         ``seconds`` from when something is asked for.
         """
         self._reach = reach
         self._seconds = seconds
-        self._found: Session | Asking = reach(time.monotonic() + seconds)
+        self._found: Session | RemoteSession = reach(time.monotonic() + seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -318,34 +211,38 @@ class Using:
 
     @property
     def id(self) -> SessionId:
-        """See `Usable`."""
+        """Its name."""
         return self._found.id
 
     @property
     def owner(self) -> str:
-        """See `Usable`."""
+        """Whose it is."""
         return self._found.owner
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """See `Usable`."""
+        """Who else may use it."""
         return self._found.shared
 
     def checkpoint(self, message: str = "") -> SessionCheckpoint:
-        """See `Usable`."""
-        return self._do(lambda session: session.checkpoint(message))
+        """See `Session.checkpoint`. Where a command runs: the shell as it was before that, the files as they are."""
+        return self._do(lambda session: session.checkpoint(message), SaveRequest(message=message), _checkpoint)
 
     def save_resting(self) -> SessionCheckpoint:
-        """See `Usable`."""
-        return self._do(lambda session: session.save_resting())
+        """Save the state if anything has happened since the last time; the newest one. Raises `RefusedError` (code
+        ``session_running``) while a command runs.
+        """
+        return self._do(lambda session: session.save_resting(), SaveRequest(automatic=True, resting=True), _checkpoint)
 
     def branch(self, name: str, *, message: str = "") -> SessionRef:
-        """See `Usable`."""
-        return self._do(lambda session: session.branch(name, message=message))
+        """See `Session.branch`."""
+        return self._do(
+            lambda session: session.branch(name, message=message), BranchRequest(name=name, message=message), _ref
+        )
 
     def remove_branch(self, name: str) -> SessionRef:
-        """See `Usable`."""
-        return self._do(lambda session: session.remove_branch(name))
+        """See `Session.remove_branch`."""
+        return self._do(lambda session: session.remove_branch(name), RemoveBranchRequest(name=name), _ref)
 
     def fork(
         self,
@@ -355,26 +252,65 @@ class Using:
         with_ignored: bool = False,
         provider: str | None = None,
     ) -> ForkResult:
-        """See `Usable`."""
+        """See `Session.fork`."""
         return self._do(
-            lambda session: session.fork(id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider)
+            lambda session: session.fork(id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider),
+            ForkRequest(id=id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider),
+            _fork_result,
         )
 
     def share(self, agent: str) -> None:
-        """See `Usable`."""
-        self._do(lambda session: session.share(agent))
+        """See `Session.share`."""
+        self._do(lambda session: session.share(agent), ShareRequest(name=agent), _take_shared)
 
     def unshare(self, agent: str) -> None:
-        """See `Usable`."""
-        self._do(lambda session: session.unshare(agent))
+        """See `Session.unshare`."""
+        self._do(lambda session: session.unshare(agent), ShareRequest(name=agent, remove=True), _take_shared)
 
-    def _do(self, work: Callable[[Usable], _T]) -> _T:
+    def _do(
+        self,
+        work: Callable[[Session], _T],
+        ask: SessionRequest,
+        read: Callable[[RemoteSession, watch_messages.Json], _T],
+    ) -> _T:
+        """Do ``work`` with the session, or ``ask`` the process that has it open and ``read`` the answer."""
         until = time.monotonic() + self._seconds
         while True:
             try:
+                if isinstance(self._found, RemoteSession):
+                    return read(self._found, self._found.ask(ask))
                 return work(self._found)
             except LockedError as error:
                 if error.code != LATER:
                     raise
             self._found.close()
             self._found = self._reach(until)
+
+
+def _checkpoint(remote: RemoteSession, said: watch_messages.Json) -> SessionCheckpoint:
+    return remote.load(str(said.get("checkpoint")))
+
+
+def _ref(_: RemoteSession, said: watch_messages.Json) -> SessionRef:
+    try:
+        return msgspec.convert(said.get("ref"), SessionRef)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"ref: {error}") from None
+
+
+def _fork_result(remote: RemoteSession, said: watch_messages.Json) -> ForkResult:
+    try:
+        return ForkResult(
+            SessionId(str(said["id"])),
+            parse_display(str(said["root"])),
+            SessionHash(str(said["fork_point"])),
+            _ref(remote, said),
+            str(said["provider"]),
+            said["mode"],
+        )
+    except KeyError as error:
+        raise FormatError(f"the answer lacks {error}") from None
+
+
+def _take_shared(remote: RemoteSession, said: watch_messages.Json) -> None:
+    remote.shared = tuple(said["shared"])

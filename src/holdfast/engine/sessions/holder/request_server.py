@@ -1,7 +1,8 @@
 """The holder's end of a session's private socket: while the session is open, it is asked here.
 
-Whoever holds the session does what is asked for, on the thread that uses it, wherever that waits: for a command, for
-the next line at a terminal, for a hook. Who runs supervised is refused: it cannot open the session's lock for writing.
+The process that holds the session does what is asked for, on the thread that uses it, wherever that waits: for a
+command, for the next line at a terminal, for a hook. Who runs supervised is refused: it cannot open the session's lock
+for writing.
 """
 
 from __future__ import annotations
@@ -14,22 +15,30 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.opening import watch_messages
 from holdfast.engine.sessions.holder.lock import socket_name
-from holdfast.engine.sessions.identifiers import check_owner
-from holdfast.engine.watching.listener import Limits, Listener
+from holdfast.engine.sessions.identifiers import check_may_use
+from holdfast.engine.watching.listener import ClientLimits, SocketListener
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.wire.session_requests import Branch, Fork, Ping, RemoveBranch, Save, Share, decode_call
+from holdfast.wire import watch_messages
+from holdfast.wire.session_requests import (
+    BranchRequest,
+    ForkRequest,
+    PingRequest,
+    RemoveBranchRequest,
+    SaveRequest,
+    ShareRequest,
+    decode_call,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.watching.listener import Client
+    from holdfast.engine.watching.listener import ClientConnection
     from holdfast.model.session_types import SessionRef
-    from holdfast.wire.session_requests import Call
+    from holdfast.wire.session_requests import SessionCall
 
 _LOG = Log(__name__)
 
@@ -37,7 +46,7 @@ LATER = "later"
 """The code of the error that says: not now, ask again."""
 
 
-class Door:
+class RequestServer:
     """Answers what is asked of one session. For the thread that uses the session; nothing blocks but what is done."""
 
     def __init__(self, session: Session, lock: bytes) -> None:
@@ -48,13 +57,13 @@ class Door:
         self._interrupted = False
         self._selector = selectors.EpollSelector()
         try:
-            self._listener = Listener(
+            self._listener = SocketListener(
                 os.path.dirname(lock),
                 self._selector,
                 session.context.clock,
                 self._answer,
                 self._left,
-                Limits(),
+                ClientLimits(),
                 socket_name(session.id),
                 descriptors=1,
             )
@@ -77,7 +86,7 @@ class Door:
             raise KeyboardInterrupt
 
     def close(self) -> None:
-        """Answer nobody any more, and remove the socket. Who has asked for something by now that was not begun is told
+        """Answer no more, and remove the socket. Who has asked for something by now that was not begun is told
         so.
         """
         self._listener.close()
@@ -99,7 +108,7 @@ class Door:
         finally:
             self._hook = ""
 
-    def _answer(self, client: Client, line: bytes) -> bytes:
+    def _answer(self, client: ClientConnection, line: bytes) -> bytes:
         try:
             call = decode_call(line)
             self._check_outside(client)
@@ -113,11 +122,11 @@ class Door:
             _LOG.warning("what was asked of the session failed by a mistake of Holdfast's own: %r", error)
             return watch_messages.encode_failure(HoldfastError(f"it failed there: {error!r}", code="internal"))
 
-    def _left(self, _client: Client) -> None:
+    def _left(self, _client: ClientConnection) -> None:
         """A client holds nothing."""
 
-    def _check_outside(self, client: Client) -> None:
-        """Raise `RefusedError` unless whoever asks may write in the home: has the session's lock open for that."""
+    def _check_outside(self, client: ClientConnection) -> None:
+        """Raise `RefusedError` unless the client may write in the home: has the session's lock open for that."""
         for fd in client.descriptors:
             try:
                 ours, mode = os.stat(self._lock, follow_symlinks=False), fcntl.fcntl(fd, fcntl.F_GETFL)
@@ -131,24 +140,24 @@ class Door:
             code="inside_run",
         )
 
-    def _perform(self, call: Call) -> watch_messages.Json:
+    def _perform(self, call: SessionCall) -> watch_messages.Json:
         if self._hook and call.hook != self._hook:
             raise LockedError(f"a hook of the session {self._session.id} runs", code=LATER)
-        check_owner(self._session.record, call.agent)
+        check_may_use(self._session.record, call.agent)
         session, ask = self._session, call.ask
-        if isinstance(ask, Ping):
+        if isinstance(ask, PingRequest):
             return {}
         with session.asked_by(call.agent):
-            if isinstance(ask, Save):
+            if isinstance(ask, SaveRequest):
                 if ask.resting:
                     session.refuse_running()
                 point = session.checkpoint(ask.message, kind="auto" if ask.automatic else "manual")
                 return {"checkpoint": point.hash}
-            if isinstance(ask, Branch):
+            if isinstance(ask, BranchRequest):
                 return _ref(session.branch(ask.name, message=ask.message))
-            if isinstance(ask, RemoveBranch):
+            if isinstance(ask, RemoveBranchRequest):
                 return _ref(session.remove_branch(ask.name))
-            if isinstance(ask, Fork):
+            if isinstance(ask, ForkRequest):
                 made = session.fork(
                     ask.id, checkpoint=ask.checkpoint, with_ignored=ask.with_ignored, provider=ask.provider
                 )
@@ -156,7 +165,7 @@ class Door:
             return {"shared": list(_shared(session, ask))}
 
 
-def _shared(session: Session, ask: Share) -> tuple[str, ...]:
+def _shared(session: Session, ask: ShareRequest) -> tuple[str, ...]:
     if ask.remove:
         session.unshare(ask.name)
     else:

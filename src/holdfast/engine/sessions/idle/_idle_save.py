@@ -1,4 +1,4 @@
-"""Saving a session that nobody has used for a while, as its next command would: for who sees that none comes."""
+"""Saving a session that no command has used for a while, as its next command would."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import UNDO_NOTE
-from holdfast.engine.sessions.holder.lock import holding, lock_path
-from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.holder.lock import holding, lock_path, remove_lock
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.state import journal
-from holdfast.engine.sessions.state.journal import Line
+from holdfast.engine.sessions.state.journal import SessionLine
 from holdfast.engine.sessions.state.repair import was_emptied
-from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.paths import display
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.opener import Opener
 
 _LOCK_WAIT = 2.0
-"""Seconds that somebody who changes the tree is waited for: whoever wants the session waits as well."""
+"""Seconds that it waits for a process that changes the tree: one that wants the session waits as well."""
 _HOOKS_SHARE = 3
 """A hook may take one part in so many of how long a command waits for the session: there is one before and one after
 it is saved.
@@ -36,13 +35,13 @@ def save_idle(opener: Opener, name: str) -> float | None:
     """Save the state of a session if its idle trigger wants that, in its owner's name, with its hooks: 0, then. Else
     seconds until it will; None: it will not before something happens in the session, or the session is gone.
 
-    The session is held for as long as that takes; one that somebody has open is left alone at once (`LockedError`). So
-    is one that is not at rest, or whose directory is not what it was, with all that there is to mend, for whoever opens
-    it (`RefusedError`: ``left_running``, ``cut_short``, ``half_way``, ``not_as_noted``, ``not_mounted``,
-    ``emptied``). Raises also what `Session.checkpoint` does.
+    The session is held for as long as that takes; one that another process has open is left alone at once
+    (`LockedError`). So is one that is not at rest, or whose directory is not what it was, with all that there is to
+    mend, for the process that opens it (`RefusedError`: ``left_running``, ``cut_short``, ``half_way``,
+    ``not_as_noted``, ``not_mounted``, ``emptied``). Raises also what `Session.checkpoint` does.
     """
     home = opener.open_home()
-    rows, clock, session = Shelf(home).rows, home.store.catalog.clock, SessionId(name)
+    rows, clock, session = SessionCheckpointTiers(home).rows, home.store.catalog.clock, SessionId(name)
     path = lock_path(home.home, home.store.tenant, session)
     if not rows.has(session):
         return None
@@ -55,7 +54,7 @@ def save_idle(opener: Opener, name: str) -> float | None:
             return None
         if record.status != "live" or record.workspace is None:
             return None
-        line = Line(Shelf(home), record, clock).load()
+        line = SessionLine(SessionCheckpointTiers(home), record, clock).load()
         left = journal.due(line.state, line.entries, clock.now())
         if left != 0:
             return left
@@ -73,16 +72,18 @@ def save_idle(opener: Opener, name: str) -> float | None:
                 "undo is finished by the next command that changes the tree",
                 code="half_way",
             )
-        around = Sessions(agent=record.owner, opener=opener).surroundings(opener, context, workspace, Shelf(context))
-        with Session(around, line, stack.pop_all()) as held:
+        scope = Sessions(agent=record.owner, opener=opener).surroundings(
+            opener, context, workspace, SessionCheckpointTiers(context)
+        )
+        with Session(scope, line, stack.pop_all()) as held:
             held.checkpoint(kind="auto")
     return left
 
 
 def _wait_little(context: Context) -> None:
-    """Have what is done here wait so little that whoever wants the session meanwhile is not refused it."""
+    """Have what is done here wait so little that a process that wants the session meanwhile is not refused it."""
     lock, hooks = context.settings.lock, context.settings.hooks
-    # (Where nobody waits for a session, a hook holds nobody up.)
+    # (Where no process waits for a session, a hook holds none up.)
     longest = min(hooks.timeout, lock.timeout / _HOOKS_SHARE) or hooks.timeout
     context.settings = context.settings._replace(
         lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)), hooks=hooks._replace(timeout=longest)

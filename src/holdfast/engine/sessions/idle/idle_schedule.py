@@ -1,7 +1,7 @@
-"""Having idle sessions saved that nobody opens: which of them, when, and by a process that is there for as long.
+"""Having idle sessions saved that no process opens: which of them, when, and by a process that is there for as long.
 
 The catalog is asked at a moderate pace which sessions have something unsaved; a process is started only for those that
-nobody has open and that have been left alone for long enough. It does all the work, so that whoever has started it, a
+no process has open and that have been left alone for long enough. It does all the work, so that its starter, a
 watcher, is not held up by a large directory, a hook, or its own socket. No thread waits for it: a watcher that had one
 would scan large trees without a second process (`holdfast.files.linux.forked_worker`).
 """
@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine.sessions.holder.lock import is_held, lock_path
-from holdfast.engine.sessions.idle import _save_process as save_process
+from holdfast.engine.sessions.idle import save_process
 from holdfast.model.errors import HoldfastError, LockedError, unexpected
-from holdfast.model.log import Log, inherited
-from holdfast.processes.module_process import start
+from holdfast.model.log import Log, child_level
+from holdfast.processes.module_process import start_module
 from holdfast.store.catalog.session_rows import SessionRows
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
     from holdfast.model.ids import WorkspaceId
     from holdfast.model.session_types import SessionId
-    from holdfast.store.catalog.session_records import Unsaved
+    from holdfast.store.catalog.session_records import UnsavedSession
 
 _LOG = Log(__name__)
 _SECOND = 1_000_000
@@ -48,7 +48,7 @@ _MOST_SECONDS = 600.0
 _END_SECONDS = 5.0
 
 
-class _Try:
+class _Attempt:
     """What came of trying to save a session."""
 
     __slots__ = ("failures", "not_before", "revision", "said")
@@ -62,16 +62,16 @@ class _Try:
         """Why it failed the last time that this was told."""
 
 
-class Plan:
+class IdlePlan:
     """Which sessions to try when. No I/O; time is the clock's."""
 
     def __init__(self, idle: float, clock: Clock) -> None:
         """``idle`` is for how many seconds nothing must have been done in a session; it may want more itself."""
         self._idle = idle
         self._clock = clock
-        self._tries: dict[SessionId, _Try] = {}
+        self._tries: dict[SessionId, _Attempt] = {}
 
-    def choose(self, unsaved: Iterable[Unsaved], is_open: Callable[[SessionId], bool]) -> list[SessionId]:
+    def choose(self, unsaved: Iterable[UnsavedSession], is_open: Callable[[SessionId], bool]) -> list[SessionId]:
         """Some of ``unsaved``, which is all that there are, to be tried now. Until it is told what came of it, each is
         chosen again.
         """
@@ -80,7 +80,7 @@ class Plan:
         for one in unsaved:
             tried = before.get(one.session)
             if tried is None or tried.revision != one.revision:
-                tried = _Try(one.revision, "" if tried is None else tried.said)
+                tried = _Attempt(one.revision, "" if tried is None else tried.said)
             self._tries[one.session] = tried
             left_alone = (self._clock.now() - one.updated_at) / _SECOND >= self._idle
             may_be_tried = left_alone and self._clock.monotonic() >= tried.not_before and len(chosen) < _AT_ONCE
@@ -94,7 +94,7 @@ class Plan:
         self._tries[session].not_before = self._clock.monotonic() + wait
 
     def failed(self, session: SessionId, why: str = "") -> bool:
-        """It could not be saved: it is tried again, and each time later. Whether anybody has to be told ``why``."""
+        """It could not be saved: it is tried again, and each time later. Whether ``why`` has to be reported."""
         tried = self._tries[session]
         wait = min(_FIRST_RETRY * 2.0 ** min(tried.failures, 20), _LAST_RETRY)
         tried.not_before = self._clock.monotonic() + wait
@@ -104,16 +104,16 @@ class Plan:
         return is_news
 
 
-class _Work:
+class _SaveProcess:
     """A process that saves sessions, one after the other."""
 
-    def __init__(self, order: save_process.Order, until: float) -> None:
+    def __init__(self, order: save_process.SaveOrder, until: float) -> None:
         """Start it. Raises `OSError`."""
         self.sessions = order.sessions
         self.until = until
         """When it has taken too long."""
         self._answer = b""
-        self._process = start(save_process.__name__, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = start_module(save_process.__name__, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._said = self._process.stdout.fileno()
@@ -135,20 +135,20 @@ class _Work:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
 
-    def said(self) -> list[save_process.Said]:
+    def said(self) -> list[save_process.SaveReport]:
         """What it has said of each, in order, when it is over; of those behind one that it did not come to an end with,
         nothing.
         """
         assert self._process.stdout is not None
         self._process.stdout.close()
-        said = save_process.decode(self._answer)
+        said = save_process.decode_reports(self._answer)
         if len(said) < len(self.sessions):
             why = HoldfastError("the process that was to save it was ended, or took too long")
-            said.append(save_process.Said(self.sessions[len(said)], error=why))
+            said.append(save_process.SaveReport(self.sessions[len(said)], error=why))
         return said
 
 
-class Idling:
+class IdleSaver:
     """Has idle sessions of one tenant saved: `turn` is called again and again, and waits for nothing."""
 
     def __init__(self, opener: Opener, workspaces: Callable[[], Collection[WorkspaceId]]) -> None:
@@ -160,9 +160,9 @@ class Idling:
         self._clock = opener.clock
         idle = opener.settings(None).session.idle
         self._interval = min(_LONGEST, max(_SHORTEST, idle / _SHARE))
-        self._plan = Plan(idle, self._clock)
+        self._plan = IdlePlan(idle, self._clock)
         self._due_at = self._clock.monotonic() + _SHORTEST
-        self._work: _Work | None = None
+        self._work: _SaveProcess | None = None
         self._failure = ""
 
     def due_in(self) -> float:
@@ -205,14 +205,14 @@ class Idling:
             self._note(work)
         chosen = self._plan.choose(SessionRows(self._opener.store().catalog).unsaved(self._workspaces()), self._is_open)
         if chosen:
-            order = save_process.order_for(self._opener.home, self._opener.flags, chosen, inherited())
-            self._work = _Work(order, now + _MOST_SECONDS)
+            order = save_process.save_order(self._opener.home, self._opener.flags, chosen, child_level())
+            self._work = _SaveProcess(order, now + _MOST_SECONDS)
         self._due_at = now + (_GLANCE if chosen else self._interval)
 
     def _is_open(self, session: SessionId) -> bool:
         return is_held(lock_path(self._opener.home, self._opener.store().tenant, session))
 
-    def _note(self, work: _Work) -> None:
+    def _note(self, work: _SaveProcess) -> None:
         said = work.said()
         for one in said:
             _note(self._plan, one)
@@ -220,14 +220,14 @@ class Idling:
             self._plan.failed(session)
 
 
-def _note(plan: Plan, said: save_process.Said) -> None:
+def _note(plan: IdlePlan, said: save_process.SaveReport) -> None:
     """Keep in mind what became of a session, and tell what a person should know."""
     if said.error is None:
         plan.later(said.session, None if said.seconds == 0 else said.seconds)
         if said.seconds == 0:
             _LOG.info("saved the session %s, which was idle", said.session)
     elif isinstance(said.error, LockedError):
-        plan.failed(said.session)  # somebody is at it, or changes the tree
+        plan.failed(said.session)  # another process is at it, or changes the tree
     elif plan.failed(said.session, said.error.message):
         advice = f" ({said.error.hint})" if said.error.hint else ""
         _LOG.warning("the session %s is idle, and cannot be saved: %s%s", said.session, said.error.message, advice)

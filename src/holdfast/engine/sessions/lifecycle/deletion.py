@@ -1,6 +1,6 @@
 """Deleting a session, with all that was made for it.
 
-Killed anywhere, it is done again, by the next sweep at the latest. Whoever calls it holds the session.
+Killed anywhere, it is done again, by the next sweep at the latest. The caller holds the session.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.mount.overlayfs import detach_all
-from holdfast.engine.history.status import only_there
+from holdfast.engine.history.status import only_in_directory
 from holdfast.engine.opening import identity
 from holdfast.engine.opening.home import SNAPSHOTS
-from holdfast.engine.opening.identity import refuse
-from holdfast.engine.sessions.state.repair import open_mounted, providers_known, providers_that_made, resume
-from holdfast.files.directories.removal_obstacles import mounted_at, refuse_others, what_to_do
+from holdfast.engine.opening.identity import refuse_replaced_fork
+from holdfast.engine.sessions.state.repair import known_providers, open_mounted, provider_of_fork, resume
+from holdfast.files.directories.removal_obstacles import mounted_at, refuse_others, removal_hint
 from holdfast.files.directories.replication import remove_whole
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.model.session_results import Deleted
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.engine.opening.opener import Opener
-    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
     from holdfast.model.entries import NotCaptured
     from holdfast.store.catalog.session_records import SessionRecord
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
-# What is in the directory of a session alone.
+_LOG = Log(__name__)
 
 
 def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
@@ -46,49 +46,48 @@ def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) ->
         return []
     catalog = opener.store().catalog
     try:
-        return sure_only_in(opener, record, here)
+        return find_only_in(opener, record, here)
     except (HoldfastError, OSError) as error:
         _LOG.debug("a directory could not be looked at: %s", error)
     head = catalog.cursor(record.workspace).head
     missed = [] if head is None else catalog.not_captured(head)
-    return only_there(seen_at(catalog.workspace(record.workspace).path), here or _origin(opener, record), missed)
+    return only_in_directory(
+        last_seen_path(catalog.workspace(record.workspace).path), here or _origin(opener, record), missed
+    )
 
 
-def sure_only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
+def find_only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
     """`only_in` of a live session; raises `HoldfastError` or `OSError` where it cannot be looked at."""
-    from holdfast.engine.history.status import present
+    from holdfast.engine.history.status import scan_tree
 
     assert record.workspace is not None, "it is live"
     context = open_mounted(opener, record.workspace)
     with context.lock():
-        missed = present(context).not_captured
-    return only_there(context.workspace.path, here or _origin(opener, record), missed)
+        missed = scan_tree(context).not_captured
+    return only_in_directory(context.workspace.path, here or _origin(opener, record), missed)
 
 
 def _origin(opener: Opener, record: SessionRecord) -> bytes | None:
     """The directory that a fork was made of, wherever it was seen last."""
     try:
-        return None if record.origin is None else seen_at(opener.store().catalog.workspace(record.origin).path)
+        return None if record.origin is None else last_seen_path(opener.store().catalog.workspace(record.origin).path)
     except NotFoundError:
         return None
 
 
-_LOG = Log(__name__)
-
-
-def delete(opener: Opener, shelf: Shelf, record: SessionRecord, *, look: bool = False) -> Deleted:
+def delete(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord, *, look: bool = False) -> Deleted:
     """Delete a session; of a fork, its directory, its workspace, and that workspace's checkpoints as well. A directory
-    that somebody has moved elsewhere stays. ``look`` as in `what_goes`.
+    that was moved elsewhere stays. ``look`` as in `preview_deletion`.
 
     Raises `RefusedError` while other forks stand on what goes with it (code ``has_forks``), or other sessions work in
     its directory (``in_use``), or something is mounted over that (``mounted_over``).
     """
-    goes = what_goes(opener, record, look=look)
+    goes = preview_deletion(opener, record, look=look)
     if record.purpose != "session":
         workspaces = _workspaces(opener, record)
-        _refuse_forks_of(opener, shelf, record, workspaces)
+        _refuse_forks_of(opener, tiers, record, workspaces)
         if record.status == "live":
-            shelf.rows.put(record._replace(status="going"))
+            tiers.rows.put(record._replace(status="going"))
         if record.purpose == "experiment":
             from holdfast.engine.sessions.holder.lock import end_leftovers
 
@@ -98,20 +97,20 @@ def delete(opener: Opener, shelf: Shelf, record: SessionRecord, *, look: bool = 
         except OSError as error:
             where = f": {display(os.fsencode(error.filename))}" if error.filename else ""
             raise StorageError(
-                f"the fork {record.id} cannot be removed: {error.strerror or error}{where}", hint=what_to_do(error)
+                f"the fork {record.id} cannot be removed: {error.strerror or error}{where}", hint=removal_hint(error)
             ) from error
-        shelf.discard(shelf.rows.clear(record.id))
+        tiers.discard(tiers.rows.clear(record.id))
         for workspace in workspaces:
             _let_go(opener, workspace)
-    shelf.discard(shelf.rows.remove(record.id))
+    tiers.discard(tiers.rows.remove(record.id))
     return goes
 
 
-def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
+def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     """What would go with a session now. ``look``: also what no checkpoint holds of a fork's directory, for which all of
     that is walked. Deletes nothing. Raises `RefusedError` (``mounted_over``) if something is mounted over that.
     """
-    from holdfast.engine.opening.identity import find_moved
+    from holdfast.engine.opening.missing_workspaces import find_moved
 
     if record.purpose != "session":
         _refuse_mounted_over(opener, record)
@@ -119,8 +118,8 @@ def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     if record.purpose == "session" or record.status != "live" or record.workspace is None:
         return nothing
     workspace = opener.store().catalog.workspace(record.workspace)
-    path = seen = seen_at(workspace.path)
-    made = _made_at(opener, record)
+    path = seen = last_seen_path(workspace.path)
+    made = _fork_paths(opener, record)
     if not _is_at(opener, path, workspace):
         moved = find_moved([workspace], opener.open_home().folder_of).get(workspace.id)
         if moved is None:
@@ -135,15 +134,15 @@ def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     return nothing._replace(directory=path, not_captured=only_in(opener, record) if look else ())
 
 
-def _made_at(opener: Opener, record: SessionRecord) -> list[bytes]:
+def _fork_paths(opener: Opener, record: SessionRecord) -> list[bytes]:
     """The real paths of the directories that were made for a fork."""
     places = [record.place] if record.place is not None else []
-    for provider in providers_that_made(opener, record):
+    for provider in provider_of_fork(opener, record):
         places += [one.path for one in provider.tokens() if one.path is not None]
     return [os.path.realpath(place) for place in places]
 
 
-def _is_at(opener: Opener, path: bytes, workspace: Workspace) -> bool:
+def _is_at(opener: Opener, path: bytes, workspace: WorkspaceRow) -> bool:
     """Whether a fork's own directory is at ``path``. (The numbers of devices may be others after a restart, and what is
     mounted there, others may have mounted; those of inodes are used anew.)
     """
@@ -151,24 +150,30 @@ def _is_at(opener: Opener, path: bytes, workspace: Workspace) -> bool:
         return False
     if os.path.ismount(path):
         return True
-    return os.lstat(path).st_ino == workspace.inode and identity.may_be(opener.open_home().folder_of(workspace), path)
+    return os.lstat(path).st_ino == workspace.inode and identity.could_be(opener.open_home().folder_of(workspace), path)
 
 
-def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
+def _workspaces(opener: Opener, record: SessionRecord) -> list[WorkspaceRow]:
     """The workspace that the session works in, also where it was killed before that was noted."""
     catalog = opener.store().catalog
     if record.workspace is not None:
         return [catalog.workspace(record.workspace)]
-    made = _made_at(opener, record)
-    return [one for one in catalog.workspaces() if one.live and any(under(seen_at(one.path), place) for place in made)]
+    made = _fork_paths(opener, record)
+    return [
+        one
+        for one in catalog.workspaces()
+        if one.live and any(under(last_seen_path(one.path), place) for place in made)
+    ]
 
 
-def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+def _refuse_forks_of(
+    opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord, workspaces: Iterable[WorkspaceRow]
+) -> None:
     """What is noted of a fork's directory is in the workspace's folder, the directory itself may lie in that of the
     session, and its first checkpoint stands on one of the workspace's.
     """
     catalog = opener.store().catalog
-    mine = {one.id: seen_at(one.path) for one in workspaces}
+    mine = {one.id: last_seen_path(one.path) for one in workspaces}
 
     def stands_on_it(other: SessionRecord) -> bool:
         if other.id == record.id or other.purpose == "session" or other.workspace in mine:
@@ -176,10 +181,10 @@ def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, worksp
         if other.origin in mine:
             return True
         return other.workspace is not None and any(
-            under(seen_at(catalog.workspace(other.workspace).path), root) for root in mine.values()
+            under(last_seen_path(catalog.workspace(other.workspace).path), root) for root in mine.values()
         )
 
-    sessions = shelf.rows.list()
+    sessions = tiers.rows.list()
     lodgers = [other.id for other in sessions if other.id != record.id and other.workspace in mine]
     if lodgers:
         raise RefusedError(
@@ -196,11 +201,11 @@ def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, worksp
         )
 
 
-def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequence[Workspace]) -> None:
+def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequence[WorkspaceRow]) -> None:
     if record.status != "making":
         _refuse_others(opener, record, workspaces)
     _detach_inside(workspaces)
-    for provider in providers_known(
+    for provider in known_providers(
         opener, record
     ):  # (one that was passed over may have been killed while it cleaned up)
         for allocation in provider.tokens():
@@ -210,41 +215,41 @@ def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequenc
         return
     if record.status == "making" and not workspaces:
         with suppress(OSError):
-            os.rmdir(place)  # nothing was written into it yet: what is in there is somebody else's
+            os.rmdir(place)  # nothing was written into it yet: what is in there is not ours
         return
     remove_whole(place)
 
 
-def _detach_inside(workspaces: Iterable[Workspace]) -> None:
-    """Take away what somebody has mounted in there, such as directories from elsewhere: that is no part of a fork, and
+def _detach_inside(workspaces: Iterable[WorkspaceRow]) -> None:
+    """Take away what was mounted in there, such as directories from elsewhere: that is no part of a fork, and
     what it shows stays where it is.
     """
     for one in workspaces:
-        root = seen_at(one.path)
+        root = last_seen_path(one.path)
         for point in mounted_at(root, below=True):
             if point != root:
                 detach_all(point)
 
 
 def _refuse_mounted_over(opener: Opener, record: SessionRecord) -> None:
-    """Raise `RefusedError` if somebody has mounted something over a fork's directory."""
+    """Raise `RefusedError` if something is mounted over a fork's directory."""
     for one in _workspaces(opener, record):
-        refuse_others(seen_at(one.path), below=1 if record.provider == "zfs" else 0)  # (its dataset)
+        refuse_others(last_seen_path(one.path), below=1 if record.provider == "zfs" else 0)  # (its dataset)
 
 
-def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[WorkspaceRow]) -> None:
     """Raise `RefusedError` if something else has come in the place of the directory that was made for a fork. (One that
     is not mounted any more is empty; and the numbers of devices may be others after a restart.)
     """
     for one in workspaces:
-        path = seen_at(one.path)
+        path = last_seen_path(one.path)
         if not os.path.lexists(path) or _is_at(opener, path, one):
             continue
         if os.path.islink(path) or not os.path.isdir(path) or os.listdir(path):
-            refuse(path, record.id)
+            refuse_replaced_fork(path, record.id)
 
 
-def _let_go(opener: Opener, workspace: Workspace) -> None:
+def _let_go(opener: Opener, workspace: WorkspaceRow) -> None:
     """Let the workspace of a fork go that is deleted, and forget what nothing else stands on."""
     from holdfast.engine.forks.unmount_to_directory import discard
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.history.tree_copy import first_checkpoint
+from holdfast.engine.history.tree_copy import create_first_checkpoint
 from holdfast.engine.opening.home import INDEX
 from holdfast.engine.sessions._quotas import check_name
-from holdfast.engine.sessions.holder.lock import holding, lock_path
-from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.holder.lock import holding, lock_path, remove_lock
 from holdfast.engine.sessions.identifiers import PROCESS, check_id, new_id
 from holdfast.engine.sessions.lifecycle.deletion import delete
-from holdfast.engine.sessions.state.journal import Line, Lineage, new_ref
+from holdfast.engine.sessions.state.journal import SessionLine, StateOrigin, new_ref
 from holdfast.files.local_tree import LocalTree
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -35,15 +34,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.sessions.state.state_history import Surroundings
+    from holdfast.engine.sessions.state.state_history import SessionScope
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.session_types import RefType, SessionCheckpoint, SessionId, SessionMode
     from holdfast.snapshot.port import Capabilities
-    from holdfast.snapshot.provider_selection import Choice
+    from holdfast.snapshot.provider_selection import ProviderChoice
     from holdfast.store.catalog.session_rows import SessionRows
 
 
-# What is known of a workspace's files, for a whole copy of it.
+_LOG = Log(__name__)
+_NOT_NOW = (
+    *("git_operation", "git_unmerged", "git_filter", "git_index", "git_pipe", "git_hidden", "git_inside"),
+    *("git_failed", "git_slow"),
+    *(OBJECTS, LEADS_OUT),
+)
+"""Codes with which a provider does not capture a workspace that another one can: it refuses to, or Git fails in it."""
 
 
 def paths_of(context: Context, root: Hash) -> set[bytes]:
@@ -59,7 +64,7 @@ def paths_of(context: Context, root: Hash) -> set[bytes]:
 def inherit_index(source: Context, copy: Context, root: Hash, *, begun: int) -> None:
     """Have the next look at ``copy``, which a provider has just made as a copy of ``source``, read only what is not
     known: if the manifest ``root`` is what was saved of the source last, and the copy was begun after ``begun`` (see
-    `inherit`). Nobody works in the copy yet. A failure is logged: the look is slower.
+    `inherit`). No process works in the copy yet. A failure is logged: the look is slower.
     """
     from holdfast.files.scan.inherited_index import inherit
 
@@ -73,15 +78,6 @@ def inherit_index(source: Context, copy: Context, root: Hash, *, begun: int) -> 
             index.save(os.path.join(copy.folder, INDEX))
     except (OSError, StorageError) as error:
         _LOG.info("all files of a copy are read when it is looked at: %s", error)
-
-
-_LOG = Log(__name__)
-_NOT_NOW = (
-    *("git_operation", "git_unmerged", "git_filter", "git_index", "git_pipe", "git_hidden", "git_inside"),
-    *("git_failed", "git_slow"),
-    *(OBJECTS, LEADS_OUT),
-)
-"""Codes with which a provider does not capture a workspace that another one can: it refuses to, or Git fails in it."""
 
 
 class _Made(NamedTuple):
@@ -105,7 +101,7 @@ class ForkRequest(NamedTuple):
 
 
 def fork(
-    around: Surroundings,
+    scope: SessionScope,
     parent: SessionRecord,
     point: SessionCheckpoint,
     request: ForkRequest,
@@ -114,27 +110,27 @@ def fork(
 ) -> ForkResult:
     """Make a fork of the state ``point``; ``now``: that is what the directory of ``parent`` holds. See `Session.fork`.
 
-    Whoever calls it holds ``parent``.
+    The caller holds ``parent``.
     """
     if request.kind not in ("fork", "experiment"):
         raise UsageError(f"a fork is no {request.kind}")
-    context = around.context
+    context = scope.context
     session = new_id("fork", context.random) if request.name is None else check_id(request.name)
-    check_name(around.shelf.rows, session)
+    check_name(scope.tiers.rows, session)
     path = lock_path(context.home, context.store.tenant, session)
     with holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock):
         try:
-            _clear(around, session)
+            _clear(scope, session)
             providers = _Providers(context, session, request.provider, with_ignored=request.with_ignored)
-            return _make(around, parent, point, session, providers, request, now=now)
+            return _make(scope, parent, point, session, providers, request, now=now)
         except (Exception, KeyboardInterrupt):
-            if not around.shelf.rows.has(session):
+            if not scope.tiers.rows.has(session):
                 remove_lock(path)
             raise
 
 
 def _make(
-    around: Surroundings,
+    scope: SessionScope,
     parent: SessionRecord,
     point: SessionCheckpoint,
     session: SessionId,
@@ -144,11 +140,11 @@ def _make(
     now: bool,
 ) -> ForkResult:
     """Make the fork, whose name is held, and free; what fails leaves nothing behind."""
-    context, rows = around.context, around.shelf.rows
+    context, rows = scope.context, scope.tiers.rows
     record = SessionRecord(
         id=session,
         parent=parent.id,
-        owner=around.agent,
+        owner=scope.agent,
         shared=(),
         workspace=None,
         origin=context.workspace.id,
@@ -164,30 +160,30 @@ def _make(
     try:
         made = None
         while made is None:
-            made = _provided(around, point, providers, now=now)
+            made = _provided(scope, point, providers, now=now)
             record = record._replace(provider=providers.choice.provider.name)
             rows.put(record)
         for reason in providers.choice.passed_over:
             _LOG.warning("the fork %s is made by %s, as it cannot be by %s", session, record.provider, reason)
-        done = _begin(around, point, record, made, request.metadata)
+        done = _begin(scope, point, record, made, request.metadata)
         return done._replace(passed_over=providers.choice.passed_over)
     except (Exception, KeyboardInterrupt):
         try:
-            delete(around.opener, around.shelf, rows.get(session))
+            delete(scope.opener, scope.tiers, rows.get(session))
         except (HoldfastError, OSError) as error:
             _LOG.warning("what failed is not cleaned up yet; the next sweep tries again: %s", error)
         raise
 
 
 def _begin(
-    around: Surroundings,
+    scope: SessionScope,
     point: SessionCheckpoint,
     record: SessionRecord,
     made: _Made,
     metadata: Mapping[str, str],
 ) -> ForkResult:
     """Commit the session's first state; it lives from then on."""
-    clock = around.context.clock
+    clock = scope.context.clock
     before = point.state
     state = msgspec.structs.replace(
         before,
@@ -200,13 +196,13 @@ def _begin(
     said = {**metadata, PROCESS: this_process()} if record.purpose == "experiment" else metadata
     kind: RefType = "experiment" if record.purpose == "experiment" else "fork"
     ref = new_ref(kind, record.id, metadata=said)
-    first = Line(around.shelf, live, clock).commit(
+    first = SessionLine(scope.tiers, live, clock).commit(
         "fork",
         state,
         made.tree,
         metadata=metadata,
         naming=[RefChange(ref, None)],
-        lineage=Lineage(point.hash),
+        lineage=StateOrigin(point.hash),
         record=live,
     )
     ref = msgspec.structs.replace(ref, checkpoint=first.hash, updated_at=first.created_at)
@@ -230,21 +226,21 @@ def keep(rows: SessionRows, record: SessionRecord, now: int) -> SessionRecord:
     return kept
 
 
-def _clear(around: Surroundings, session: SessionId) -> None:
-    """Remove what a fork of this name has left that was killed while it was made: we hold it, so nobody is at it."""
+def _clear(scope: SessionScope, session: SessionId) -> None:
+    """Remove what a fork of this name has left that was killed while it was made. We hold its name."""
     try:
-        record = around.shelf.rows.get(session)
+        record = scope.tiers.rows.get(session)
     except NotFoundError:
         return
     if record.status != "live":
-        delete(around.opener, around.shelf, record)
+        delete(scope.opener, scope.tiers, record)
 
 
 class _Providers:
     """Which provider makes the directory: the one that is wanted, or the best one that can at this moment."""
 
     def __init__(self, context: Context, session: SessionId, asked: str | None, *, with_ignored: bool) -> None:
-        """``asked`` is the one that whoever asks has named, if any. Raises `UnsupportedError` if there is none."""
+        """``asked`` is the one that the agent has named, if any. Raises `UnsupportedError` if there is none."""
         from holdfast.engine.forks.workspace_providers import providers_of
         from holdfast.snapshot.provider_selection import AUTOMATIC
 
@@ -256,7 +252,7 @@ class _Providers:
         self._detected: list[Capabilities] = [one.detect(with_git=with_ignored) for one in self._all]
         self.choice = self._chosen()
 
-    def _chosen(self) -> Choice:
+    def _chosen(self) -> ProviderChoice:
         from holdfast.snapshot.provider_selection import choose
 
         return choose(
@@ -283,7 +279,7 @@ class _Providers:
         self.choice = self._chosen()
 
 
-def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Providers, *, now: bool) -> _Made | None:
+def _provided(scope: SessionScope, point: SessionCheckpoint, providers: _Providers, *, now: bool) -> _Made | None:
     """Have a provider make the directory, and bring it to the state; None: it has refused, and another one is chosen.
 
     With ignored files if they are asked for, whatever the provider carries.
@@ -302,16 +298,16 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
         providers.pass_over(error)
         return None
     if carries and not providers.with_ignored:
-        _leave_out(around.context, source, prepared.path)
-    context = around.opener.register(prepared.path, source, within=around.context.folder)
-    saved = around.context.catalog.checkpoint(source)
+        _remove_extra(scope.context, source, prepared.path)
+    context = scope.opener.register(prepared.path, source, within=scope.context.folder)
+    saved = scope.context.catalog.checkpoint(source)
     if carries:
-        inherit_index(around.context, context, saved.root, begun=begun)
+        inherit_index(scope.context, context, saved.root, begun=begun)
     with context.lock():
-        first = first_checkpoint(context, saved)
+        first = create_first_checkpoint(context, saved)
     # What carries everything holds the state as it is, or is changed at this moment: the next look at it tells.
     if not (now and carries):
-        catalog, workspace = context.catalog, Workspace(around.opener, context)
+        catalog, workspace = context.catalog, Workspace(scope.opener, context)
         same = catalog.checkpoint(first).root == saved.root
         workspace.restore(first if same else source, exact=True)
         first = workspace.checkpoint(kind="auto").checkpoint.id
@@ -322,7 +318,7 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
     return _Made(context, first, prepared.token)
 
 
-def _leave_out(context: Context, tree: CheckpointId, directory: bytes) -> None:
+def _remove_extra(context: Context, tree: CheckpointId, directory: bytes) -> None:
     """Take out of a copy that holds everything what the tree does not: ignored files, and what else no checkpoint
     holds.
     """

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.sessions.holder.lock import end_leftovers, holding, is_held, lock_path
-from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.holder.lock import end_leftovers, holding, is_held, lock_path, remove_lock
 from holdfast.engine.sessions.identifiers import PROCESS
 from holdfast.engine.sessions.state.repair import open_mounted, resume
-from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
@@ -37,23 +36,23 @@ LEASE = "sessions"
 _MOST_NAMED = 5
 
 
-def is_due(home: HomeContext, shelf: Shelf) -> bool:
+def is_due(home: HomeContext, tiers: SessionCheckpointTiers) -> bool:
     """Whether `sweep` would find anything to do. Cheap."""
-    return bool(_expired(home, shelf)) or shelf.is_due()
+    return bool(_expired(home, tiers)) or tiers.is_due()
 
 
 def sweep_if_due(opener: Opener) -> None:
     """`sweep` if there is anything to do; what goes wrong is logged."""
     home = opener.open_home()
-    shelf = Shelf(home)
+    tiers = SessionCheckpointTiers(home)
     try:
-        if not home.store.catalog.database.read_only and is_due(home, shelf):
-            sweep(opener, home, shelf)
+        if not home.store.catalog.database.read_only and is_due(home, tiers):
+            sweep(opener, home, tiers)
     except HoldfastError as error:
         _LOG.warning("old states of sessions are not swept: %s", error.message)
 
 
-def sweep(opener: Opener, home: HomeContext, shelf: Shelf) -> Swept:
+def sweep(opener: Opener, home: HomeContext, tiers: SessionCheckpointTiers) -> Swept:
     """Remove sessions that were cut short or have expired, then move old states to their tiers. A fork whose directory
     holds what no checkpoint does stays, which is said.
 
@@ -66,37 +65,37 @@ def sweep(opener: Opener, home: HomeContext, shelf: Shelf) -> Swept:
     except LockedError:
         return Swept()
     try:
-        removed = [record.id for record in _expired(home, shelf) if _remove(opener, home, shelf, record.id)]
+        removed = [record.id for record in _expired(home, tiers) if _remove(opener, home, tiers, record.id)]
         lease.renew()
-        warmed, cooled = shelf.sweep()
+        warmed, cooled = tiers.sweep()
     finally:
         lease.release()
     return Swept(warmed, cooled, tuple(removed))
 
 
-def _expired(home: HomeContext, shelf: Shelf) -> list[SessionRecord]:
-    """The sessions that nobody will miss, and nobody has open; a fork before what it was forked from."""
-    known = {record.id: record for record in shelf.rows.list()}
+def _expired(home: HomeContext, tiers: SessionCheckpointTiers) -> list[SessionRecord]:
+    """The sessions that have expired, and no process has open; a fork before what it was forked from."""
+    known = {record.id: record for record in tiers.rows.list()}
     records = sorted(known.values(), key=lambda record: len(_line(record, known)), reverse=True)
     directory = home.home
     return [
         record
         for record in records
-        if _is_expired(home, shelf, record, known) and not is_held(lock_path(directory, home.store.tenant, record.id))
+        if _is_expired(home, tiers, record, known) and not is_held(lock_path(directory, home.store.tenant, record.id))
     ]
 
 
 def _is_expired(
-    home: HomeContext, shelf: Shelf, record: SessionRecord, known: Mapping[SessionId, SessionRecord]
+    home: HomeContext, tiers: SessionCheckpointTiers, record: SessionRecord, known: Mapping[SessionId, SessionRecord]
 ) -> bool:
     if record.status != "live":
         return True
     if record.purpose == "experiment":
-        ref = shelf.rows.ref(ref_name("experiment", record.id))
+        ref = tiers.rows.ref(ref_name("experiment", record.id))
         return ref is None or not may_run(ref.metadata.get(PROCESS, ""))
     if record.purpose == "fork" and _line(record, known)[-1].purpose != "session":
-        ref = shelf.rows.ref(ref_name("fork", record.id))
-        used = max(shelf.rows.journal(record.id).updated_at, 0 if ref is None else ref.updated_at)
+        ref = tiers.rows.ref(ref_name("fork", record.id))
+        used = max(tiers.rows.journal(record.id).updated_at, 0 if ref is None else ref.updated_at)
         idle = home.store.catalog.clock.now() - used
         most = home.settings.session.fork_ttl * _SECOND
         return idle > most and not _is_used(home.store.catalog, record, known, most)
@@ -104,7 +103,7 @@ def _is_expired(
 
 
 def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, SessionRecord], most: float) -> bool:
-    """Whether another session works in a fork's directory, or anybody saves that, or has saved something by request."""
+    """Whether another session works in a fork's directory, or that is saved, or something was saved by request."""
     if record.workspace is None:
         return False
     if any(one.workspace == record.workspace and one.id != record.id for one in known.values()):
@@ -114,12 +113,12 @@ def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, 
     return catalog.clock.now() - newest <= most or any(one.kind == "manual" or one.label for one in saved)
 
 
-def _stays(opener: Opener, shelf: Shelf, record: SessionRecord) -> bool:
-    """Whether a fork's directory holds what would be lost with it. What nobody has saved of a fork is saved; where no
+def _must_stay(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord) -> bool:
+    """Whether a fork's directory holds what would be lost with it. What was not saved of a fork is saved; where no
     checkpoint can hold it, the fork is kept, and that is said. It is not idle any more then: it is not looked at again
     before ``session.fork_ttl`` has passed.
     """
-    from holdfast.engine.sessions.lifecycle.deletion import sure_only_in, what_goes
+    from holdfast.engine.sessions.lifecycle.deletion import find_only_in, preview_deletion
     from holdfast.engine.sessions.lifecycle.fork_creation import keep
 
     if record.status != "live" or record.workspace is None:
@@ -127,7 +126,7 @@ def _stays(opener: Opener, shelf: Shelf, record: SessionRecord) -> bool:
     if record.purpose == "experiment":
         end_leftovers(record.id)
     resume(opener, record)
-    if what_goes(opener, record, look=False).directory is None:
+    if preview_deletion(opener, record, look=False).directory is None:
         return False
     context = open_mounted(opener, record.workspace)
     path = context.workspace.path
@@ -135,10 +134,10 @@ def _stays(opener: Opener, shelf: Shelf, record: SessionRecord) -> bool:
         why = f"found when the fork {record.id} was about to expire"
         if Workspace(opener, context).checkpoint(kind="auto", message=why).created:
             return True
-    missed = sure_only_in(opener, record)
+    missed = find_only_in(opener, record)
     if not missed:
         return False
-    keep(shelf.rows, record, context.clock.now())
+    keep(tiers.rows, record, context.clock.now())
     named = [f"{display(one.path)}: {one.reason}" for one in missed[:_MOST_NAMED]]
     if len(missed) > _MOST_NAMED:
         named.append(f"and {len(missed) - _MOST_NAMED:,} more")
@@ -161,19 +160,19 @@ def _line(record: SessionRecord, known: Mapping[SessionId, SessionRecord]) -> li
     return found
 
 
-def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId) -> bool:
+def _remove(opener: Opener, home: HomeContext, tiers: SessionCheckpointTiers, session: SessionId) -> bool:
     from holdfast.engine.sessions.lifecycle.deletion import delete
 
     clock = home.store.catalog.clock
     path = lock_path(home.home, home.store.tenant, session)
     try:
         with holding(path, session, timeout=0, clock=clock):
-            record = shelf.rows.get(session)
-            if not _is_expired(home, shelf, record, {one.id: one for one in shelf.rows.list()}):
+            record = tiers.rows.get(session)
+            if not _is_expired(home, tiers, record, {one.id: one for one in tiers.rows.list()}):
                 return False
-            if _stays(opener, shelf, record):
+            if _must_stay(opener, tiers, record):
                 return False
-            gone = delete(opener, shelf, record)
+            gone = delete(opener, tiers, record)
             remove_lock(path)
             _tell_of_moved(gone)
             return True

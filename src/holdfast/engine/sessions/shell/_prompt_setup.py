@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.sessions.shell._shell_programs import Started, find, prepare_saying, quote, saying
+from holdfast.engine.sessions.shell._shell_programs import ShellStart, find_shell, prepare_report, quote, report_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,14 +126,14 @@ def prepare(
     tell: bytes,
     answer: bytes,
     marks: tuple[bytes, bytes],
-) -> Started:
+) -> ShellStart:
     """How to start an interactive ``shell`` of a session in ``state``. What it needs is written into ``folder``, which
     is private. Raises `UnsupportedError` if there is no such shell.
 
     ``marks`` are what it shows before and after what a line shows.
     """
-    program = find(shell, environment.get("PATH"))
-    prepare_saying(shell, said)
+    program = find_shell(shell, environment.get("PATH"))
+    prepare_report(shell, said)
     given = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
     words = {
         b"@STATE@": _state(environment, state),
@@ -141,18 +141,18 @@ def prepare(
         b"@ANSWER@": quote(answer),
         b"@BEGINS@": quote(marks[0]),
         b"@ENDS@": quote(marks[1]),
-        b"@SAY@": saying(shell, said),
-        b"@QUOTED_SAY@": quote(saying(shell, said)),
+        b"@SAY@": report_command(shell, said),
+        b"@QUOTED_SAY@": quote(report_command(shell, said)),
         b"@FOLDER@": quote(folder),
         b"@DOTDIR@": b"ZDOTDIR=" + quote(given[b"ZDOTDIR"]) if b"ZDOTDIR" in given else b"unset ZDOTDIR",
     }
     if shell == "zsh":
         _write(os.path.join(folder, b".zshenv"), _ZSH_ENV, words)
         _write(os.path.join(folder, b".zshrc"), _ZSH, words)
-        return Started([program, b"-i"], given | {b"ZDOTDIR": folder})
+        return ShellStart([program, b"-i"], given | {b"ZDOTDIR": folder})
     rc = os.path.join(folder, b"bashrc")
     _write(rc, _BASH, words)
-    return Started([program, b"--rcfile", rc, b"-i"], given)
+    return ShellStart([program, b"--rcfile", rc, b"-i"], given)
 
 
 def _state(environment: Mapping[str, str], state: State) -> bytes:

@@ -10,7 +10,7 @@ command, on its first line, so that line numbers in messages are the command's. 
   expand to themselves and a substitution that results in nothing: redirections, conditions and ``$?`` stay as they are.
 - sh and zsh die of signals without a word: they have traps for those that ask a process to end.
 
-Nobody can say what a shell held that was killed (SIGKILL): nothing is handed on then.
+It is not known what a shell held that was killed (SIGKILL): nothing is handed on then.
 """
 
 from __future__ import annotations
@@ -30,18 +30,12 @@ if TYPE_CHECKING:
     from holdfast.model.session_types import ShellName
 
 
-# What a shell hands on to the next one: the directory that it was in, and the variables that it exported.
-#
-# The shell itself says it, when it ends, into a file: a magic, ``$PWD``, the physical directory with a line break
-# behind it (nothing where it is gone), the environment that a child of it gets, and a word that shows that nothing is
-# missing, each ended by a NUL. What is too long for the environment of a program it says by name.
-
 _LOG = Log(__name__)
 
 MAGIC = "holdfast-shell-1"
 END = "end"
 TOO_LONG = "__holdfast_too_long"
-"""A variable that the shell makes up: its value names one that can be handed on to nobody."""
+"""A variable that the shell makes up: its value names one that cannot be handed on."""
 
 OWN = frozenset(
     (
@@ -65,8 +59,13 @@ or belong to the hooks of one that is. They are never taken over.
 _MOST_BYTES = 16 << 20
 
 
-class Carried(NamedTuple):
-    """What one shell leaves for the next."""
+class ShellState(NamedTuple):
+    """What one shell leaves for the next: the directory that it was in, and the variables that it exported.
+
+    The shell writes it to a file when it ends: a magic, ``$PWD``, the physical directory with a line break behind it
+    (nothing where it is gone), the environment that a child of it gets, and a word that shows that nothing is missing,
+    each ended by a NUL. What is too long for the environment of a program it says by name.
+    """
 
     cwd: bytes
     """An absolute path, as the shell shows it (links in it are not resolved). It may be gone."""
@@ -76,7 +75,7 @@ class Carried(NamedTuple):
     """What is exported besides, and longer than what a program can be started with."""
 
 
-def read(path: bytes) -> Carried | None:
+def read_state(path: bytes) -> ShellState | None:
     """What a shell has written to the file ``path``; None if it has not, or not to the end. Where that is for all that
     it exports, it is logged.
     """
@@ -85,7 +84,7 @@ def read(path: bytes) -> Carried | None:
             data = file.read(_MOST_BYTES)
     except FileNotFoundError:
         return None
-    carried = parse(data)
+    carried = parse_state(data)
     if carried is None and f"\0{TOO_LONG}=".encode() in data:
         _LOG.warning(
             "more is exported than a program can be started with: the session keeps the directory and the variables "
@@ -94,8 +93,8 @@ def read(path: bytes) -> Carried | None:
     return carried
 
 
-def parse(data: bytes) -> Carried | None:
-    """See `read`. Any bytes may be given."""
+def parse_state(data: bytes) -> ShellState | None:
+    """See `read_state`. Any bytes may be given."""
     fields = data.split(b"\0")
     if len(fields) < 5 or fields[0] != MAGIC.encode() or fields[-2:] != [END.encode(), b""]:
         return None
@@ -111,7 +110,7 @@ def parse(data: bytes) -> Carried | None:
             too_long += [os.fsdecode(value)] if value else []
         elif name and equals and os.fsdecode(name) not in OWN and not name.startswith(b"__holdfast"):
             env[os.fsdecode(name)] = os.fsdecode(value)
-    return Carried(directory, env, tuple(too_long))
+    return ShellState(directory, env, tuple(too_long))
 
 
 def _directory(logical: bytes, physical: bytes) -> bytes | None:
@@ -142,8 +141,8 @@ def relative(directory: bytes, root: bytes) -> str:
     return os.fsdecode(normal[len(root) :].lstrip(b"/")) or "."
 
 
-def existing(directory: bytes, root: bytes) -> bytes:
-    """``directory``, or if it is gone, or nobody may enter it, the nearest above it; ``root``, if even that lies
+def nearest_existing(directory: bytes, root: bytes) -> bytes:
+    """``directory``, or if it is gone, or it may not be entered, the nearest above it; ``root``, if even that lies
     outside of it.
     """
     at = directory
@@ -174,14 +173,14 @@ _ARMS = {
 }
 
 
-class Started(NamedTuple):
+class ShellStart(NamedTuple):
     """How to start a shell with a command."""
 
     arguments: list[bytes]
     environment: dict[bytes, bytes]
 
 
-def find(shell: ShellName, path: str | None = None) -> bytes:
+def find_shell(shell: ShellName, path: str | None = None) -> bytes:
     """The program of a shell: where systems have it, else by ``path`` (as ``$PATH``). Raises `UnsupportedError`."""
     name = shell.encode()
     places = [*_PLACES, *(os.fsencode(place) for place in (path or "").split(":") if place.startswith("/"))]
@@ -194,7 +193,9 @@ def find(shell: ShellName, path: str | None = None) -> bytes:
     )
 
 
-def start(shell: ShellName, command: str, environment: Mapping[str, str], *, folder: bytes, said: bytes) -> Started:
+def prepare_start(
+    shell: ShellName, command: str, environment: Mapping[str, str], *, folder: bytes, said: bytes
+) -> ShellStart:
     """What runs ``command`` and writes to the file ``said`` (see `holdfast.engine.sessions.shell._shell_programs`) when
     it ends.
 
@@ -204,9 +205,9 @@ def start(shell: ShellName, command: str, environment: Mapping[str, str], *, fol
     text = os.fsencode(command)
     if b"\0" in text:
         raise UsageError("a command cannot hold a NUL")
-    program = find(shell, environment.get("PATH"))
-    prepare_saying(shell, said)
-    say = saying(shell, said)
+    program = find_shell(shell, environment.get("PATH"))
+    prepare_report(shell, said)
+    say = report_command(shell, said)
     aliases = _aliases(text)
     own = _own(shell)
     parts = _traps(shell, say, has_own=b"exit" in aliases)
@@ -223,7 +224,7 @@ def start(shell: ShellName, command: str, environment: Mapping[str, str], *, fol
     options = [option.encode() for option in _ARMS[shell]]
     held = _HELD_BACK if shell == "bash" else ()
     given = {os.fsencode(name): os.fsencode(value) for name, value in environment.items() if name not in held}
-    return Started([program, *options, script, shell.encode()], given)
+    return ShellStart([program, *options, script, shell.encode()], given)
 
 
 def quote(text: bytes) -> bytes:
@@ -236,8 +237,8 @@ def _own(shell: ShellName) -> bytes:
     return b"" if shell == "sh" else b"builtin "
 
 
-def saying(shell: ShellName, said: bytes) -> bytes:
-    """What has the shell say what it leaves. It changes no exit code that anybody looks at. See `prepare_saying`."""
+def report_command(shell: ShellName, said: bytes) -> bytes:
+    """What has the shell say what it leaves. It changes no exit code that is looked at. See `prepare_report`."""
     own = _own(shell) or b"command "
     said_first = b"%b printf '%%s\\0' %b \"${PWD-}\"; %b pwd -P; %b printf '\\0'" % (own, MAGIC.encode(), own, own)
     words = b"{ %b -0 || . %b; } && %b printf '%%s\\0' %b" % (_env(), quote(_without_large(said)), own, END.encode())
@@ -278,8 +279,8 @@ Everything in it is the shell's own, as nothing else can be started.
 _KEEP = {"bash": b"builtin export -n", "sh": b"unset", "zsh": b"builtin typeset +x"}
 
 
-def prepare_saying(shell: ShellName, said: bytes) -> None:
-    """Write what `saying` falls back on, beside ``said``."""
+def prepare_report(shell: ShellName, said: bytes) -> None:
+    """Write what `report_command` falls back on, beside ``said``."""
     words = {
         b"@OWN@": _own(shell) or b"command ",
         b"@TOLD@": TOO_LONG.encode(),

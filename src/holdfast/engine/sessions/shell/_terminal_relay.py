@@ -19,7 +19,7 @@ import threading
 import tty
 from typing import TYPE_CHECKING, Self
 
-from holdfast.engine.sessions.shell.execution import Kept
+from holdfast.engine.sessions.shell.execution import OutputExcerpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ _TYPED_AHEAD = 1 << 16
 _NO_SIZE = struct.pack("HHHH", 0, 0, 0, 0)
 
 
-class Marks:
+class PromptMarks:
     """Finds the marks in what a shell shows, and keeps what is between them."""
 
     def __init__(self, secret: str, most: int) -> None:
@@ -40,14 +40,14 @@ class Marks:
         self.end = f"\x1b]7717;{secret};E\x07".encode()
         self._most = most
         self._held = b""
-        self._kept: Kept | None = None
-        self._done = Kept(most)
+        self._kept: OutputExcerpt | None = None
+        self._done = OutputExcerpt(most)
 
-    def feed(self, data: bytes) -> tuple[bytes, list[Kept]]:
+    def feed(self, data: bytes) -> tuple[bytes, list[OutputExcerpt]]:
         """What of ``data`` can be shown, and what is kept of each output that has come to its end in it."""
         data = self._held + data
         shown = bytearray()
-        ended: list[Kept] = []
+        ended: list[OutputExcerpt] = []
         while True:
             at = min((found for mark in (self.begin, self.end) if (found := data.find(mark)) >= 0), default=-1)
             if at < 0:
@@ -55,10 +55,10 @@ class Marks:
             self._keep(data[:at])
             shown += data[:at]
             if data.startswith(self.begin, at):
-                self._kept = Kept(self._most)
+                self._kept = OutputExcerpt(self._most)
                 data = data[at + len(self.begin) :]
             else:
-                ended.append(self._kept or Kept(self._most))
+                ended.append(self._kept or OutputExcerpt(self._most))
                 self._kept = None
                 data = data[at + len(self.end) :]
         cut = len(data) - _beginning(data, self.begin, self.end)
@@ -66,9 +66,9 @@ class Marks:
         self._keep(data[:cut])
         return bytes(shown + data[:cut]), ended
 
-    def close(self) -> Kept:
+    def close(self) -> OutputExcerpt:
         """Nothing more comes: what is kept of an output that has no end."""
-        kept, self._kept = self._kept or Kept(self._most), None
+        kept, self._kept = self._kept or OutputExcerpt(self._most), None
         return kept
 
     def _keep(self, data: bytes) -> None:
@@ -82,11 +82,11 @@ def _beginning(data: bytes, *marks: bytes) -> int:
     return len(data) - at if at >= 0 and any(mark.startswith(data[at:]) for mark in marks) else 0
 
 
-class Relay:
+class TerminalRelay:
     """Passes on what is typed and shown, on a thread of its own, while it is entered. Enter it on the main thread."""
 
     def __init__(
-        self, master: int, marks: Marks, gone: Callable[[], object], *, source: int = 0, sink: int = 1
+        self, master: int, marks: PromptMarks, gone: Callable[[], object], *, source: int = 0, sink: int = 1
     ) -> None:
         """``master`` is our end of the shell's terminal; ``source`` and ``sink`` are the user's. ``gone`` is called, on
         the other thread, when one of them is closed.
@@ -96,7 +96,7 @@ class Relay:
         self._source = source
         self._sink = sink
         self._gone = gone
-        self._outputs: queue.SimpleQueue[Kept] = queue.SimpleQueue()
+        self._outputs: queue.SimpleQueue[OutputExcerpt] = queue.SimpleQueue()
         self._over = False
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
         self._typed = bytearray()
@@ -123,7 +123,7 @@ class Relay:
         os.close(self._wake)
         os.close(self._waker)
 
-    def output(self, seconds: float) -> Kept | None:
+    def output(self, seconds: float) -> OutputExcerpt | None:
         """The next output that has come to its end, one for each prompt; it is waited for so long, and then None."""
         try:
             return self._outputs.get(timeout=seconds)
@@ -166,7 +166,7 @@ class Relay:
             data = os.read(self._master, _PIECE)
         except BlockingIOError:
             return True
-        except OSError:  # (EIO: nobody has the shell's terminal open any more.)
+        except OSError:  # (EIO: no process has the shell's terminal open any more.)
             return False
         shown, ended = self._marks.feed(data)
         rest = memoryview(shown)
@@ -185,7 +185,7 @@ def _nothing(_number: int, _frame: FrameType | None) -> None:
     pass
 
 
-def shown_text(kept: Kept) -> str:
+def shown_text(kept: OutputExcerpt) -> str:
     """What a command has shown, with the line breaks of files."""
     return kept.text().replace("\r\n", "\n")
 

@@ -12,7 +12,6 @@ from typing import IO, TYPE_CHECKING, Final, Literal
 from holdfast.engine.sessions.holder.lock import in_flight
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, SESSION_VARIABLE
 from holdfast.engine.sessions.shell import _shell_programs as shell_programs
-from holdfast.engine.sessions.shell import _shell_programs as shells
 from holdfast.engine.sessions.shell._shell_programs import OWN
 from holdfast.model.errors import HoldfastError, StorageError, room_hint
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -20,7 +19,7 @@ from holdfast.model.log import Log
 from holdfast.model.message_text import plural, visible
 from holdfast.model.paths import display
 from holdfast.model.session_types import CommandResult
-from holdfast.sandbox.shim import Stream, group_lives
+from holdfast.sandbox.shim import OutputPipe, group_lives
 
 if TYPE_CHECKING:
     import threading
@@ -28,16 +27,18 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from holdfast.engine.sessions.holder.lock import InFlight
-    from holdfast.engine.sessions.holder.request_server import Door
+    from holdfast.engine.sessions.holder.request_server import RequestServer
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.sessions.shell._shell_programs import Carried
+    from holdfast.engine.sessions.shell._shell_programs import ShellState
     from holdfast.model.session_types import CommandEntry, Level, ShellName
 
 
-# The level of a command of a session.
+_LOG = Log(__name__)
+_KILLED = 137
+_NOT_STARTED = 126
 
 
-def judge(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
+def classify_command(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
     """What ``command`` may do, in the directory ``cwd`` with these variables (docs/guide/safety.md)."""
     from holdfast.engine.safety.classify import classify, levels_of
 
@@ -45,11 +46,8 @@ def judge(session: Session, command: str, *, cwd: bytes, environment: Mapping[st
     return classify(command, cwd=cwd, root=session.root, env=environment, programs=programs)
 
 
-# What is kept of a command's output: the beginning and the end, with a mark between where something is left out.
-
-
-class Kept:
-    """Takes the bytes of one stream, any number of them, in bounded memory."""
+class OutputExcerpt:
+    """The beginning and the end of one stream, in bounded memory, with a mark where something is left out."""
 
     __slots__ = ("_half", "_head", "_tail", "_taken")
 
@@ -110,8 +108,6 @@ def _continued(data: bytes | bytearray) -> int:
     return count
 
 
-# One command of a session, run by a real shell in a process group of its own, until it has ended or is made to.
-
 StreamName = Literal["stdout", "stderr"]
 
 GRACE_SECONDS: Final = 5.0
@@ -142,11 +138,11 @@ class Streams(NamedTuple):
 NO_STREAMS = Streams()
 
 
-class Ran(NamedTuple):
+class ShellResult(NamedTuple):
     """What became of a command."""
 
     result: CommandResult
-    carried: Carried | None
+    carried: ShellState | None
     """What the shell leaves; None if it could not say."""
     duration_ms: int
     interrupted: bool
@@ -160,24 +156,26 @@ def run_command(
     timeout: float | None = None,
     max_output_bytes: int = 65_536,
     stop: threading.Event | None = None,
-    door: Door | None = None,
+    door: RequestServer | None = None,
     noted: AbstractContextManager[InFlight] | None = None,
     grace: float = GRACE_SECONDS,
-) -> Ran:
-    """Run ``command`` until it has ended.
+) -> ShellResult:
+    """Run ``command`` by a real shell, in a process group of its own, until it has ended or is made to.
 
     Of each stream that it writes ``max_output_bytes`` are kept. After ``timeout`` seconds (None or 0: never), or when
     ``stop`` is set, its process group is asked to end (SIGTERM), and after ``grace`` seconds made to (SIGKILL). A
     Ctrl-C (`KeyboardInterrupt`) is passed on to the group; a second one ends it. What is asked at ``door`` is done
-    meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: by nobody).
+    meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: not at all).
 
     What it leaves running goes on, and what that writes goes nowhere. Raises `UnsupportedError` if there is no such
     shell, `UsageError` for a command with a NUL in it, `StorageError` if no process can be started.
     """
     with in_flight() if noted is None else noted as flight:
         said = os.path.join(flight.folder, b"said")
-        started = shells.start(command.shell, command.text, command.environment, folder=flight.folder, said=said)
-        running = _Running(started, command.cwd, streams, max_output_bytes, grace, door)
+        started = shell_programs.prepare_start(
+            command.shell, command.text, command.environment, folder=flight.folder, said=said
+        )
+        running = _RunningShell(started, command.cwd, streams, max_output_bytes, grace, door)
         flight.started(running.pid)
         try:
             timed_out = running.follow(timeout or None, stop)
@@ -186,20 +184,22 @@ def run_command(
             raise
         finally:
             running.let_go()
-        return Ran(running.result(timed_out), shell_programs.read(said), running.duration_ms, running.interrupted)
+        return ShellResult(
+            running.result(timed_out), shell_programs.read_state(said), running.duration_ms, running.interrupted
+        )
 
 
-class _Running:
+class _RunningShell:
     """A shell that was started. For one thread."""
 
     def __init__(
         self,
-        started: shells.Started,
+        started: shell_programs.ShellStart,
         cwd: bytes,
         streams: Streams,
         most: int,
         grace: float,
-        door: Door | None,
+        door: RequestServer | None,
     ) -> None:
         self._began = time.monotonic()
         self._duration = 0.0
@@ -223,11 +223,11 @@ class _Running:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._streams: dict[StreamName, Stream] = {
-            "stdout": Stream("stdout", self._process.stdout),
-            "stderr": Stream("stderr", self._process.stderr),
+        self._streams: dict[StreamName, OutputPipe] = {
+            "stdout": OutputPipe("stdout", self._process.stdout),
+            "stderr": OutputPipe("stderr", self._process.stderr),
         }
-        self._kept: dict[StreamName, Kept] = {"stdout": Kept(most), "stderr": Kept(most)}
+        self._kept: dict[StreamName, OutputExcerpt] = {"stdout": OutputExcerpt(most), "stderr": OutputExcerpt(most)}
         self._output = streams.output
         self._grace = grace
         self._door = door
@@ -328,7 +328,7 @@ class _Running:
             self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # (Nobody has waited for the shell yet: the number of the group means nobody else.)
+        # (No process has waited for the shell yet: the number of the group means no other one.)
         try:
             os.killpg(self._process.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -359,8 +359,8 @@ class _Running:
 
 
 def _drain(pipe: IO[bytes]) -> None:
-    """See to it that whoever still writes to ``pipe`` neither has to wait nor is ended by that."""
-    # (What a shell has in the background reads from nowhere, unless told; and it is nobody's child to wait for.)
+    """See to it that a process that still writes to ``pipe`` neither has to wait nor is ended by that."""
+    # (What a shell has in the background reads from nowhere, unless told; and it is no child of ours to wait for.)
     subprocess.run(
         [b"/bin/sh", b"-c", b"exec 3<&0; /bin/cat <&3 3<&- &"],
         stdin=pipe,
@@ -370,11 +370,6 @@ def _drain(pipe: IO[bytes]) -> None:
         start_new_session=True,
         check=False,
     )
-
-
-_LOG = Log(__name__)
-_KILLED = 137
-_NOT_STARTED = 126
 
 
 def execute(
@@ -398,11 +393,11 @@ def execute(
     The entry is durable before it starts, and again when this returns. What `run_command` raises is raised once the end
     is journalled; so is `KeyboardInterrupt`, if there was one, which the command has got.
     """
-    directory = shell_programs.existing(session.directory(), session.root)
+    directory = shell_programs.nearest_existing(session.directory(), session.root)
     # (What is left running is known by the session's name.)
     alone = {name: value for name, value in (env or {}).items() if name != SESSION_VARIABLE}
     environment = shell_environment(session, directory) | alone
-    level = judge(session, command, cwd=directory, environment=environment)
+    level = classify_command(session, command, cwd=directory, environment=environment)
     entry = session.begin(command, input=input, generated=generated, level=level)
     seconds = session.config.timeout_seconds if timeout is None else timeout
     try:
@@ -422,7 +417,7 @@ def execute(
         raise
     left = session.environment(), session.state.cwd
     if ran.carried is not None:
-        left = exported(session, ran.carried, alone), shell_programs.relative(ran.carried.cwd, session.root)
+        left = exported_variables(session, ran.carried, alone), shell_programs.relative(ran.carried.cwd, session.root)
     ended = session.end(entry, ran.result, env=left[0], cwd=left[1], duration_ms=ran.duration_ms)
     if ran.interrupted:
         raise KeyboardInterrupt
@@ -435,7 +430,7 @@ def shell_environment(session: Session, directory: bytes) -> dict[str, str]:
     return {name: value for name, value in session.environment().items() if name != "_"} | own
 
 
-def exported(session: Session, carried: Carried, alone: Mapping[str, str]) -> dict[str, str]:
+def exported_variables(session: Session, carried: ShellState, alone: Mapping[str, str]) -> dict[str, str]:
     """All that the session exports after a shell has left ``carried``; it had ``alone`` besides, for itself.
 
     What no program can be started with stays what it was before, and is told once.
@@ -456,7 +451,7 @@ def exported(session: Session, carried: Carried, alone: Mapping[str, str]) -> di
     return env
 
 
-def _tell_too_long(session: Session, carried: Carried) -> None:
+def _tell_too_long(session: Session, carried: ShellState) -> None:
     new = [name for name in carried.too_long if name not in session.too_long]
     session.too_long += new
     for name in new:

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.sessions.shell import _prompt_setup as prompt_setup
 from holdfast.engine.sessions.shell import _shell_programs as shell_programs
-from holdfast.engine.sessions.shell._terminal_relay import Marks, Relay, shown_text, take_terminal
-from holdfast.engine.sessions.shell.execution import Streams, execute, exported, judge, shell_environment
+from holdfast.engine.sessions.shell._terminal_relay import PromptMarks, TerminalRelay, shown_text, take_terminal
+from holdfast.engine.sessions.shell.execution import (
+    Streams,
+    classify_command,
+    execute,
+    exported_variables,
+    shell_environment,
+)
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.model.session_types import CommandResult
@@ -57,7 +63,7 @@ class _Interactive:
         self._flight = flight
         self._folder = flight.folder
         self._said = os.path.join(self._folder, b"said")
-        self._marks = Marks(secrets.token_hex(8), session.config.max_output_bytes)
+        self._marks = PromptMarks(secrets.token_hex(8), session.config.max_output_bytes)
         self._told = b""
         self._entry: CommandEntry | None = None
         self._began = 0.0
@@ -65,7 +71,7 @@ class _Interactive:
 
     def run(self) -> int:
         session = self._session
-        directory = shell_programs.existing(session.directory(), session.root)
+        directory = shell_programs.nearest_existing(session.directory(), session.root)
         tell, answer = (os.path.join(self._folder, name) for name in (b"tell", b"answer"))
         for path in (tell, answer):
             os.mkfifo(path, 0o600)
@@ -79,12 +85,12 @@ class _Interactive:
             answer=answer,
             marks=(self._marks.begin, self._marks.end),
         )
-        # (Open for both: whoever opens the other end has not to wait for us.)
+        # (Open for both: the process that opens the other end has not to wait for us.)
         self._left, self._leaving = os.pipe()
         self._tell, self._answer = (os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC) for path in (tell, answer))
         master, slave = os.openpty()
         try:
-            relay = Relay(master, self._marks, self._leave)
+            relay = TerminalRelay(master, self._marks, self._leave)
             relay.resize()
             shell = subprocess.Popen(
                 started.arguments,
@@ -107,7 +113,7 @@ class _Interactive:
                 if fd >= 0:
                     os.close(fd)
 
-    def _follow(self, shell: subprocess.Popen[bytes], relay: Relay) -> None:
+    def _follow(self, shell: subprocess.Popen[bytes], relay: TerminalRelay) -> None:
         pidfd = os.pidfd_open(shell.pid)
         try:
             poll = select.poll()
@@ -177,7 +183,7 @@ class _Interactive:
             self._told = b"\0".join(fields[count:])
             yield [kind, *fields[:count]]
 
-    def _serve(self, message: list[bytes], relay: Relay) -> None:
+    def _serve(self, message: list[bytes], relay: TerminalRelay) -> None:
         if message[0] == prompt_setup.BEGIN:
             self._begin(message[2])
             os.write(self._answer, message[1] + b"\n")
@@ -192,13 +198,13 @@ class _Interactive:
             if self._entry is not None:  # (its prompt never came)
                 self._journal(CommandResult(exit_code=0, stdout="", stderr=""), 0)
             environment = session.environment()
-            level = judge(session, os.fsdecode(line), cwd=session.directory(), environment=environment)
+            level = classify_command(session, os.fsdecode(line), cwd=session.directory(), environment=environment)
             self._entry = session.begin(command, level=level)
         except HoldfastError as error:
             _LOG.warning("a line is not journalled: %s", error.message)
         self._began = time.monotonic()
 
-    def _end(self, exit_code: int, relay: Relay, seconds: float) -> None:
+    def _end(self, exit_code: int, relay: TerminalRelay, seconds: float) -> None:
         duration = round((time.monotonic() - self._began) * 1000)
         kept = relay.output(seconds)
         if self._entry is None:
@@ -212,10 +218,10 @@ class _Interactive:
     def _journal(self, result: CommandResult, duration_ms: int) -> None:
         session, entry, self._entry = self._session, self._entry, None
         assert entry is not None
-        carried = shell_programs.read(self._said)
+        carried = shell_programs.read_state(self._said)
         env, cwd = session.environment(), session.state.cwd
         if carried is not None:
-            env, cwd = exported(session, carried, {}), shell_programs.relative(carried.cwd, session.root)
+            env, cwd = exported_variables(session, carried, {}), shell_programs.relative(carried.cwd, session.root)
         try:
             session.end(entry, result, cwd=cwd, env=env, duration_ms=duration_ms)
         except HoldfastError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.opening.home import WATCH_SOCKET
 from holdfast.files.local_tree import LocalTree
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 
@@ -23,10 +23,10 @@ _LOG = Log(__name__)
 _MOST_WATCHES: Final = "/proc/sys/fs/inotify/max_user_watches"
 _SHARE: Final = 4
 """No more than one part in so many of the watches that a user may have: an editor needs some, too."""
-_EVERYTHING: Final = Dirty(everything=True, paths=frozenset())
+_EVERYTHING: Final = DirtyPaths(everything=True, paths=frozenset())
 
 
-class Noticing:
+class ChangeNotice:
     """What a tree asks, as its `DirtySource`, before it looks. For one thread."""
 
     def __init__(self, tree: LocalTree, watcher: Watcher) -> None:
@@ -44,10 +44,10 @@ class Noticing:
         """Have the next look be at everything."""
         self._doubted = True
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         """See `DirtySource.drain`."""
         # (What is written by a name that a file has elsewhere, or that it gets one there, no watcher notices.)
-        self.useless |= self._tree.linked
+        self.useless |= self._tree.has_hard_links
         if self.useless:
             return _EVERYTHING
         answer = _EVERYTHING
@@ -76,10 +76,10 @@ class Noticing:
         self._watcher.close()
 
 
-def notice(context: Context) -> Noticing | None:
+def start_notice(context: Context) -> ChangeNotice | None:
     """Begin to notice; None where that cannot be had, or is of no use, as a look costs what has changed anyway."""
     tree = context.tree
-    if not isinstance(tree, LocalTree) or tree.is_layered or tree.linked or tree.dirty is not None:
+    if not isinstance(tree, LocalTree) or tree.is_layered or tree.has_hard_links or tree.dirty is not None:
         return None
     if context.settings.watch.backend == "polling" or os.path.lexists(os.path.join(context.folder, WATCH_SOCKET)):
         return None  # (one that watches does the work)
@@ -90,7 +90,7 @@ def notice(context: Context) -> Noticing | None:
         return None
 
 
-def _begin(tree: LocalTree) -> Noticing | None:
+def _begin(tree: LocalTree) -> ChangeNotice | None:
     from holdfast.files.watch import open_watcher
     from holdfast.files.watch.watched_root import WatchedRoot
 
@@ -109,7 +109,7 @@ def _begin(tree: LocalTree) -> Noticing | None:
     excluded.outside_changed()
     watcher = open_watcher(tree.root, "inotify", excluded)
     try:
-        return Noticing(tree, watcher)
+        return ChangeNotice(tree, watcher)
     except BaseException:
         watcher.close()
         raise

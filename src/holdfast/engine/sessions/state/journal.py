@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.sessions.state.repair import found_when_opened, same_tree
+from holdfast.engine.sessions.state.repair import opening_message, same_tree
 from holdfast.model.errors import HoldfastError, IntegrityError, NotFoundError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.session_types import (
     LEVELS,
     CommandEntry,
-    Counted,
-    Found,
-    Merging,
-    Ran,
+    CommandEvent,
+    MergeEvent,
+    MetricEvent,
     SessionCheckpoint,
     SessionHash,
     SessionRef,
+    TreeEvent,
 )
 from holdfast.store.catalog.session_records import JournalRow, RefChange, SessionCommit, StoredCheckpoint, ref_name
 from holdfast.store.codecs.session_format import decode_journal, encode_checkpoint, encode_journal
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.sessions.state.state_history import States
-    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.engine.sessions.state.state_history import StateHistory
+    from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import (
@@ -47,9 +47,10 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.session_records import SessionRecord
 
 
-# What a journal's entries make of a state. Pure.
-
+_LOG = Log(__name__)
 _SECOND = 1_000_000
+_MOST_OUTPUT = 32 << 20
+"""Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
 
 NOT_CARRIED = frozenset(
     (
@@ -65,11 +66,11 @@ NOT_CARRIED = frozenset(
         "SHELLOPTS",
     )
 )
-"""Variables that a shell, or whoever starts it, sets anew each time."""
+"""Variables that a shell, or its starter, sets anew each time."""
 
 
-class Exported(NamedTuple):
-    """How what a shell exports now differs from a state: fields of `Ran`."""
+class EnvironmentChange(NamedTuple):
+    """How what a shell exports now differs from a state: fields of `CommandEvent`."""
 
     changed: dict[str, str]
     dropped: tuple[str, ...]
@@ -84,17 +85,17 @@ def replay(state: State, entries: Iterable[JournalEntry]) -> State:
 
 
 def _after(state: State, entry: JournalEntry) -> State:
-    if isinstance(entry, Ran):
+    if isinstance(entry, CommandEvent):
         return _after_command(state, entry)
-    if isinstance(entry, Found):
+    if isinstance(entry, TreeEvent):
         return msgspec.structs.replace(state, tree=entry.tree, updated_at=entry.at)
-    if isinstance(entry, Counted):
+    if isinstance(entry, MetricEvent):
         counted = {entry.what: getattr(state.metrics, entry.what) + 1}
         return msgspec.structs.replace(state, metrics=msgspec.structs.replace(state.metrics, **counted))
     return state
 
 
-def _after_command(state: State, ran: Ran) -> State:
+def _after_command(state: State, ran: CommandEvent) -> State:
     command = ran.entry
     tree = command.before or state.tree
     if not ran.ended:
@@ -119,7 +120,7 @@ def _after_command(state: State, ran: Ran) -> State:
 
 def commands(entries: Iterable[JournalEntry]) -> list[CommandEntry]:
     """The commands among ``entries``."""
-    return [entry.entry for entry in entries if isinstance(entry, Ran)]
+    return [entry.entry for entry in entries if isinstance(entry, CommandEvent)]
 
 
 def output_length(entries: Iterable[JournalEntry]) -> int:
@@ -132,44 +133,44 @@ def trees(entries: Iterable[JournalEntry]) -> tuple[CheckpointId, ...]:
     """Every tree that ``entries`` name."""
     found: dict[CheckpointId, None] = {}
     for entry in entries:
-        if isinstance(entry, Ran):
+        if isinstance(entry, CommandEvent):
             named = (entry.entry.before, entry.entry.after)
-        elif isinstance(entry, Found):
+        elif isinstance(entry, TreeEvent):
             named = (entry.tree,)
         else:
-            named = (entry.target,) if isinstance(entry, Merging) else ()
+            named = (entry.target,) if isinstance(entry, MergeEvent) else ()
         found.update((tree, None) for tree in named if tree is not None)
     return tuple(found)
 
 
-def has_something(entries: Iterable[JournalEntry]) -> bool:
+def has_unsaved(entries: Iterable[JournalEntry]) -> bool:
     """Whether anything has happened that is worth saving a state for."""
-    return any(not isinstance(entry, Counted) for entry in entries)
+    return any(not isinstance(entry, MetricEvent) for entry in entries)
 
 
 def running(entries: Sequence[JournalEntry]) -> CommandEntry | None:
     """The command that has begun and not ended."""
     last = entries[-1] if entries else None
-    return last.entry if isinstance(last, Ran) and not last.ended else None
+    return last.entry if isinstance(last, CommandEvent) and not last.ended else None
 
 
 def due(state: State, entries: Sequence[JournalEntry], now: int) -> float | None:
     """Seconds until the idle trigger wants ``state`` saved, which ``entries`` have led to (0: now); None if there is
     nothing to save.
     """
-    if not has_something(entries) or running(entries) is not None:
+    if not has_unsaved(entries) or running(entries) is not None:
         return None
     idle = max(0.0, (now - state.updated_at) / _SECOND)
-    return max(0.0, state.config.triggers.idle_seconds - idle, too_soon(state, now))
+    return max(0.0, state.config.triggers.idle_seconds - idle, seconds_until_allowed(state, now))
 
 
-def too_soon(state: State, now: int) -> float:
+def seconds_until_allowed(state: State, now: int) -> float:
     """Seconds until the state may be saved by itself."""
     since = (now - state.metrics.last_checkpoint_at) / _SECOND
     return 0.0 if since < 0 else max(0.0, state.config.triggers.min_seconds - since)
 
 
-def exported(state: State, base: Mapping[str, str], now: Mapping[str, str]) -> Exported:
+def environment_change(state: State, base: Mapping[str, str], now: Mapping[str, str]) -> EnvironmentChange:
     """How ``now``, all that a shell exports, differs from ``state``; it was started with ``base`` and the state.
 
     What a session has set once stays its own, even if it is what ``base`` has, too: the next base may be another.
@@ -180,7 +181,7 @@ def exported(state: State, base: Mapping[str, str], now: Mapping[str, str]) -> E
         if name not in NOT_CARRIED and (base.get(name) != value or name in state.env)
     }
     unset = tuple(sorted({*(name for name in base if name not in NOT_CARRIED), *state.unset} - now.keys()))
-    return Exported(
+    return EnvironmentChange(
         {name: value for name, value in env.items() if state.env.get(name) != value},
         tuple(sorted(state.env.keys() - env.keys())),
         None if unset == state.unset else unset,
@@ -210,7 +211,7 @@ NO_HASH = SessionHash("")
 """Of what is not saved yet."""
 
 
-class Lineage(NamedTuple):
+class StateOrigin(NamedTuple):
     """What a state follows from."""
 
     parent: SessionHash | None
@@ -218,15 +219,15 @@ class Lineage(NamedTuple):
     """The commands that have led from that to this one."""
 
 
-NO_LINEAGE = Lineage(None)
+NO_ORIGIN = StateOrigin(None)
 
 
-class Line:
-    """Where one session stands. For whoever holds it; `look` is for all others."""
+class SessionLine:
+    """Where one session stands. For the process that holds it."""
 
-    def __init__(self, shelf: Shelf, record: SessionRecord, clock: Clock) -> None:
+    def __init__(self, tiers: SessionCheckpointTiers, record: SessionRecord, clock: Clock) -> None:
         self.record = record
-        self._shelf = shelf
+        self._tiers = tiers
         self._clock = clock
         self._head: SessionCheckpoint | None = None
         self._state: State | None = None
@@ -261,9 +262,9 @@ class Line:
         """The journal as it is written."""
         return self._row
 
-    def load(self) -> Line:
+    def load(self) -> SessionLine:
         """Read HEAD and the journal, as of one moment; itself. Raises `IntegrityError`, `NotFoundError`."""
-        rows = self._shelf.rows
+        rows = self._tiers.rows
         name = ref_name("head", self.record.id)
         with rows.reading():
             ref = rows.ref(name)
@@ -271,7 +272,7 @@ class Line:
                 raise NotFoundError(f"the session {self.record.id} has no state yet", code="no_session")
             self._row = rows.journal(self.record.id)
             stored, data = rows.content(ref.checkpoint)
-        self._head = self._shelf.load(stored.hash, data)
+        self._head = self._tiers.load(stored.hash, data)
         self.entries = decode_journal(self._row.data)
         if len(self.entries) != self._row.entries:
             raise IntegrityError(f"the journal of the session {self.record.id} is damaged: it is not as long as it was")
@@ -284,7 +285,7 @@ class Line:
         row = self._row._replace(
             data=encode_journal(entries), entries=len(entries), last_seq=state.seq, trees=trees(entries)
         )
-        self._row = self._shelf.rows.write_journal(self.record.id, row)
+        self._row = self._tiers.rows.write_journal(self.record.id, row)
         self.entries, self._state = list(entries), state
 
     def commit(
@@ -296,7 +297,7 @@ class Line:
         message: str = "",
         metadata: Mapping[str, str] | None = None,
         naming: Sequence[RefChange] = (),
-        lineage: Lineage = NO_LINEAGE,
+        lineage: StateOrigin = NO_ORIGIN,
         record: SessionRecord | None = None,
     ) -> SessionCheckpoint:
         """Save ``state``, with that tree, and let HEAD name it; the journal is empty then, but for a command that runs,
@@ -331,7 +332,7 @@ class Line:
         ]
         running = self.entries[len(self.done) :]
         now_at = replay(state, running)
-        self._row = self._shelf.rows.commit(
+        self._row = self._tiers.rows.commit(
             self.record.id,
             SessionCommit(
                 checkpoint=stored,
@@ -354,7 +355,7 @@ class Line:
 
     def past(self) -> Iterator[SessionCheckpoint]:
         """HEAD's checkpoint, its parent, and so on, as far as they are kept."""
-        return self._shelf.past(self.head)
+        return self._tiers.past(self.head)
 
     def history(self, limit: int | None = None) -> list[CommandEntry]:
         """The commands, the last first, at most ``limit``: as far back as the states are kept."""
@@ -382,17 +383,14 @@ def new_ref(kind: RefType, session: SessionId, name: str = "", metadata: Mapping
     )
 
 
-# The commands of a session: what is journalled of each, and when they have the session's state saved.
+class CommandJournal:
+    """Journals the commands of a session that is held, and saves its state when they want that. See `Session` for the
+    methods that have a name of it.
+    """
 
-_LOG = Log(__name__)
-_MOST_OUTPUT = 32 << 20
-"""Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
-
-
-class Commands:
-    """The commands of a session that is held. Methods with a name of `Session` are its own, which says what they do."""
-
-    def __init__(self, context: Context, line: Line, states: States, base: Mapping[str, str], stack: ExitStack) -> None:
+    def __init__(
+        self, context: Context, line: SessionLine, states: StateHistory, base: Mapping[str, str], stack: ExitStack
+    ) -> None:
         """``base`` is the environment that its shell is started in, ``stack`` what goes when it is closed."""
         self._context = context
         self._line = line
@@ -413,15 +411,15 @@ class Commands:
             self.save_tree()
 
     def save_tree(self, *, whole: bool = True) -> CheckpointId:
-        """Save the tree as `States.save_tree` does. If nobody has looked since the session was opened, and it was
-        another, that is journalled.
+        """Save the tree as `StateHistory.save_tree` does. If it was not looked at since the session was opened, and it
+        was another, that is journalled.
         """
         session = self._line.record.id
-        tree = self._states.save_tree(message=found_when_opened(session) if self._looks_later else "", whole=whole)
+        tree = self._states.save_tree(message=opening_message(session) if self._looks_later else "", whole=whole)
         if self._looks_later:
             self._looks_later = False
             if not same_tree(self._context, self._line.state.tree, tree):
-                self._line.write([*self._line.entries, Found(tree=tree, at=self._context.clock.now())])
+                self._line.write([*self._line.entries, TreeEvent(tree=tree, at=self._context.clock.now())])
         return tree
 
     def begin(self, command: str, asked: str, generated: bool, level: Level) -> CommandEntry:
@@ -431,11 +429,11 @@ class Commands:
         self._begun += 1
         if self._begun == 2:
             # (For a single command it would cost more than it saves.)
-            self._stack.callback(self._states.notice_no_more)
-            self._states.notice()
-        demanded = demands(self._line.state.config, level)
+            self._stack.callback(self._states.stop_noticing)
+            self._states.start_noticing()
+        demanded = demands_checkpoint(self._line.state.config, level)
         before = self.save_tree(whole=demanded or self.due() == 0)
-        worth_saving = has_something(self._line.entries)
+        worth_saving = has_unsaved(self._line.entries)
         if self.due() == 0 or (demanded and (worth_saving or before != self._line.state.tree)):
             self._states.commit("auto", tree=before)
         state = self._line.state
@@ -450,7 +448,7 @@ class Commands:
             before=before,
             cwd=state.cwd,
         )
-        self._line.write([*self._line.entries, Ran(entry=entry)])
+        self._line.write([*self._line.entries, CommandEvent(entry=entry)])
         return entry
 
     def end(
@@ -465,9 +463,9 @@ class Commands:
             after = self._states.save_tree(entry.command, whole=False)
         except HoldfastError as error:
             _LOG.warning("the tree that a command has left could not be saved: %s", error.message)
-        ended = msgspec.structs.replace(last, duration_ms=duration_ms, result=clean(result), after=after)
-        changes = exported(self._line.state, self._base, env)
-        ran = Ran(
+        ended = msgspec.structs.replace(last, duration_ms=duration_ms, result=escape_output(result), after=after)
+        changes = environment_change(self._line.state, self._base, env)
+        ran = CommandEvent(
             entry=ended,
             ended=True,
             cwd=relative(self._context.workspace.path, cwd),
@@ -496,12 +494,12 @@ class Commands:
         """Save the state after a command, if a trigger says so."""
         ran = len(commands(self._line.entries))
         state = self._line.state
-        wanted = ran >= state.config.triggers.commands and not too_soon(state, self._context.clock.now())
+        wanted = ran >= state.config.triggers.commands and not seconds_until_allowed(state, self._context.clock.now())
         if wanted or self.journal_is_full():
-            self._states.commit("auto", tree=None if self._states.notices else tree)
+            self._states.commit("auto", tree=None if self._states.is_noticing else tree)
 
 
-def demands(config: SessionConfig, level: Level) -> bool:
+def demands_checkpoint(config: SessionConfig, level: Level) -> bool:
     """Whether the state is to be saved before a command of this level."""
     return config.demand != "never" and LEVELS.index(level) >= LEVELS.index(config.demand)
 
@@ -516,7 +514,7 @@ def check_command(text: str) -> None:
         raise UsageError("a command is a text that is not empty, without NUL")
 
 
-def clean(result: CommandResult) -> CommandResult:
+def escape_output(result: CommandResult) -> CommandResult:
     """``result`` with what is no text in its output escaped, so that it can be recorded."""
     return msgspec.structs.replace(result, stdout=_escaped(result.stdout), stderr=_escaped(result.stderr))
 

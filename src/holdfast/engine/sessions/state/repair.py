@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from holdfast.engine.opening import identity
-from holdfast.engine.opening.identity import is_missing
+from holdfast.engine.opening.missing_workspaces import is_missing
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.model.session_types import Counted, Found, JournalEntry, Leaving, Merging, Ran
+from holdfast.model.session_types import CheckoutEvent, CommandEvent, JournalEntry, MergeEvent, MetricEvent, TreeEvent
 from holdfast.snapshot.port import Token
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,14 +38,14 @@ _LOOKED_BACK = 200
 """Events in which it is looked for what has become of a restore."""
 
 
-class Mended(NamedTuple):
+class Repaired(NamedTuple):
     """What there was to mend."""
 
     entries: list[JournalEntry]
     """The journal."""
     moved: Literal["", "done", "never"]
     """What became of a checkout or a merge that was cut short: the tree is the other one now, or is as it was before,
-    or what somebody has made of it since.
+    or what another process has made of it since.
     """
 
 
@@ -58,25 +58,25 @@ def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
             raise
         from holdfast.engine.forks.mounted_forks import mount_again
 
-        mount_again(opener, seen_at(opener.store().catalog.workspace(name).path))
+        mount_again(opener, last_seen_path(opener.store().catalog.workspace(name).path))
         return opener.open_known(name)
 
 
 def resume(opener: Opener, record: SessionRecord) -> None:
     """Have the provider that made a fork's directory mount again what is not mounted any more, as after a restart."""
-    for provider in providers_that_made(opener, record):
+    for provider in provider_of_fork(opener, record):
         try:
             provider.resume(Token(record.token))
         except NotFoundError:
             _LOG.debug("the provider knows nothing of a fork's directory any more", session=record.id)
 
 
-def providers_that_made(opener: Opener, record: SessionRecord) -> list[Provider]:
+def provider_of_fork(opener: Opener, record: SessionRecord) -> list[Provider]:
     """The provider that has made the directory; none if an older version wrote it out, or it is not known any more."""
-    return [one for one in providers_known(opener, record) if one.name == record.provider]
+    return [one for one in known_providers(opener, record) if one.name == record.provider]
 
 
-def providers_known(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
+def known_providers(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
     """All snapshot providers of the workspace that a fork is of; none where that is not known any more."""
     if record.origin is None:
         return ()  # (what works in place was made by no provider)
@@ -88,7 +88,7 @@ def providers_known(opener: Opener, record: SessionRecord) -> Sequence[Provider]
         return ()
 
 
-def make_directory_again(context: Context, workspace: Workspace, record: SessionRecord, state: State) -> bool:
+def recreate_directory(context: Context, workspace: Workspace, record: SessionRecord, state: State) -> bool:
     """If the session's directory is gone, or a fork's was emptied, make it again from the last recorded tree.
 
     False if it is there. Raises `RefusedError` where it may lie on a file system that is not mounted, `NotFoundError`
@@ -110,10 +110,10 @@ def make_directory_again(context: Context, workspace: Workspace, record: Session
         _tell(workspace.restore_continue())
     else:
         workspace.restore(state.tree)
-    # It is another directory than the one that is remembered, and ours: whoever deletes the session has to know.
+    # It is another directory than the one that is remembered, and ours: the one that deletes the session has to know.
     about = os.stat(root)
     context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)
-    identity.remember(context.folder, root)
+    identity.remember_root(context.folder, root)
     _LOG.warning("%s was gone; it was made again as it was saved last", display(root))
     if record.provider == "git" and record.purpose != "session":
         _LOG.warning("its repository of Git is gone, with what was committed there, and Git finds none in it now")
@@ -127,27 +127,27 @@ def was_emptied(context: Context, record: SessionRecord, state: State) -> bool:
     return context.catalog.checkpoint(state.tree).total_files > 0
 
 
-def found_when_opened(session: SessionId) -> str:
-    """What is said of a tree that nobody has recorded."""
+def opening_message(session: SessionId) -> str:
+    """What is said of a tree that was not recorded."""
     return f"found when the session {session} was opened"
 
 
 def was_cut_short(entries: list[JournalEntry]) -> bool:
-    """Whether somebody who had the session was killed in the middle of something."""
+    """Whether a process that had the session was killed in the middle of something."""
     last = entries[-1] if entries else None
-    return isinstance(last, Leaving | Merging) or (isinstance(last, Ran) and not last.ended)
+    return isinstance(last, CheckoutEvent | MergeEvent) or (isinstance(last, CommandEvent) and not last.ended)
 
 
-def mend(
+def repair_journal(
     context: Context,
     workspace: Workspace,
     entries: list[JournalEntry],
     state: State,
     *,
     remade: bool,
-    target_tree: Callable[[Leaving], CheckpointId],
+    target_tree: Callable[[CheckoutEvent], CheckpointId],
     save: Callable[[], CheckpointId],
-) -> Mended:
+) -> Repaired:
     """Bring the journal up to what has become of the session; the same list if there is nothing to mend.
 
     ``save`` saves the tree. ``target_tree`` is where a checkout was going.
@@ -156,21 +156,21 @@ def mend(
     moved: Literal["", "done", "never"] = ""
     lost = remade
     last = mended[-1] if mended else None
-    if isinstance(last, Leaving | Merging):
+    if isinstance(last, CheckoutEvent | MergeEvent):
         lost = True
-        target = last.target if isinstance(last, Merging) else target_tree(last)
+        target = last.target if isinstance(last, MergeEvent) else target_tree(last)
         moved = _finish(context, workspace, target, last.event)
         mended.pop()
     found = state.tree if remade else save()
-    if isinstance(last, Ran) and not last.ended:
+    if isinstance(last, CommandEvent) and not last.ended:
         lost = True
         _LOG.warning("the session was killed while this ran in it: %s", last.entry.command[:200])
         mended[-1] = msgspec.structs.replace(last, ended=True, entry=msgspec.structs.replace(last.entry, after=found))
     elif found is not None and moved != "done" and not same_tree(context, state.tree, found):
-        mended.append(Found(tree=found, at=context.clock.now()))
+        mended.append(TreeEvent(tree=found, at=context.clock.now()))
     if lost:
-        mended.append(Counted(what="recoveries", at=context.clock.now()))
-    return Mended(entries if mended == entries else mended, moved)
+        mended.append(MetricEvent(what="recoveries", at=context.clock.now()))
+    return Repaired(entries if mended == entries else mended, moved)
 
 
 def warn_unfinished(workspace: Workspace) -> None:
@@ -187,15 +187,15 @@ def warn_unfinished(workspace: Workspace) -> None:
 
 
 def _finish(context: Context, workspace: Workspace, target: CheckpointId, since: int) -> Literal["done", "never"]:
-    """Finish the restore to ``target``, if it had begun: whoever asked for it has saved the state before.
+    """Finish the restore to ``target``, if it had begun: the one that asked for it has saved the state before.
 
-    What somebody has changed since it was cut short stays, and is said.
+    What another process has changed since it was cut short stays, and is said.
     """
     unfinished = workspace.unfinished()
     if unfinished is not None and (unfinished.target, unfinished.taken_back) == (target, None):
         _tell(workspace.restore_continue())
         return "done"
-    # Somebody else may have finished it, or taken it back, or what came of it.
+    # Another process may have finished it, or taken it back, or what came of it.
     moves = (one for one in context.catalog.events(context.workspace.id, limit=_LOOKED_BACK) if one.seq > since)
     newest = next((one for one in moves if one.operation in ("restore", "undo", "redo")), None)
     reached = context.catalog.cursor(context.workspace.id).head if newest is None else newest.checkpoint

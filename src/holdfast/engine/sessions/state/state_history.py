@@ -17,14 +17,14 @@ from holdfast.engine.sessions.identifiers import (
     check_new_branch,
 )
 from holdfast.engine.sessions.state import journal
-from holdfast.engine.sessions.state.journal import Lineage, new_ref
+from holdfast.engine.sessions.state.journal import StateOrigin, new_ref
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.session_results import CheckedOut
-from holdfast.model.session_types import Leaving, Merging, SessionId
+from holdfast.model.session_types import CheckoutEvent, MergeEvent, SessionId
 from holdfast.store.catalog.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
-    from holdfast.engine.sessions._hooks import What
-    from holdfast.engine.sessions.holder.request_server import Door
-    from holdfast.engine.sessions.state._change_notice import Noticing
-    from holdfast.engine.sessions.state.journal import Line
-    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.engine.sessions._hooks import HookedAction
+    from holdfast.engine.sessions.holder.request_server import RequestServer
+    from holdfast.engine.sessions.state._change_notice import ChangeNotice
+    from holdfast.engine.sessions.state.journal import SessionLine
+    from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.entries import NotCaptured
@@ -55,13 +55,13 @@ _LOG = Log(__name__)
 _TRIES = 3
 
 
-class Surroundings(NamedTuple):
+class SessionScope(NamedTuple):
     """What a session works with."""
 
     opener: Opener
     context: Context
     workspace: Workspace
-    shelf: Shelf
+    tiers: SessionCheckpointTiers
     agent: str
     """Who uses it."""
     save: Callable[[SessionId], tuple[SessionCheckpoint, Sequence[NotCaptured]]]
@@ -70,35 +70,35 @@ class Surroundings(NamedTuple):
     """
 
 
-def hooked(
+def with_hooks(
     context: Context,
-    what: What,
+    what: HookedAction,
     about: Mapping[str, object],
     *,
     may_refuse: bool = True,
-    door: Callable[[], Door | None],
+    door: Callable[[], RequestServer | None],
 ) -> AbstractContextManager[dict[str, Any]]:
-    """`holdfast.engine.sessions._hooks.hooked`, which is loaded only where a hook is configured: hardly any home has
-    one.
+    """`holdfast.engine.sessions._hooks.with_hooks`, which is loaded only where a hook is configured: hardly any home
+    has one.
     """
     if not context.settings.hooks.configured:
         return nullcontext({})
     from holdfast.engine.sessions import _hooks
 
-    return _hooks.hooked(context, what, about, may_refuse=may_refuse, door=door)
+    return _hooks.with_hooks(context, what, about, may_refuse=may_refuse, door=door)
 
 
-class States:
+class StateHistory:
     """The states of a session that is held. Methods are those of `Session`, which says what they do."""
 
-    def __init__(self, around: Surroundings, line: Line, door: Callable[[], Door | None]) -> None:
+    def __init__(self, scope: SessionScope, line: SessionLine, door: Callable[[], RequestServer | None]) -> None:
         """``door`` is where what hooks ask for is answered."""
-        self._around = around
+        self._scope = scope
         self._door = door
-        self._context = around.context
-        self._rows = around.shelf.rows
+        self._context = scope.context
+        self._rows = scope.tiers.rows
         self._line = line
-        self._noticing: Noticing | None = None
+        self._noticing: ChangeNotice | None = None
         self.not_captured: Sequence[NotCaptured] = ()
         """What the tree held that no checkpoint captures, when it was saved last."""
 
@@ -110,18 +110,18 @@ class States:
     @contextmanager
     def asked_by(self, agent: str) -> Generator[None]:
         """While it is entered, ``agent`` asks for what is done."""
-        before = self._around
-        self._around = before._replace(agent=agent)
+        before = self._scope
+        self._scope = before._replace(agent=agent)
         try:
             yield
         finally:
-            self._around = before
+            self._scope = before
 
     def checkpoint(self, message: str, kind: SessionKind, metadata: Mapping[str, str]) -> SessionCheckpoint:
         """See `Session.checkpoint`."""
         check_message(message)
         tree = self.save_tree()
-        if kind == "auto" and not journal.has_something(self._line.done) and tree == self._line.resting.tree:
+        if kind == "auto" and not journal.has_unsaved(self._line.done) and tree == self._line.resting.tree:
             return self._line.head
         said = check_metadata(metadata)
         with self._asked_for() if kind == "manual" else nullcontext():
@@ -140,7 +140,7 @@ class States:
         if "/" not in name and self._rows.has(SessionId(name)):
             raise UsageError(f"{name!r} is no name for a branch: a session is called so", hint="choose another name")
         about = {**self.about(), "branch": name, "message": message}
-        with self._asked_for(), hooked(self._context, "branch", about, door=self._door) as told:
+        with self._asked_for(), with_hooks(self._context, "branch", about, door=self._door) as told:
             ref = self._branch(name, message, said)
             told["checkpoint"] = ref.checkpoint
         return ref
@@ -165,19 +165,19 @@ class States:
         # (Whose it is now: of a session that is gone, a fork has what it began with.)
         whose = self._rows.stored(found).session
         if whose != self.id:
-            from holdfast.engine.sessions.identifiers import check_owner
+            from holdfast.engine.sessions.identifiers import check_may_use
 
-            check_owner(self._rows.get(whose), self._around.agent)
-        return self._around.shelf.load(found)
+            check_may_use(self._rows.get(whose), self._scope.agent)
+        return self._scope.tiers.load(found)
 
     def checkout(self, name: str) -> CheckedOut:
         """See `Session.checkout`."""
         target, missed = self._save_fork(name) or (self.find(name), ())
         tree = self.tree_of(target)
         saved = self._branch(self._free_branch(BEFORE_CHECKOUT), f"before checkout of {name}", {})
-        leaving = Leaving(target=target.hash, at=self._context.clock.now(), event=self._newest_event())
+        leaving = CheckoutEvent(target=target.hash, at=self._context.clock.now(), event=self._newest_event())
         with self._moving(leaving):
-            restored = self._around.workspace.restore(tree)
+            restored = self._scope.workspace.restore(tree)
         self.arrive(target)
         quotas.drop_ways_back(self._rows, self.id, self._most)
         return CheckedOut(self._line.state, target, saved, restored, missed)
@@ -186,7 +186,7 @@ class States:
         """See `Session.arrive`."""
         history: list[CommandEntry] = []
         parent: SessionHash | None = None
-        for point in self._around.shelf.past(target):
+        for point in self._scope.tiers.past(target):
             # Another session's states go with it: what they say is carried over.
             if point.session == self.id:
                 parent = point.hash
@@ -197,7 +197,7 @@ class States:
         state = msgspec.structs.replace(
             target.state, id=now.id, parent=now.parent, created_at=now.created_at, metrics=metrics
         )
-        self.commit("auto", state=state, lineage=Lineage(parent, history))
+        self.commit("auto", state=state, lineage=StateOrigin(parent, history))
 
     def bring(
         self, target: CheckpointId, *, expected: CheckpointId, message: str, metadata: Mapping[str, str]
@@ -207,12 +207,12 @@ class States:
         said = check_metadata(metadata)
         with self._asked_for():
             at = self._context.clock.now()
-            entry = Merging(target=target, message=message, at=at, event=self._newest_event(), metadata=said)
+            entry = MergeEvent(target=target, message=message, at=at, event=self._newest_event(), metadata=said)
             with self._moving(entry):
-                restored = self._around.workspace.restore(target, expected=expected)
+                restored = self._scope.workspace.restore(target, expected=expected)
             return restored, self._commit_merged(entry, self._line.state)
 
-    def arrive_merged(self, entry: Merging) -> None:
+    def arrive_merged(self, entry: MergeEvent) -> None:
         """See `Session.arrive_merged`."""
         now = self._line.state
         metrics = msgspec.structs.replace(now.metrics, recoveries=now.metrics.recoveries + 1)
@@ -227,9 +227,9 @@ class States:
         ref = None if self._rows.ref(ref_name("branch", self.id, name)) is not None else self._rows.ref(name)
         if ref is None or ref.type == "branch" or ref.session == self.id:
             return None
-        return self._around.save(ref.session)
+        return self._scope.save(ref.session)
 
-    def _commit_merged(self, entry: Merging, state: State) -> SessionCheckpoint:
+    def _commit_merged(self, entry: MergeEvent, state: State) -> SessionCheckpoint:
         # (What it is about has happened: no hook stops that from being known.)
         return self.commit("manual", state=state, message=entry.message, metadata=entry.metadata, may_refuse=False)
 
@@ -240,7 +240,7 @@ class States:
 
     @contextmanager
     def _asked_for(self) -> Generator[None]:
-        """Around the saving of a state that somebody asks for: refused where it could not be held."""
+        """Around the saving of a state that an agent asks for: refused where it could not be held."""
         quotas.check_room(self._rows, self.id, self._most)
         yield
         quotas.drop_ways_back(self._rows, self.id, self._most)
@@ -250,14 +250,14 @@ class States:
         return newest[0].seq if newest else 0
 
     @contextmanager
-    def _moving(self, entry: Leaving | Merging) -> Generator[None]:
+    def _moving(self, entry: CheckoutEvent | MergeEvent) -> Generator[None]:
         """Have the journal say where the tree is brought in the block; no more if that fails and changed nothing."""
-        self.notice_no_more()
+        self.stop_noticing()
         self._line.write([*self._line.entries, entry])
         try:
             yield
         except HoldfastError:
-            if self._around.workspace.unfinished() is None:
+            if self._scope.workspace.unfinished() is None:
                 self._line.write(self._line.entries[:-1])
             raise
 
@@ -268,24 +268,24 @@ class States:
         if whole and self._noticing is not None:
             self._noticing.doubt()
         said = display(os.fsencode(command))
-        made = self._around.workspace.checkpoint(kind="auto", author=self._around.agent, message=message, command=said)
+        made = self._scope.workspace.checkpoint(kind="auto", author=self._scope.agent, message=message, command=said)
         self.not_captured = made.not_captured
         if self._noticing is not None and self._noticing.useless:
-            self.notice_no_more()
+            self.stop_noticing()
         return made.checkpoint.id
 
     @property
-    def notices(self) -> bool:
+    def is_noticing(self) -> bool:
         """Whether changes of the tree are noticed as they happen."""
         return self._noticing is not None
 
-    def notice(self) -> None:
+    def start_noticing(self) -> None:
         """Notice changes of the tree from now on, where that can be had; see `_change_notice`."""
-        from holdfast.engine.sessions.state._change_notice import notice
+        from holdfast.engine.sessions.state._change_notice import start_notice
 
-        self._noticing = notice(self._context)
+        self._noticing = start_notice(self._context)
 
-    def notice_no_more(self) -> None:
+    def stop_noticing(self) -> None:
         """The opposite. Harmless where nothing was."""
         if self._noticing is not None:
             self._noticing.end()
@@ -314,7 +314,7 @@ class States:
         message: str = "",
         metadata: Mapping[str, str] | None = None,
         branch: SessionRef | None = None,
-        lineage: Lineage | None = None,
+        lineage: StateOrigin | None = None,
         may_refuse: bool = True,
     ) -> SessionCheckpoint:
         """Save a state, the present one unless it is given, and let go of old ones beyond the limit. It follows from
@@ -323,13 +323,13 @@ class States:
         about = {**self.about(), "kind": kind, "message": message}
         # (What is saved by itself protects what was done: no hook stops that.)
         may_refuse = may_refuse and kind != "auto"
-        with hooked(self._context, "checkpoint", about, may_refuse=may_refuse, door=self._door) as told:
+        with with_hooks(self._context, "checkpoint", about, may_refuse=may_refuse, door=self._door) as told:
             point = self._commit(kind, state, tree, message, metadata, branch, lineage)
             told |= {"checkpoint": point.hash, "tree": point.state.tree}
         quotas.thin_out(self._rows, self.id, self._most)
         dropped = quotas.drop_oldest(self._rows, self.id, self._context.settings.session.max_history_bytes)
         try:
-            self._around.shelf.discard(dropped)
+            self._scope.tiers.discard(dropped)
         except (HoldfastError, OSError) as error:  # nothing names it any more: collection removes it
             _LOG.debug("states that were dropped are still stored: %s", error)
         return point
@@ -338,7 +338,7 @@ class States:
         """What every hook is told."""
         return {
             "session": self.id,
-            "agent": self._around.agent,
+            "agent": self._scope.agent,
             "workspace": self._context.workspace.id,
             "root": display(self._context.workspace.path),
         }
@@ -351,7 +351,7 @@ class States:
         message: str,
         metadata: Mapping[str, str] | None,
         branch: SessionRef | None,
-        lineage: Lineage | None,
+        lineage: StateOrigin | None,
     ) -> SessionCheckpoint:
         for left in reversed(range(_TRIES)):
             try:
@@ -362,10 +362,10 @@ class States:
                     message=message,
                     metadata=metadata,
                     naming=[*self._own_names(), *(() if branch is None else (RefChange(branch, None),))],
-                    lineage=lineage or Lineage(self._line.head.hash, journal.commands(self._line.done)),
+                    lineage=lineage or StateOrigin(self._line.head.hash, journal.commands(self._line.done)),
                 )
             except RefusedError as error:
-                # Somebody forgets checkpoints at this moment: save the tree again.
+                # Another process forgets checkpoints at this moment: save the tree again.
                 if error.code != "tree_gone" or not left:
                     raise
                 tree = None

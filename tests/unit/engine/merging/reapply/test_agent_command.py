@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.merging.reapply._agent_command import Command, parse_answer
-from holdfast.engine.merging.reapply._strategy import Answer, Declined, Outcome, Task, refusal
+from holdfast.engine.merging.reapply._agent_command import CommandRung, parse_answer
+from holdfast.engine.merging.reapply._strategy import Declined, NewContent, ReapplyTask, RungOutcome, refusal
 
 from .....waiting import wait_until
 
-TASK = Task(b"src/a.py", "content", b"now\nx\n", b"before\nx\n", b"after\nx\n", [3, 4], {"beside": ["b"]})
+TASK = ReapplyTask(b"src/a.py", "content", b"now\nx\n", b"before\nx\n", b"after\nx\n", [3, 4], {"beside": ["b"]})
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +29,9 @@ HOME = b""
 """Of the test that runs."""
 
 
-def asked(code: str, *, timeout: float = 20.0, max_bytes: int = 1 << 16, task: Task = TASK) -> Outcome:
+def asked(code: str, *, timeout: float = 20.0, max_bytes: int = 1 << 16, task: ReapplyTask = TASK) -> RungOutcome:
     """What comes of an agent that is this Python code; nothing of what it was started in is left."""
-    command = Command([sys.executable, "-c", code], home=HOME, timeout=timeout, max_bytes=max_bytes)
+    command = CommandRung([sys.executable, "-c", code], home=HOME, timeout=timeout, max_bytes=max_bytes)
     try:
         return command.apply(task)
     finally:
@@ -48,7 +48,7 @@ assert given["path"] == "src/a.py" and given["changesets"] == [3, 4] and given["
 assert os.listdir(".") == []
 print(json.dumps({"content": "both\\n", "said": "by hand", "version": given["version"], "path": given["path"]}))
 """
-    assert asked(code) == Answer(b"both\n", "by hand")
+    assert asked(code) == NewContent(b"both\n", "by hand")
 
 
 def test_what_is_not_utf_8_goes_both_ways() -> None:
@@ -59,7 +59,7 @@ assert "current" not in given and given["after"] is None
 print(json.dumps({"content_base64": given["current_base64"]}))
 """
     task = TASK._replace(now=b"\xff\xfe", after=None, why="deleted_there")
-    assert asked(code, task=task) == Answer(b"\xff\xfe")
+    assert asked(code, task=task) == NewContent(b"\xff\xfe")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_an_answer_that_is_none_declines(code: str, why: str) -> None:
 
 
 def test_one_that_is_not_there_declines() -> None:
-    found = Command(["/nonexistent/agent"], home=HOME, timeout=5, max_bytes=1 << 16).apply(TASK)
+    found = CommandRung(["/nonexistent/agent"], home=HOME, timeout=5, max_bytes=1 << 16).apply(TASK)
     assert isinstance(found, Declined)
     assert "/nonexistent/agent cannot be run" in found.reason
 
@@ -120,7 +120,7 @@ if os.fork() == 0:
 open({str(note)!r}, "w").write(os.getcwd() + " " + str(os.getpgid(0)))
 print('{{"content": "x"}}')
 """
-    assert asked(code) == Answer(b"x")
+    assert asked(code) == NewContent(b"x")
     directory, group = note.read_text().rsplit(" ", 1)
     assert not os.path.exists(directory)
     wait_until(lambda: not is_there(int(group)))
@@ -130,10 +130,10 @@ def test_nothing_of_it_is_left_where_whoever_asks_is_killed(tmp_path: Path) -> N
     note = tmp_path / "agent"
     agent = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid()) + ' '); time.sleep(600)"
     asker = (
-        "import sys; from holdfast.engine.merging.reapply._agent_command import Command\n"
-        "from holdfast.engine.merging.reapply._strategy import Task\n"
-        f"Command([sys.executable, '-c', {agent!r}], home={HOME!r}, timeout=600, max_bytes=9)"
-        ".apply(Task(b'a', 'content', b'', b'', b'', [1], {}))"
+        "import sys; from holdfast.engine.merging.reapply._agent_command import CommandRung\n"
+        "from holdfast.engine.merging.reapply._strategy import ReapplyTask\n"
+        f"CommandRung([sys.executable, '-c', {agent!r}], home={HOME!r}, timeout=600, max_bytes=9)"
+        ".apply(ReapplyTask(b'a', 'content', b'', b'', b'', [1], {}))"
     )
     above = os.path.join(HOME, b"reapply")
     with subprocess.Popen([sys.executable, "-c", asker]) as process:
@@ -142,12 +142,12 @@ def test_nothing_of_it_is_left_where_whoever_asks_is_killed(tmp_path: Path) -> N
         (Path(os.fsdecode(above)) / os.fsdecode(used) / "closed").mkdir()
         (Path(os.fsdecode(above)) / os.fsdecode(used) / "closed").chmod(0)
         code = f'import os; assert os.path.isdir({os.path.join(above, used)!r}); print(\'{{"content": "x"}}\')'
-        beside = Command([sys.executable, "-c", code], home=HOME, timeout=20, max_bytes=9)
-        assert beside.apply(TASK) == Answer(b"x"), "what another one uses is left alone"
+        beside = CommandRung([sys.executable, "-c", code], home=HOME, timeout=20, max_bytes=9)
+        assert beside.apply(TASK) == NewContent(b"x"), "what another one uses is left alone"
         process.kill()
     wait_until(lambda: not is_there(int(note.read_text())))
     assert os.listdir(os.path.join(above, used)) == [b"closed"], "nobody was left to remove it"
-    assert asked('print(\'{"content": "x"}\')') == Answer(b"x"), "the next one does"
+    assert asked('print(\'{"content": "x"}\')') == NewContent(b"x"), "the next one does"
 
 
 def test_one_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_one_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
     agent = f"import time; open({str(note)!r}, 'w').close(); time.sleep(600)"
     stopping = threading.Thread(target=stop_it)
     stopping.start()
-    found = Command([sys.executable, "-c", agent], home=HOME, timeout=600, max_bytes=9, stop=stop).apply(TASK)
+    found = CommandRung([sys.executable, "-c", agent], home=HOME, timeout=600, max_bytes=9, stop=stop).apply(TASK)
     stopping.join()
     assert found == Declined("it was interrupted")
 
@@ -175,7 +175,7 @@ def is_there(group: int) -> bool:
 
 def test_one_that_reads_nothing_is_heard_all_the_same() -> None:
     task = TASK._replace(now=b"x" * (1 << 20), before=b"y" * (1 << 20))
-    assert asked('print(\'{"content": "x"}\')', task=task) == Answer(b"x")
+    assert asked('print(\'{"content": "x"}\')', task=task) == NewContent(b"x")
 
 
 @pytest.mark.parametrize(
@@ -212,4 +212,4 @@ def test_garbage_is_declined(data: bytes) -> None:
 
 def test_base64_is_read() -> None:
     given = json.dumps({"content_base64": base64.b64encode(b"\0x").decode()}).encode()
-    assert parse_answer(given, TASK) == Answer(b"\0x")
+    assert parse_answer(given, TASK) == NewContent(b"\0x")

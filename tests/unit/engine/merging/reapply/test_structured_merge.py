@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.merging.reapply._strategy import Answer, Declined, Outcome, Task
-from holdfast.engine.merging.reapply._structured_merge import Structure
+from holdfast.engine.merging.reapply._strategy import Declined, NewContent, ReapplyTask, RungOutcome
+from holdfast.engine.merging.reapply._structured_merge import StructureRung
 
 from .....sampling import some
 
 
-def applied(path: str, base: str, ours: str, theirs: str) -> Outcome:
-    task = Task(path.encode(), "content", ours.encode(), base.encode(), theirs.encode(), [1], {})
-    return Structure().apply(task)
+def applied(path: str, base: str, ours: str, theirs: str) -> RungOutcome:
+    task = ReapplyTask(path.encode(), "content", ours.encode(), base.encode(), theirs.encode(), [1], {})
+    return StructureRung().apply(task)
 
 
 def merged(path: str, base: str, ours: str, theirs: str) -> str:
     found = applied(path, base, ours, theirs)
-    assert isinstance(found, Answer), found
+    assert isinstance(found, NewContent), found
     assert found.content is not None
     return found.content.decode()
 
@@ -120,7 +120,7 @@ def test_json_comes_together_as_a_person_would_expect(base, ours, theirs) -> Non
     except KeyError:
         assert isinstance(found, Declined)
         return
-    assert isinstance(found, Answer)
+    assert isinstance(found, NewContent)
     assert found.content is not None
     assert json.loads(found.content) == wanted
 
@@ -133,7 +133,7 @@ def test_requirements_come_together_by_name() -> None:
     ours = base.replace("flask==1.0", "Flask==1.1  # faster")
     theirs = base.replace("requests>=2\n", "requests>=2\nnumpy\n")
     assert merged("requirements.txt", base, ours, theirs) == ours.replace("requests>=2\n", "requests>=2\nnumpy\n")
-    assert isinstance(applied("requirements.txt", base, base, theirs), Answer)
+    assert isinstance(applied("requirements.txt", base, base, theirs), NewContent)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_toml_and_yaml_come_together_as_a_person_would_expect(path: str, base, o
     if isinstance(found, Declined):
         assert "layout" in found.reason or "put together" in found.reason or "no mapping" in found.reason
         return
-    assert isinstance(found, Answer)
+    assert isinstance(found, NewContent)
     assert found.content is not None
     text = found.content.decode()
     assert (tomllib.loads(text) if path == "x.toml" else yaml.YAML(typ="safe", pure=True).load(text)) == wanted

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.merging.reapply._strategy import Answer, Declined, Task
-from holdfast.engine.merging.reapply._text_merge import Text, merge_text
+from holdfast.engine.merging.reapply._strategy import Declined, NewContent, ReapplyTask
+from holdfast.engine.merging.reapply._text_merge import TextRung, merge_text
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "d", "e", ""]), max_size=8)
 TEXTS = st.builds(lambda lines, end: "\n".join(lines).encode() + end, LINES, st.sampled_from([b"", b"\n"]))
@@ -95,10 +95,10 @@ def test_what_it_merges_git_merges_to_the_same_or_not_at_all(tmp_path: Path, giv
 
 
 def test_what_is_no_text_or_has_no_three_versions_is_declined() -> None:
-    task = Task(b"f", "content", b"a\0", b"b", b"c", [1], {})
-    assert Text().apply(task) == Declined("it is no text")
-    assert isinstance(Text().apply(task._replace(now=None)), Declined)
-    assert Text().apply(task._replace(now=b"b")) == Answer(b"c", "by lines")
+    task = ReapplyTask(b"f", "content", b"a\0", b"b", b"c", [1], {})
+    assert TextRung().apply(task) == Declined("it is no text")
+    assert isinstance(TextRung().apply(task._replace(now=None)), Declined)
+    assert TextRung().apply(task._replace(now=b"b")) == NewContent(b"c", "by lines")
 
 
 def test_a_large_text_takes_no_longer_than_its_diffs() -> None:

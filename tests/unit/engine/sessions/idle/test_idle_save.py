@@ -25,7 +25,7 @@ class Killed(BaseException):
 
 def kill(session):
     """What a kill leaves: nothing is written any more, and the lock is let go."""
-    session._stack.close()
+    session.close()
 
 
 def checkpoints(bench):
@@ -112,7 +112,7 @@ def test_a_checkout_that_was_cut_short_stays_for_whoever_opens_it(bench, monkeyp
         def killed(*_):
             raise Killed
 
-        monkeypatch.setattr(state_history.States, "arrive", killed)
+        monkeypatch.setattr(state_history.StateHistory, "arrive", killed)
         with pytest.raises(Killed):
             session.checkout("back")
         kill(session)

@@ -10,11 +10,11 @@ import pytest
 import holdfast
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.sessions.idle import idle_schedule
-from holdfast.engine.sessions.idle.idle_schedule import Idling, Plan
+from holdfast.engine.sessions.idle.idle_schedule import IdlePlan, IdleSaver
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.model.errors import StorageError
 from holdfast.model.session_types import CommandResult, SessionId
-from holdfast.store.catalog.session_records import Unsaved
+from holdfast.store.catalog.session_records import UnsavedSession
 from holdfast.testing.clocks import ManualClock
 
 from .....waiting import wait_until
@@ -34,18 +34,18 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def plan(clock: ManualClock) -> Plan:
-    return Plan(30, clock)
+def plan(clock: ManualClock) -> IdlePlan:
+    return IdlePlan(30, clock)
 
 
 def nobody(_session: SessionId) -> bool:
     return False
 
 
-def test_one_is_tried_when_nothing_was_done_in_it_for_so_long(plan: Plan, clock: ManualClock) -> None:
-    one = Unsaved(ONE, 1, clock.now())
+def test_one_is_tried_when_nothing_was_done_in_it_for_so_long(plan: IdlePlan, clock: ManualClock) -> None:
+    one = UnsavedSession(ONE, 1, clock.now())
     clock.advance(10)
-    two = Unsaved(TWO, 1, clock.now())
+    two = UnsavedSession(TWO, 1, clock.now())
     clock.advance(19)
     assert plan.choose([one, two], nobody) == []
     clock.advance(1)
@@ -54,8 +54,8 @@ def test_one_is_tried_when_nothing_was_done_in_it_for_so_long(plan: Plan, clock:
     assert plan.choose([one, two], nobody) == [ONE, TWO]
 
 
-def test_one_that_is_open_is_asked_for_when_it_may_be_due_and_not_before(plan: Plan, clock: ManualClock) -> None:
-    one = Unsaved(ONE, 1, clock.now())
+def test_one_that_is_open_is_asked_for_when_it_may_be_due_and_not_before(plan: IdlePlan, clock: ManualClock) -> None:
+    one = UnsavedSession(ONE, 1, clock.now())
     asked: list[SessionId] = []
 
     def is_open(session: SessionId) -> bool:
@@ -70,8 +70,8 @@ def test_one_that_is_open_is_asked_for_when_it_may_be_due_and_not_before(plan: P
     assert plan.choose([one], is_open) == [ONE]
 
 
-def test_of_many_some_are_tried_at_once_and_the_others_next(plan: Plan, clock: ManualClock) -> None:
-    unsaved = [Unsaved(SessionId(f"s{number}"), 1, clock.now()) for number in range(50)]
+def test_of_many_some_are_tried_at_once_and_the_others_next(plan: IdlePlan, clock: ManualClock) -> None:
+    unsaved = [UnsavedSession(SessionId(f"s{number}"), 1, clock.now()) for number in range(50)]
     clock.advance(30)
     tried: list[SessionId] = []
     while chosen := plan.choose(unsaved, nobody):
@@ -83,9 +83,9 @@ def test_of_many_some_are_tried_at_once_and_the_others_next(plan: Plan, clock: M
 
 
 def test_what_wants_to_be_left_alone_for_longer_is_until_something_happens_in_it(
-    plan: Plan, clock: ManualClock
+    plan: IdlePlan, clock: ManualClock
 ) -> None:
-    one, two = Unsaved(ONE, 1, clock.now()), Unsaved(TWO, 1, clock.now())
+    one, two = UnsavedSession(ONE, 1, clock.now()), UnsavedSession(TWO, 1, clock.now())
     clock.advance(30)
     plan.choose([one, two], nobody)
     plan.later(ONE, 100)
@@ -102,8 +102,8 @@ def test_what_wants_to_be_left_alone_for_longer_is_until_something_happens_in_it
     assert plan.choose([two._replace(revision=2)], nobody) == [TWO]
 
 
-def test_what_fails_is_tried_at_growing_intervals_and_told_once(plan: Plan, clock: ManualClock) -> None:
-    one = Unsaved(ONE, 1, clock.now())
+def test_what_fails_is_tried_at_growing_intervals_and_told_once(plan: IdlePlan, clock: ManualClock) -> None:
+    one = UnsavedSession(ONE, 1, clock.now())
     clock.advance(30)
     plan.choose([one], nobody)
     assert plan.failed(ONE, "no room")
@@ -136,7 +136,7 @@ class Place:
         self._opener = Opener(home=os.fsencode(home), flags=self._flags)
         self._workspace = self._opener.open(os.fsencode(tree)).workspace.id
         self._tree = tree
-        self._begun: list[Idling] = []
+        self._begun: list[IdleSaver] = []
 
     def use(self, name: SessionId) -> None:
         """Begin a session with a command in it."""
@@ -145,8 +145,8 @@ class Place:
             done = CommandResult(exit_code=0, stdout="", stderr="")
             session.end(entry, done, cwd=".", env=session.environment(), duration_ms=0)
 
-    def begin(self) -> Idling:
-        self._begun.append(Idling(self._opener, lambda: [self._workspace]))
+    def begin(self) -> IdleSaver:
+        self._begun.append(IdleSaver(self._opener, lambda: [self._workspace]))
         return self._begun[-1]
 
     def turn_until(self, condition: Callable[[], object], what: str) -> None:
@@ -189,13 +189,13 @@ def test_a_process_that_ends_before_it_has_saved_is_told_of_and_not_started_agai
 ) -> None:
     for name in (ONE, TWO):
         place.use(name)
-    real, started = idle_schedule.start, []
+    real, started = idle_schedule.start_module, []
 
     def start(_module: str, **streams: Any) -> Any:
         started.append(real("sched", **streams))  # (which does nothing)
         return started[-1]
 
-    monkeypatch.setattr(idle_schedule, "start", start)
+    monkeypatch.setattr(idle_schedule, "start_module", start)
     place.begin()
     place.turn_until(lambda: caplog.records, "that to be told")
     place.use(SessionId("three"))
@@ -219,7 +219,7 @@ def test_a_catalog_that_cannot_be_asked_is_told_of_once_and_asked_again(
 
     holdfast.init(tree, home=home).close()
     opener = Opener(home=os.fsencode(home), clock=clock)
-    found = Idling(opener, workspaces)
+    found = IdleSaver(opener, workspaces)
     for _ in range(3):
         clock.advance(found.due_in())
         found.turn()

@@ -22,7 +22,7 @@ class Killed(BaseException):
 
 def kill(session):
     """What a kill leaves: nothing is written any more, and the lock is let go."""
-    session._stack.close()
+    session.close()
 
 
 def test_the_command_in_flight_is_shown_as_such_and_nothing_else_is_lost_i3(bench):
@@ -57,7 +57,7 @@ def test_what_somebody_changed_meanwhile_is_saved_as_found(bench):
     bench.write("by hand")()
     with bench.open() as session:
         assert bench.read() == "by hand"
-        found = session.workspace._context.catalog.checkpoint(session.state.tree)
+        found = session.context.catalog.checkpoint(session.state.tree)
         assert found.parent == tree
         assert found.provenance.message == "found when the session one was opened"
         assert session.state.metrics.recoveries == 0, "nobody was killed"
@@ -117,7 +117,7 @@ def test_a_checkout_that_was_cut_short_is_finished_or_never_was(bench, monkeypat
         session.branch("back")
         bench.run(session, bench.write("2"), A="2")
         if at == "behind":
-            monkeypatch.setattr(state_history.States, "arrive", killed)
+            monkeypatch.setattr(state_history.StateHistory, "arrive", killed)
         else:
             monkeypatch.setattr(type(session.workspace), "restore", killed if at == "before" else half(bench))
         with pytest.raises(Killed):
@@ -250,9 +250,9 @@ def test_a_checkout_that_fails_half_way_is_to_be_mended_first(bench, monkeypatch
 
 
 def test_a_session_that_was_killed_while_it_began_is_begun_again(bench, monkeypatch):
-    from holdfast.engine.sessions.state.journal import Line
+    from holdfast.engine.sessions.state.journal import SessionLine
 
-    monkeypatch.setattr(Line, "commit", killed)
+    monkeypatch.setattr(SessionLine, "commit", killed)
     with pytest.raises(Killed):
         bench.start()
     monkeypatch.undo()

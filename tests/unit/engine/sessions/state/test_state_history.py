@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from holdfast.engine.history.retention import Policy
-from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, UsageError
 
 
@@ -136,7 +136,7 @@ def test_a_checkout_that_is_refused_leaves_the_session_as_it_was(bench):
         bench.run(session, bench.write("1"))
         session.branch("back")
         bench.run(session, bench.write("2"))
-        catalog = session.workspace._context.catalog
+        catalog = session.context.catalog
         blob = bench.home / "objects"
         shutil.move(blob, bench.home / "aside")
         blob.mkdir()
@@ -179,7 +179,7 @@ def test_old_states_that_nobody_asked_for_are_let_go_of_and_say_so(bench):
         for at in range(6):
             entries.append(bench.run(session, bench.write(f"number {at}")))
             states.append(session.checkpoint(kind="auto"))
-        stored = {one.hash: one for one in session._rows.checkpoints("one")}
+        stored = {one.hash: one for one in bench.rows(session).checkpoints("one")}
         assert [stored[one.hash].kept for one in states] == [False] * 4 + [True] * 2
         assert sum(one.kept for one in stored.values()) == 4
         forget_all(session)
@@ -209,7 +209,7 @@ def test_the_oldest_commands_are_dropped_beyond_the_limit_of_bytes(bench):
         assert 3 <= len(found) < 10
         assert found[-1].result is not None
         assert found[-1].result.stdout.endswith(noise)
-        rows = session._around.shelf.rows
+        rows = bench.rows(session)
         stored = rows.checkpoints(session.id)
         assert sum(one.stored for one in stored) <= 100_000
         assert asked in [one.hash for one in stored], "what was asked for stays"
@@ -274,7 +274,7 @@ def test_branches_that_checkouts_make_go_first_at_the_limit_but_for_the_last(ben
 
 def held(session) -> int:
     """How many trees the session holds."""
-    return sum(stored.kept for stored in session._rows.checkpoints(session.id))
+    return sum(stored.kept for stored in SessionCheckpointTiers(session.context).rows.checkpoints(session.id))
 
 
 def test_the_tiers(bench):
@@ -283,7 +283,7 @@ def test_the_tiers(bench):
     with bench.start(**flags) as session:
         entries = [bench.run(session, bench.write("1"), output="x" * 3000)]
         states = [session.checkpoint("first")]
-        rows, sessions = session._rows, bench.sessions(**flags)
+        rows, sessions = bench.rows(session), bench.sessions(**flags)
         assert sessions.sweep() == (0, 0, ())
         bench.clock.advance(3601)
         entries.append(bench.run(session))
@@ -327,7 +327,7 @@ def test_states_stay_warm_without_a_cold_store(bench):
         assert sessions.sweep()[:2] == (1, 0)
         assert sessions.sweep()[:2] == (0, 0)
         assert session.find(session.head.hash) == session.head
-        (held,) = session._rows.checkpoints("one")
+        (held,) = bench.rows(session).checkpoints("one")
         assert held.tier == "warm"
 
 
@@ -335,15 +335,15 @@ def test_objects_that_nothing_names_are_removed_and_no_others(bench):
     with bench.start(session__hot=0) as session:
         bench.clock.advance(10)
         bench.sessions(session__hot=0).sweep()
-        shelf = Shelf(session.workspace._context)
-        objects = session.workspace._context.store.objects
-        data = objects.get(shelf.key(session.head.hash))
-        objects.put(shelf.key("f" * 32), (data,))
+        tiers = SessionCheckpointTiers(session.context)
+        objects = session.context.store.objects
+        data = objects.get(tiers.key(session.head.hash))
+        objects.put(tiers.key("f" * 32), (data,))
         hot = session.checkpoint("hot")
-        objects.put(shelf.key(hot.hash), (b"about to be moved here",))
-        assert shelf.remove_orphans(-1 << 40) == 1
-        assert objects.size(shelf.key("f" * 32)) is None
-        assert objects.size(shelf.key(hot.hash)) is not None
+        objects.put(tiers.key(hot.hash), (b"about to be moved here",))
+        assert tiers.remove_orphans(-1 << 40) == 1
+        assert objects.size(tiers.key("f" * 32)) is None
+        assert objects.size(tiers.key(hot.hash)) is not None
         assert session.find(session.head.parent)
 
 
@@ -360,42 +360,42 @@ def test_an_unknown_cold_store_is_named(bench):
 
 def test_collection_removes_what_nothing_names(bench):
     with bench.start() as session:
-        shelf = Shelf(session.workspace._context)
-        objects = session.workspace._context.store.objects
-        objects.put(shelf.key("f" * 32), (b"left by a kill",))
+        tiers = SessionCheckpointTiers(session.context)
+        objects = session.context.store.objects
+        objects.put(tiers.key("f" * 32), (b"left by a kill",))
         bench.clock.advance(10 * 365 * 86400)
         session.workspace.gc()
-        assert objects.size(shelf.key("f" * 32)) is None
+        assert objects.size(tiers.key("f" * 32)) is None
 
 
 def test_the_watchers_upkeep_moves_old_states(bench):
-    from holdfast.engine.watching.watcher import Saver
+    from holdfast.engine.watching.watcher import WorkspaceSaver
 
     with bench.start() as session:
         bench.clock.advance(4000)
-        context = session.workspace._context
-        Saver(context, context.tree, session.workspace._sweep_sessions).retention()
-        (held,) = session._rows.checkpoints("one")
+        context = session.context
+        WorkspaceSaver(context, context.tree, bench.sessions().sweep_if_due).retention()
+        (held,) = bench.rows(session).checkpoints("one")
         assert held.tier == "warm"
 
 
 def test_a_damaged_state_keeps_no_other_from_moving(bench, monkeypatch):
-    from holdfast.engine.upkeep import session_shelf as keeping
+    from holdfast.engine.upkeep import session_checkpoint_tiers
 
-    monkeypatch.setattr(keeping, "_PER_STEP", 2)
+    monkeypatch.setattr(session_checkpoint_tiers, "_PER_STEP", 2)
     with bench.start() as session:
         damaged = session.head.hash
         for _ in range(4):
             session.checkpoint("more")
-        database = session.workspace._context.catalog.database
+        database = session.context.catalog.database
         (data,) = _content(database, damaged)
         _set_content(database, damaged, data[:-1] + bytes((data[-1] ^ 1,)))
         bench.clock.advance(4000)
         assert bench.sessions().sweep().warmed >= 1
-        assert session._rows.stored(damaged).tier == "hot"
+        assert bench.rows(session).stored(damaged).tier == "hot"
         _set_content(database, damaged, data)
         bench.sessions().sweep()
-        assert {one.tier for one in session._rows.checkpoints("one")} == {"warm"}
+        assert {one.tier for one in bench.rows(session).checkpoints("one")} == {"warm"}
 
 
 def _content(database, name):

@@ -1,0 +1,204 @@
+"""Requests that change an export's tree, or write one out as another export: each of them can be undone (I6)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.rest._request_context import cut, host_path, path_of
+from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable
+from holdfast.api.rest.routes.exports import export_object
+from holdfast.engine.encoding import workspace_json
+from holdfast.engine.history.revisions import resolve_name_for_restore
+from holdfast.engine.merging.write_plan import PlannedWrite, carry_out
+from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.checkpoint import Provenance
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.ids import Hash
+from holdfast.model.paths import check_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.api.rest import _request_types as request_types
+    from holdfast.api.rest import _response_types as response_types
+    from holdfast.api.rest._request_context import RequestCall
+    from holdfast.model.command_results import ForkResult, RestoreResult
+    from holdfast.model.ids import CheckpointId
+    from holdfast.store.catalog.export_rows import ExportRow
+
+_RESTORED = ("written", "deleted", "skipped")
+
+
+def restore(call: RequestCall) -> response_types.Restored:
+    """Bring the tree, or some paths of it, to a checkpoint. What it held before is saved first, and can be restored."""
+    body: request_types.Restore = call.body
+    row = call.export()
+    context = call.store.exports.context(row)
+    workspace = Workspace(call.store.opener, context)
+    progress = call.progress(row.name, "restore")
+    target = _resolve_visible(call, body.checkpoint, lambda name: resolve_name_for_restore(context, name))
+    expected = None if body.expected is None else require_reachable(call, body.expected)[0].id
+    if call.again and (cut_short := workspace.unfinished()) is not None and cut_short.target == target:
+        return _notify(call, row, "restored", workspace.restore_continue(progress=progress))
+    paths = [check_path(path_of(path)) for path in body.paths]
+    if call.again:
+        expected = None  # (it was as expected when this was begun)
+    done = workspace.restore(target, paths, dry_run=body.dry_run, expected=expected, progress=progress)
+    return _notify(call, row, "restored", done)
+
+
+def recover(call: RequestCall) -> response_types.Restored:
+    """Finish a restore that was cut short, or take it back."""
+    body: request_types.Recover = call.body
+    row = call.export()
+    workspace = call.store.exports.open(row)
+    progress = call.progress(row.name, "restore")
+    if body.action == "continue":
+        return _notify(call, row, "restored", workspace.restore_continue(progress=progress))
+    return _notify(call, row, "restored", workspace.restore_abort(progress=progress))
+
+
+def undo(call: RequestCall) -> response_types.Restored:
+    """Take back the newest changes to the tree. Unsaved ones are saved first, and are the first of the newest."""
+    body: request_types.Steps = call.body
+    row = call.export()
+    workspace = call.store.exports.open(row)
+    _refuse_again(call)
+    progress = call.progress(row.name, "undo")
+    done = workspace.undo(body.count, force=body.force, dry_run=body.dry_run, progress=progress)
+    return _notify(call, row, "undone", done)
+
+
+def redo(call: RequestCall) -> response_types.Restored:
+    """Bring back the newest changes that were undone."""
+    body: request_types.Steps = call.body
+    row = call.export()
+    workspace = call.store.exports.open(row)
+    _refuse_again(call)
+    progress = call.progress(row.name, "redo")
+    done = workspace.redo(body.count, force=body.force, dry_run=body.dry_run, progress=progress)
+    return _notify(call, row, "redone", done)
+
+
+def _refuse_again(call: RequestCall) -> None:
+    """What counts from where the tree stands is not done a second time, if it is not known whether it was done."""
+    if call.again:
+        raise RefusedError(
+            "the first attempt at this was cut short, and it may have been done",
+            hint="GET …/checkpoints and …/status show where the tree stands; then send it with another key",
+            code="interrupted",
+        )
+
+
+def fork(call: RequestCall) -> response_types.Forked:
+    """Write a checkpoint out as an export of its own, which shares all content with this one."""
+    body: request_types.Fork = call.body
+    call.principal.require_all_exports()
+    row, exports = call.export(), call.store.exports
+    target = _resolve_visible(call, body.checkpoint, exports.open(row).resolve)
+    try:
+        made, done = exports.fork(
+            row,
+            target,
+            body.name,
+            None if body.path is None else host_path(body.path),
+            roots=call.principal.token.roots,
+            project=body.project,
+            auto=body.auto_checkpoint,
+            progress=call.progress(row.name, "fork"),
+        )
+    except HoldfastError:
+        finished = exports.finished_fork(row, target, body.name) if call.again else None
+        if finished is None:
+            raise
+        made, done = exports.get(body.name), finished
+    call.world.look()
+    call.happened(row.name, "forked", fork=made.name, checkpoint=done.source)
+    return _forked(call, made, done)
+
+
+def _forked(call: RequestCall, made: ExportRow, done: ForkResult) -> response_types.Forked:
+    return {
+        "export": export_object(call, made),
+        "checkpoint": done.checkpoint,
+        "source": done.source,
+        "written": done.written,
+    }
+
+
+def write_files(call: RequestCall) -> response_types.Written:
+    """Write and delete files, and nothing else, as one change: each atomically, and only if it is as it was saved."""
+    body: request_types.WriteFiles = call.body
+    row = call.export()
+    if call.principal.token.exports and body.source is None and any(write.blob_hash for write in body.writes):
+        raise UsageError(
+            "a token that is for some exports alone has to say where content is that it gives by its hash",
+            hint="`source` is a checkpoint that has all of it",
+        )
+    source = None if body.source is None else require_reachable(call, body.source)[0].id
+    context = call.store.exports.context(row)
+    refuse_misconfigured(context.misconfigured)
+    workspace = Workspace(call.store.opener, context)
+    cut_short = workspace.unfinished() if call.again else None
+    # (What a plan leads to is such a checkpoint: the first attempt at this one was on its way there.)
+    if cut_short is not None and context.catalog.checkpoint(cut_short.target).kind == "merge":
+        workspace.restore_continue(progress=call.progress(row.name, "write-files"))
+    done = carry_out(
+        context,
+        [_write(write) for write in body.writes],
+        [path_of(path) for path in body.deletes],
+        Provenance(body.author or call.principal.token.label, body.message),
+        source=source,
+        progress=call.progress(row.name, "write-files"),
+    )
+    written = () if done.restored is None else done.restored.written
+    deleted = () if done.restored is None else done.restored.deleted
+    call.happened(row.name, "written", checkpoint=done.state, written=len(written), deleted=len(deleted))
+    return {
+        "written": len(written),
+        "deleted": len(deleted),
+        "errors": workspace_json.not_captured(done.errors),
+        "before": done.before,
+        "checkpoint": done.state,
+    }
+
+
+def _write(write: request_types.FileWrite) -> PlannedWrite:
+    ways = [way for way in (write.blob_hash, write.content, write.content_base64) if way is not None]
+    if len(ways) != 1:
+        raise UsageError(f"{write.path}: one of blob_hash, content and content_base64 is needed, and one alone")
+    if write.blob_hash is not None:
+        content: bytes | Hash = Hash(bytes.fromhex(write.blob_hash.removeprefix("blake3:")))
+    elif write.content is not None:
+        content = write.content.encode()
+    else:
+        try:
+            content = base64.b64decode(ways[0], validate=True)
+        except binascii.Error as error:
+            raise UsageError(f"{write.path}: content_base64 is not base64") from error
+    link = write.mode == "120000"
+    return PlannedWrite(
+        path=path_of(write.path),
+        content=content,
+        stored=write.blob_hash is not None,
+        permissions=0o777 if link else int(write.mode, 8),
+        link=link,
+    )
+
+
+def _resolve_visible(call: RequestCall, name: str, resolve: Callable[[str], CheckpointId]) -> CheckpointId:
+    """The id of a checkpoint that is named as on the command line, if it may be seen."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        raise NotFoundError("there is no checkpoint of that name", code="no_checkpoint") from None
+    return require_reachable(call, resolve(name))[0].id
+
+
+def _notify(call: RequestCall, row: ExportRow, event: str, done: RestoreResult) -> Any:
+    if not done.dry_run:
+        call.happened(row.name, event, checkpoint=done.checkpoint, written=len(done.written), deleted=len(done.deleted))
+    return cut(dict(workspace_json.restore_result(done)), *_RESTORED)

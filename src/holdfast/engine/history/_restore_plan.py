@@ -1,0 +1,285 @@
+"""What a restore writes, where it comes from, and what stays: a database's logs, and what others changed (I8).
+
+The restore was on its way from one state to another, and replaces each path at once. So what is at a path is still the
+one, or already the other; whatever else is there was put there since, or taken away, by others.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from holdfast.files.ignore.sqlite_files import INDEX, LOGS, MAGIC, database_of, is_database, openers_of
+from holdfast.files.write.rooted_access import Root
+from holdfast.model.entries import NotCaptured
+from holdfast.model.errors import HoldfastError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.paths import display, under
+from holdfast.store.manifests import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.entries import Change, Entry
+    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.store.blobs.content_reader import BlobReader
+    from holdfast.store.manifests.manifest import PageSource
+    from holdfast.store.store import Store
+
+_PIECE = 1 << 16
+
+
+class Plan(NamedTuple):
+    """What has to happen to the tree."""
+
+    deletes: Sequence[Change]
+    writes: Sequence[Change]
+
+
+class Resumption(NamedTuple):
+    """What finishing a restore that was cut short, or taking it back, may change."""
+
+    evidence: Hash
+    """The manifest outside which nothing is deleted (I5)."""
+    ends: tuple[Hash, Hash]
+    """The manifests that it was on its way between: what is at a path and in neither, others have put there."""
+    again: bool
+    """True if what it is doing was begun before."""
+    apart: int | None
+    """The state before it, where steps have come in between: it is a change of its own then, the newest. None: it is
+    one change with what was done before it was cut short.
+    """
+
+
+class SafePlan(NamedTuple):
+    """A plan without what it may not touch."""
+
+    plan: Plan
+    spared: list[NotCaptured]
+    """What others have changed since, with how to get the other version of it."""
+
+
+def exclude_conflicts(
+    pages: PageSource,
+    plan: Plan,
+    first: Plan,
+    mending: Resumption,
+    target: CheckpointId,
+    *,
+    empty: bool,
+    half: Container[bytes],
+) -> SafePlan:
+    """What may be done of ``plan``, which leads from what is there now to ``target``.
+
+    ``first`` leads there from the manifest that ``mending`` has as evidence. ``empty``: there is no file at all, as in
+    a directory that was made again; then there is nothing that could be lost. ``half`` is what the restore itself
+    has left half written. What did not exist when the restore began, and is in the way of nothing, stays without a
+    word.
+    """
+    paths = sorted({change.path for change in (*plan.deletes, *plan.writes)})
+    either = [manifest.get_many(pages, root, paths) for root in mending.ends]
+    known = manifest.get_many(pages, mending.evidence, [change.path for change in sorted(plan.deletes, key=_path_of)])
+    spared: list[NotCaptured] = []
+
+    def may_go(change: Change) -> bool:
+        if empty or change.path in half or any(change.before == entries.get(change.path) for entries in either):
+            return True
+        spared.append(NotCaptured(change.path, _reason(change, target)))
+        return False
+
+    deletes = {one.path: one for one in plan.deletes if known.get(one.path) is not None and may_go(one)}
+    writes = [one for one in plan.writes if may_go(one)]
+    if mending.again:
+        # What was deleted before it was cut short may have left directories behind, which go with it.
+        there = {change.path for change in plan.deletes}
+        deletes |= {one.path: one for one in first.deletes if one.path not in there}
+    return SafePlan(Plan(list(deletes.values()), writes), spared)
+
+
+def half_written_paths(
+    store: Store, writes: Sequence[Change], mending: Resumption, in_place: Container[bytes]
+) -> frozenset[bytes]:
+    """Those of the paths ``in_place`` that hold nothing but bytes of the two versions that the restore was on its way
+    between.
+    """
+    paths = sorted(change.path for change in writes if change.path in in_place)
+    if not paths:
+        return frozenset()
+    found = {change.path: change.before for change in writes}
+    before, after = (manifest.get_many(store.pages, root, paths) for root in mending.ends)
+
+    def is_half(path: bytes) -> bool:
+        entries = found[path], before.get(path), after.get(path)
+        return None not in entries and _mixes(*(_pieces(store.reader, entry) for entry in entries if entry is not None))
+
+    return frozenset(path for path in paths if is_half(path))
+
+
+def _pieces(reader: BlobReader, entry: Entry) -> Iterator[bytes]:
+    """The content in pieces of one size, the last one shorter; then nothing, without end."""
+    for content in reader.fetch([entry]):
+        rest = b""
+        for piece in (content,) if isinstance(content, bytes) else content:
+            rest += piece
+            while len(rest) >= _PIECE:
+                yield rest[:_PIECE]
+                rest = rest[_PIECE:]
+        yield rest
+    while True:
+        yield b""
+
+
+def _mixes(now: Iterator[bytes], before: Iterator[bytes], after: Iterator[bytes]) -> bool:
+    """Whether each byte of ``now`` is that of one of the others at its place."""
+    while here := next(now):
+        ends = next(before), next(after)
+        if not any(end.startswith(here) for end in ends):
+            for at, byte in enumerate(here):
+                if all(end[at : at + 1] != bytes((byte,)) for end in ends):
+                    return False
+    return True
+
+
+def _reason(change: Change, target: CheckpointId) -> str:
+    import shlex
+
+    if change.after is None:
+        return f"changed after that was cut short; {target[:12]} has nothing there: delete it, if it is not needed"
+    what = "deleted" if change.before is None else "changed"
+    path = shlex.quote(display(change.path))
+    return f"{what} after that was cut short; `holdfast restore {target[:12]} {path}` brings the other version"
+
+
+def _path_of(change: Change) -> bytes:
+    return change.path
+
+
+# A restore that writes a database of SQLite's: its logs go with it, and none of it is touched while it is in use.
+#
+# A log beside a database that it does not belong to makes that malformed (https://sqlite.org/howtocorrupt.html).
+
+_LEAST_PAGE = 512
+"""A database is a multiple of its page's size, which is a power of two from this on."""
+
+
+class PlanWithLogs(NamedTuple):
+    """A plan in which each database goes with its logs."""
+
+    plan: Plan
+    spared: list[NotCaptured]
+    """What is left alone of databases that are in use, or whose logs no checkpoint holds."""
+    logs: frozenset[bytes]
+    """The logs in the plan: whatever ignore rules say, they go with their databases."""
+
+
+def with_sqlite_logs(
+    context: Context,
+    plan: Plan,
+    changes: Sequence[Change],
+    pages: PageSource,
+    now: Hash,
+    target: Hash,
+    paths: Sequence[bytes],
+) -> PlanWithLogs:
+    """``plan``, the part of the ``changes`` from the manifest ``now``, which the tree holds, to ``target`` that is at
+    ``paths``, with what belongs to its databases. Both are among ``pages``; ``now`` may not be stored yet.
+    """
+    chosen = {change.path: change for change in (*plan.deletes, *plan.writes)}
+    by_path = {change.path: change for change in changes}
+    bases = {database_of(path) or path for path, change in chosen.items() if _may_concern(change)}
+    for path in by_path if paths else ():
+        base = database_of(path)
+        if base is not None and any(under(base, one) for one in paths):
+            bases.add(base)  # it may be as it is to be itself
+    if not bases:
+        return PlanWithLogs(plan, [], frozenset())
+    spared: dict[bytes, str] = {}
+    logs: set[bytes] = set()
+    try:
+        root = Root(context.workspace.path)
+    except HoldfastError:
+        return PlanWithLogs(plan, [], frozenset())  # nothing is there that a log could be left beside
+    with root:
+        for base in sorted(bases):
+            if not _is_database(context, root, base, manifest.get_many(pages, target, [base]).get(base)):
+                continue
+            members = [path for path in (base, *(base + end for end in LOGS)) if path in by_path]
+            reason = _reason_against(context.workspace.path, root, base, pages, now)
+            if reason is not None:
+                spared |= dict.fromkeys(members, reason)
+                continue
+            chosen |= {path: by_path[path] for path in members}
+            logs.update(path for path in members if path != base)
+    left = [change for path, change in sorted(chosen.items()) if path not in spared]
+    return PlanWithLogs(
+        Plan([one for one in left if one.after is None], [one for one in left if one.after is not None]),
+        [NotCaptured(path, reason) for path, reason in sorted(spared.items())],
+        frozenset(logs),
+    )
+
+
+def _may_concern(change: Change) -> bool:
+    sizes = {entry.size for entry in (change.before, change.after) if entry is not None and not entry.is_symlink}
+    return database_of(change.path) is not None or any(size and not size % _LEAST_PAGE for size in sizes)
+
+
+def exclude_split_databases(plan: Plan, logs: frozenset[bytes], spared: Iterable[NotCaptured]) -> Plan:
+    """``plan`` without what belongs to a database of ``logs`` of which a part is ``spared``."""
+    bases = {database_of(log) for log in logs}
+    parted = {base for path, _ in spared for base in (path, database_of(path)) if base is not None and base in bases}
+    if not parted:
+        return plan
+    gone = {member for base in parted for member in (base, *(base + end for end in LOGS))}
+    return Plan(
+        [change for change in plan.deletes if change.path not in gone],
+        [change for change in plan.writes if change.path not in gone],
+    )
+
+
+def _is_database(context: Context, root: Root, path: bytes, goal: Entry | None) -> bool:
+    """Whether it is a database on the disk, or is to be one."""
+    try:
+        if is_database(*root.locate(path)):
+            return True
+    except HoldfastError:
+        pass
+    if goal is None or goal.is_symlink or not goal.size or goal.size % _LEAST_PAGE:
+        return False
+    contents = context.store.reader.fetch([goal])
+    content = next(contents)
+    first = content if isinstance(content, bytes) else next(content, b"")
+    for one in (content, contents):
+        if close := getattr(one, "close", None):
+            close()
+    return first.startswith(MAGIC)
+
+
+def _reason_against(top: bytes, root: Root, base: bytes, pages: PageSource, now: Hash) -> str | None:
+    """Why nothing of the database, in the tree ``root`` at ``top``, can be changed; None if it can."""
+    parts = [base, *(base + end for end in (*LOGS, INDEX))]
+    found = {path: info for path in parts if (info := _look(root, path))}
+    files = {(info.st_dev, info.st_ino) for info in found.values()}
+    users = openers_of(files, [os.path.join(top, path) for path in parts])
+    if users:
+        named = ", ".join(f"{user.command} (process {user.pid})" for user in users[:3])
+        return f"the database {display(base)} is in use by {named}: end that, and try again"
+    logs = [base + end for end in LOGS if base + end in found and found[base + end].st_size]
+    held = manifest.get_many(pages, now, sorted(logs))
+    for path in logs:
+        entry = held.get(path)
+        if entry is None or entry.size != found[path].st_size:
+            return (
+                f"{display(path)}, which belongs to the database {display(base)}, is in no checkpoint as it is: it is "
+                "in the way"
+            )
+    return None
+
+
+def _look(root: Root, path: bytes) -> os.stat_result | None:
+    try:
+        info = root.lstat(path)
+    except HoldfastError:
+        return None
+    return info if stat.S_ISREG(info.st_mode) else None

@@ -1,0 +1,167 @@
+"""The launcher of a session's commands: a process of its own, which runs the shim as `holdfast run` runs a command.
+
+Its standard input and output are the control channel, which it leaves to the shim. How it fared it says when it ends.
+If the process that started it is gone, the channel closes; then the shim ends, and so does the run.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.opening.undo_log import log_directory
+from holdfast.engine.running.run import Invocation, RunPolicy, run
+from holdfast.files.write.rooted_access import open_root
+from holdfast.model.config.settings import Isolation
+from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFoundError
+from holdfast.model.log import Level, set_sender
+from holdfast.model.log_format import LineHandler, send
+from holdfast.model.paths import display
+from holdfast.processes.module_process import ProcessOutcome, decode_outcome, failed_outcome, start_module
+from holdfast.sandbox.channel import shim_command
+from holdfast.undo.reports.unreported_rollbacks import note_rollback
+from holdfast.undo.service import LogLimits, Thresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+_MOST_BYTES = 1 << 20
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run in."""
+
+    home: bytes
+    root: bytes
+    flags: dict[str, Any]
+    """Settings that go before all others."""
+    run: str
+    """The run's id."""
+    thresholds: Thresholds
+    """When a person is to be asked."""
+    limits: LogLimits | None = None
+    """Of the undo log, if no process keeps it yet; None: as the settings say."""
+    isolation: Isolation | None
+    """None: as the settings say."""
+    environment: dict[bytes, bytes]
+    """The shim's, and so its commands'."""
+    read_only: tuple[bytes, ...] = ()
+    """The real paths of directories that nothing of the run may change, nor anything beneath."""
+    log_level: Level = "warn"
+    """From which level on it logs, to standard error: as lines of JSON, unless that is a terminal."""
+
+
+class Launcher:
+    """A launcher that was started."""
+
+    def __init__(self, launch: Launch) -> None:
+        """Start it. Raises `OSError`."""
+        ours, its = socket.socketpair()
+        with its:
+            self._process = start_module(
+                __name__, str(its.fileno()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[its.fileno()]
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self.writer = self._process.stdin
+        """The channel: what is written here the shim reads."""
+        self.reader = self._process.stdout
+        self._outcome = ours
+        with ours.makefile("wb") as file:
+            file.write(msgspec.msgpack.encode(launch))
+        ours.shutdown(socket.SHUT_WR)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def wait(self, seconds: float) -> ProcessOutcome:
+        """Wait until it has ended, and end it if it takes longer than ``seconds``: first in order, then at once."""
+        wait_for(self._process, seconds)
+        with self._outcome, self._outcome.makefile("rb") as file:
+            said = file.read(_MOST_BYTES)
+        try:
+            return decode_outcome(said)
+        except FormatError:
+            message = f"what runs the commands was killed (status {self._process.returncode})"
+            return ProcessOutcome(kind="HoldfastError", code="launcher_gone", message=message)
+
+
+def wait_for(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Wait until a process has ended, and end it if it takes longer than ``seconds``: first in order, then at once.
+    Its exit code, negative for a signal.
+    """
+    for end in (lambda: None, process.terminate, process.kill):
+        end()
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(seconds)
+    return process.wait()
+
+
+def main(fd: int) -> None:
+    """Be a launcher: read a `Launch` from the socket ``fd``, run the shim, and say there how it fared."""
+    with socket.socket(fileno=fd) as starter:
+        starter.set_inheritable(False)
+        with starter.makefile("rb") as file:
+            launch = msgspec.msgpack.decode(file.read(), type=Launch)
+        set_sender(launch.log_level, lambda: send(launch.log_level, LineHandler(as_json=not sys.stderr.isatty())))
+        try:
+            outcome = ProcessOutcome(exit_code=_run(launch))
+        except HoldfastError as error:
+            outcome = failed_outcome(error)
+        with suppress(BrokenPipeError):  # the process that started it is gone, and asks no more
+            starter.sendall(outcome.encode())
+
+
+def _run(launch: Launch) -> int:
+    opener = Opener(home=launch.home, flags=launch.flags)
+    try:
+        context = opener.open(launch.root)
+        with _held(launch.read_only) as read_only:
+            return run(
+                context,
+                Invocation(
+                    shim_command(),
+                    launch.root,
+                    launch.environment,
+                    identity=launch.run,
+                    fails_whole=True,  # a shim ends in order or was lost, and then nothing else ends its command
+                ),
+                RunPolicy(launch.isolation, read_only=read_only, thresholds=launch.thresholds, limits=launch.limits),
+                told=partial(note_rollback, log_directory(context)),  # the process that has started us may be gone
+            ).exit_code
+    finally:
+        opener.close()
+
+
+@contextmanager
+def _held(paths: Sequence[bytes]) -> Generator[list[int]]:
+    """The directories, open for the length of the block. Raises `NotFoundError` if one is not at its path any more."""
+    with ExitStack() as context:
+        found: list[int] = []
+        for path in paths:
+            try:
+                fd = open_root(path, readable=False)
+            except (OSError, EscapeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "a link leads there by now"
+                raise NotFoundError(
+                    f"the session's working directory {display(path)} is not there any more: {why}",
+                    hint="begin another session, without it or when it is there again",
+                    code="no_directory",
+                ) from error
+            context.callback(os.close, fd)
+            found.append(fd)
+        yield found
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

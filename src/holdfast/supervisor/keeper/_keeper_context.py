@@ -1,0 +1,38 @@
+"""The keeper's own parts, as each tree that it serves uses them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import select
+    from collections.abc import Callable
+
+    from holdfast.supervisor.keeper._background_thread import BackgroundThread
+    from holdfast.supervisor.keeper._step_lifecycle import StepLifecycle
+    from holdfast.undo.interceptor import Interceptor
+    from holdfast.undo.journal.preimages import Preimages
+    from holdfast.undo.local_service.undo_service import LocalUndoService
+
+
+class ServedWorkspace(NamedTuple):
+    """The workspace, what is out of reach of its trees, and where their changes are recorded."""
+
+    root_fd: int
+    forbidden: tuple[int, ...]
+    """See `HandlerContext.forbidden`."""
+    interceptor: Interceptor
+    preimages: Preimages
+
+
+class KeeperContext(NamedTuple):
+    """The parts that there is one of in a keeper."""
+
+    workspace: ServedWorkspace
+    service: LocalUndoService
+    steps: StepLifecycle
+    worker: BackgroundThread
+    selector: select.epoll
+    """What the serving thread waits for, besides calls."""
+    lapse: Callable[[int], None]
+    """Takes back the step of a ticket that cannot wait any longer. From any thread."""
