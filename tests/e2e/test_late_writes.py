@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.files.linux.private_socket import peer_of
+from holdfast.ipc.private_socket import peer_of
 from holdfast.supervisor.control.remote_service import connect
 from holdfast.testing.tree_state import PathState, differences, photograph
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.files.linux.private_socket import peer_of
+from holdfast.ipc.private_socket import peer_of
 from holdfast.model.errors import RefusedError
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.testing.tree_state import differences, photograph

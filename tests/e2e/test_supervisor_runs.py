@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.files.linux.private_socket import address, peer_of
+from holdfast.ipc.private_socket import address, peer_of
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.process_tree.descendants import descendants, end_descendants

@@ -9,7 +9,7 @@ import stat
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from holdfast.files.linux.private_socket import address
+from holdfast.ipc.private_socket import address
 from holdfast.model.errors import LockedError, RefusedError, StorageError
 from holdfast.model.paths import display
 

@@ -1,4 +1,4 @@
-"""A client's end of a private socket: one request, then its answer."""
+"""An end of a private socket that waits: for a client, one request, then its answer."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Connection:
         return self._socket.fileno()
 
     @property
-    def peer(self) -> private_socket.Peer:
+    def peer(self) -> private_socket.SocketPeer:
         """The process that answers."""
-        return private_socket.peer(self._socket)
+        return private_socket.peer_of(self._socket)
 
     def ask(self, body: bytes, descriptors: Sequence[int] = (), seconds: float | None = None) -> bytes:
         """Send a request, with borrowed descriptors, and return the body of the answer.
@@ -54,21 +54,35 @@ class Connection:
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         try:
-            self._send(messages.frame(body), descriptors, deadline)
-            header = self._receive(messages.HEADER_BYTES, deadline)
-            return self._receive(messages.body_bytes(header, self._max_answer_bytes), deadline)
+            try:
+                self._send(messages.frame(body), descriptors, deadline)
+            except ConnectionError:
+                pass  # it has hung up, and may have said why
+            return self._receive_frame(deadline)
         except BaseException:
             self.close()
             raise
 
-    def wait_for_end(self, seconds: float) -> None:
+    def send(self, body: bytes) -> None:
+        """Send without waiting for an answer. Raises `ConnectionError`."""
+        self._send(messages.frame(body), (), None)
+
+    def receive(self) -> bytes:
+        """The body of the next message. Raises `ConnectionError`, `FormatError`."""
+        return self._receive_frame(None)
+
+    def wait_for_end(self, seconds: float | None = None) -> None:
         """Return when the other process has hung up. Raises `TimeoutError`."""
-        deadline = time.monotonic() + seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
         try:
             while self._receive(1, deadline):
                 pass
         except ConnectionError:
             return
+
+    def _receive_frame(self, deadline: float | None) -> bytes:
+        header = self._receive(messages.HEADER_BYTES, deadline)
+        return self._receive(messages.body_bytes(header, self._max_answer_bytes), deadline)
 
     def _send(self, frame: bytes, descriptors: Sequence[int], deadline: float | None) -> None:
         import socket
@@ -77,9 +91,7 @@ class Connection:
         try:
             sent = socket.send_fds(self._socket, [frame], descriptors) if descriptors else 0
             self._socket.sendall(frame[sent:])
-        except ConnectionError:
-            pass  # it has hung up, and may have said why
-        except TimeoutError:
+        except (ConnectionError, TimeoutError):
             raise
         except OSError as error:
             raise ConnectionError(*error.args) from error

@@ -11,7 +11,7 @@ msgspec for it, else by the signatures of a port (`holdfast.ipc.port`).
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.model.errors import FormatError, HoldfastError, rebuilt
 
@@ -29,7 +29,7 @@ def frame(body: bytes) -> bytes:
 
 
 def body_bytes(header: bytes | bytearray, most: int) -> int:
-    """How many bytes of a body follow the header. Raises `FormatError` if it is none, or they are more than ``most``."""
+    """The length of the body after the header. Raises `FormatError` if it is no header, or that is above ``most``."""
     magic, length = _HEADER.unpack_from(header)
     if magic != MAGIC:
         raise FormatError(
@@ -49,12 +49,11 @@ def encode_request(method: str, arguments: Sequence[object] = ()) -> bytes:
 def decode_request(body: bytes) -> tuple[str, list[Any]]:
     """The inverse of `encode_request`. Raises `FormatError`."""
     value = _decode(body)
-    if not (isinstance(value, list) and len(value) == 2):
-        raise FormatError("a request is a method and its arguments")
-    method, arguments = value
-    if not isinstance(method, str) or not isinstance(arguments, list):
-        raise FormatError("a request is a method and its arguments")
-    return method, arguments
+    if isinstance(value, list) and len(found := cast("list[Any]", value)) == 2:
+        method, arguments = found
+        if isinstance(method, str) and isinstance(arguments, list):
+            return method, cast("list[Any]", arguments)
+    raise FormatError("a request is a method and its arguments")
 
 
 def encode_result(result: object = None) -> bytes:
@@ -66,10 +65,11 @@ def decode_result(body: bytes) -> Any:
     """The result. Raises the error that the answer holds instead; `FormatError` if it is no answer."""
     value = _decode(body)
     if isinstance(value, dict):
-        if isinstance(details := value.get("error"), dict):
-            raise rebuild(details)
-        if "result" in value:
-            return value["result"]
+        found = cast("dict[str, Any]", value)
+        if isinstance(details := found.get("error"), dict):
+            raise rebuild(cast("dict[str, Any]", details))
+        if "result" in found:
+            return found["result"]
     raise FormatError("an answer is a result or an error")
 
 
@@ -97,7 +97,7 @@ def rebuild(details: dict[str, Any]) -> HoldfastError:
         str(details.get("message")),
         hint=None if hint is None else str(hint),
         code=str(details.get("code", HoldfastError.code)),
-        data=data if isinstance(data, dict) else None,
+        data=cast("dict[str, object]", data) if isinstance(data, dict) else None,
     )
 
 

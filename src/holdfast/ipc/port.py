@@ -15,7 +15,7 @@ from holdfast.ipc.messages import describe, rebuild
 from holdfast.model.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from holdfast.model.errors import HoldfastError
 
@@ -29,7 +29,9 @@ class Method:
         code = function.__code__
         self._names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
         given = function.__defaults__ or ()
-        self._defaults = dict(zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True))
+        self._defaults = dict(
+            zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True)
+        )
         self._defaults |= function.__kwdefaults__ or {}
 
     @cached_property
@@ -61,14 +63,15 @@ _MISTAKES = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Port:
-    """The methods of a protocol, and how each travels."""
+    """The methods of protocols, and how each travels."""
 
-    def __init__(self, protocol: type) -> None:
-        functions = {name: function for base in reversed(protocol.__mro__) for name, function in vars(base).items()}
+    def __init__(self, *protocols: type, without: Collection[str] = ()) -> None:
+        """``without`` are methods that do not travel."""
         self.methods = {
             name: Method(name, function)
-            for name, function in functions.items()
-            if callable(function) and not name.startswith("_")
+            for protocol in protocols
+            for name, function in vars(protocol).items()
+            if callable(function) and not name.startswith("_") and name not in without
         }
 
     def encode_request(self, name: str, arguments: list[Any]) -> bytes:
@@ -112,9 +115,8 @@ def encode_error(error: HoldfastError) -> bytes:
     return msgspec.json.encode({"error": describe(error)})
 
 
-def remote(protocol: type) -> type[Any]:
-    """A class with the methods of the protocol, each of which calls ``self._ask(method, arguments)``."""
-    port = Port(protocol)
+def remote(port: Port) -> type[Any]:
+    """A class with the port's methods, each of which calls ``self._ask(name, arguments)``."""
 
     def forward(method: Method) -> Callable[..., Any]:
         def call(self: Any, *given: Any, **named: Any) -> Any:
@@ -123,4 +125,4 @@ def remote(protocol: type) -> type[Any]:
         call.__name__ = method.name
         return call
 
-    return type(f"Remote{protocol.__name__}", (), {name: forward(method) for name, method in port.methods.items()} | {"port": port})
+    return type("Remote", (), {name: forward(method) for name, method in port.methods.items()})

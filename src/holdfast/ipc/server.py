@@ -14,7 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from holdfast.ipc import messages
-from holdfast.ipc.private_socket import address, peer, peer_process
+from holdfast.ipc.private_socket import address, peer_of, peer_process
 from holdfast.model.errors import FormatError, HoldfastError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
@@ -23,7 +23,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.ipc.private_socket import Peer
+    from holdfast.ipc.private_socket import SocketPeer
     from holdfast.model.clock import Clock
 
 _LOG = Log(__name__)
@@ -53,7 +53,7 @@ class Limits(NamedTuple):
     """Without a request, unless the client keeps something by being there."""
 
 
-class Group:
+class ClientGroup:
     """Clients who share what they may take together."""
 
     __slots__ = ("clients", "unread")
@@ -68,26 +68,30 @@ class Client:
     """One connection."""
 
     __slots__ = (
-        *("_inbox", "_is_last", "_outbox", "_server", "_waits", "deadline", "descriptors", "group", "keeps", "peer"),
-        *("process", "socket"),
+        *("_server", "deadline", "descriptors", "group", "inbox", "is_last", "is_outside", "keeps", "outbox", "peer"),
+        *("process", "socket", "waits"),
     )
 
     def __init__(self, server: Server, connection: socket.socket) -> None:
         self.socket = connection
-        self.peer: Peer = peer(connection)
+        self.peer: SocketPeer = peer_of(connection)
         self.process = peer_process(connection)
         """A pidfd; None if the process had ended when it was taken in."""
-        self.group: Group | None = None
+        self.group: ClientGroup | None = None
         self.descriptors: list[int] = []
         """Those that came with the request; what takes one removes it. The others are closed when it is answered."""
+        self.is_outside = False
+        """For the server's owner: what it has found out of the client with this request."""
         self.keeps = False
         """True if the connection must not be ended for being idle."""
         self.deadline = math.inf
         self._server = server
-        self._inbox = bytearray()
-        self._outbox = memoryview(b"")
-        self._waits = False
-        self._is_last = False
+        self.inbox = bytearray()
+        self.outbox = memoryview(b"")
+        self.waits = False
+        """A request is not answered yet: until then the client is not heard, and only its end is noticed."""
+        self.is_last = False
+        """The connection ends when the outbox is empty."""
 
     @property
     def is_gone(self) -> bool:
@@ -111,7 +115,7 @@ class Server:
         answer: Callable[[Client, bytes], bytes | object],
         *,
         left: Callable[[Client], object] = lambda _: None,
-        group_of: Callable[[Client], Group] | None = None,
+        group_of: Callable[[Client], ClientGroup] | None = None,
         limits: Limits = Limits(),  # noqa: B008 - a value
     ) -> None:
         """Bind the socket in place of one that a dead process left: the caller holds a lock, or the name is its own.
@@ -125,8 +129,8 @@ class Server:
         self._answer = answer
         self._left = left
         self._limits = limits
-        everybody = Group()
-        self._group_of = group_of or (lambda _: everybody)
+        self._everybody = ClientGroup()
+        self._group_of = group_of
         self._clients: dict[int, Client] = {}
         self._epoll = select.epoll()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -155,9 +159,9 @@ class Server:
             if fd == self._socket.fileno():
                 self._accept()
             elif (client := self._clients.get(fd)) is not None:
-                if client._outbox:
+                if client.outbox:
                     self._flush(client)
-                elif client._waits:
+                elif client.waits:
                     self._end(client)
                 else:
                     self._receive(client)
@@ -171,7 +175,7 @@ class Server:
         return None if nearest == math.inf else max(0.0, nearest - self._clock.monotonic())
 
     def close(self) -> None:
-        """Take no client in any more and remove the socket; connections stay until `hang_up`. Harmless a second time."""
+        """Take no client in any more, and remove the socket; connections stay until `hang_up`. Harmless twice."""
         if self._socket.fileno() < 0:
             return
         self._epoll.unregister(self._socket.fileno())
@@ -185,8 +189,8 @@ class Server:
     def hang_up(self, last: bytes = b"") -> None:
         """End every connection, after one last try to deliver what is still to be sent, or else the body ``last``."""
         for client in list(self._clients.values()):
-            client._is_last = True
-            if client._outbox:
+            client.is_last = True
+            if client.outbox:
                 self._flush(client)
             elif last:
                 self.answer_to(client, last)
@@ -195,7 +199,7 @@ class Server:
 
     def answer_to(self, client: Client, body: bytes) -> None:
         """Send the body of an answer; of an error instead if there is no room for it until it is read."""
-        group = client.group or Group()
+        group = client.group or ClientGroup()
         if len(body) > self._limits.answer_bytes or len(body) > max(group.unread, _ALWAYS_BYTES):
             _LOG.warning("an answer of %d bytes to process %d is too long", len(body), client.peer.pid)
             body = messages.encode_error(
@@ -205,9 +209,9 @@ class Server:
                     code="too_long",
                 )
             )
-        client._waits = False
-        client._outbox = memoryview(messages.frame(body))
-        group.unread -= len(client._outbox)
+        client.waits = False
+        client.outbox = memoryview(messages.frame(body))
+        group.unread -= len(client.outbox)
         client.deadline = self._clock.monotonic() + self._limits.answer
         self._flush(client)
 
@@ -218,7 +222,7 @@ class Server:
             except OSError:
                 return  # none waits, or it went away, or there are no descriptors left
             client = Client(self, connection)
-            group = self._group_of(client)
+            group = self._everybody if self._group_of is None else self._group_of(client)
             if not client.peer.may_speak or group.clients <= 0:
                 _LOG.warning("refused a connection from process %d of user %d", *client.peer)
                 _close(client)
@@ -235,7 +239,9 @@ class Server:
 
     def _receive(self, client: Client) -> None:
         try:
-            piece, found, _, _ = socket.recv_fds(client.socket, _PIECE, self._limits.descriptors, socket.MSG_CMSG_CLOEXEC)
+            piece, found, _, _ = socket.recv_fds(
+                client.socket, _PIECE, self._limits.descriptors, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return
         except OSError:
@@ -246,30 +252,30 @@ class Server:
         if not piece:
             self._end(client)
             return
-        if not client._inbox:
+        if not client.inbox:
             client.deadline = self._clock.monotonic() + self._limits.request
-        client._inbox += piece
-        if len(client._inbox) < messages.HEADER_BYTES:
+        client.inbox += piece
+        if len(client.inbox) < messages.HEADER_BYTES:
             return
         try:
-            end = messages.HEADER_BYTES + messages.body_bytes(client._inbox, self._limits.request_bytes)
-            if len(client._inbox) < end:
+            end = messages.HEADER_BYTES + messages.body_bytes(client.inbox, self._limits.request_bytes)
+            if len(client.inbox) < end:
                 return
-            if len(client._inbox) > end:
+            if len(client.inbox) > end:
                 # (No client can fill the server's time in advance.)
                 raise FormatError("a request came before the last one was answered")
         except FormatError as error:
-            client._is_last = True
+            client.is_last = True
             self.answer_to(client, messages.encode_error(error))
             return
-        body = bytes(client._inbox[messages.HEADER_BYTES :])
-        client._inbox.clear()
+        body = bytes(client.inbox[messages.HEADER_BYTES :])
+        client.inbox.clear()
         answer = self._answered(client, body)
         _drop(client.descriptors)
         if isinstance(answer, bytes):
             self.answer_to(client, answer)
         elif not client.is_gone:
-            client._waits, client.deadline = True, math.inf
+            client.waits, client.deadline = True, math.inf
             self._epoll.modify(client.socket.fileno(), _NONE)
 
     def _answered(self, client: Client, body: bytes) -> bytes | object:
@@ -289,7 +295,7 @@ class Server:
     def _flush(self, client: Client) -> None:
         """Send as much as goes now; the rest when the client has made room. Until then it is not heard."""
         try:
-            sent = client.socket.send(client._outbox, socket.MSG_NOSIGNAL)
+            sent = client.socket.send(client.outbox, socket.MSG_NOSIGNAL)
         except BlockingIOError:
             sent = 0
         except OSError:
@@ -297,10 +303,10 @@ class Server:
             return
         if client.group is not None:
             client.group.unread += sent
-        client._outbox = client._outbox[sent:]
-        if client._outbox:
+        client.outbox = client.outbox[sent:]
+        if client.outbox:
             self._epoll.modify(client.socket.fileno(), _WRITE)
-        elif client._is_last:
+        elif client.is_last:
             self._end(client)
         else:
             self._rest(client)
@@ -312,9 +318,9 @@ class Server:
         del self._clients[client.socket.fileno()]
         self._epoll.unregister(client.socket.fileno())
         if client.group is not None:
-            client.group.unread += len(client._outbox)
+            client.group.unread += len(client.outbox)
             client.group.clients += 1
-        client._outbox = memoryview(b"")
+        client.outbox = memoryview(b"")
         _close(client)
         self._left(client)
 

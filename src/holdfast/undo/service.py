@@ -7,6 +7,7 @@ for as long as it takes. The values are plain, so that they go over a socket as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # noqa: TC003 - the port's signatures are read at run time
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -15,7 +16,7 @@ from holdfast.model.paths import display
 from holdfast.undo.journal.records import StepId, StepKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from holdfast.api._unix_listener import listen, remove_socket
-from holdfast.files.linux.private_socket import address, peer_of
+from holdfast.ipc.private_socket import address, peer_of
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display

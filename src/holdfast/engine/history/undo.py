@@ -354,7 +354,7 @@ def stop_run(context: Context, run: str) -> tuple[str, Sequence[StoppedProcess]]
 @contextmanager
 def _tolerate_keeper_end() -> Generator[None]:
     """With the last process of the last run its keeper ends, which closes the steps."""
-    from holdfast.supervisor.control.frames import GONE
+    from holdfast.supervisor.control.keeper_port import GONE
 
     try:
         yield

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from holdfast.engine.opening.home import WATCH_SOCKET
-from holdfast.files.linux import private_socket
+from holdfast.ipc import private_socket
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.log import Log

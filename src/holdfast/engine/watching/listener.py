@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import WATCH_LOCK, WATCH_SOCKET
-from holdfast.files.linux.private_socket import address, peer_of
+from holdfast.ipc.private_socket import address, peer_of
 from holdfast.model.errors import FormatError, LockedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log

@@ -6,40 +6,31 @@ import socket
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.files.linux.private_socket import address
+from holdfast.ipc.connection import Connection
+from holdfast.ipc.port import remote
+from holdfast.ipc.private_socket import address
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control._unsupervised_proof import make_proof
-from holdfast.supervisor.control.frames import (
+from holdfast.supervisor.control.keeper_port import (
     GONE,
-    LENGTH,
     MAX_ANSWER_BYTES,
     MOST_READ_ONLY,
+    PORT,
     SUPERVISED,
     WITH_PROOF,
-    decode_answer,
-    encode_request,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from holdfast.supervisor.control.frames import JoinRequest
-    from holdfast.undo.journal.records import StepId
-    from holdfast.undo.service import (
-        BarrierInfo,
-        ConflictInfo,
-        LogLimits,
-        PathChange,
-        ProcessInfo,
-        RunEnding,
-        StepInfo,
-        StepOutcome,
-        Thresholds,
-        TicketInfo,
-        UndoReport,
-        UnfinishedStep,
-    )
+    from holdfast.supervisor.control.keeper_port import JoinRequest, RunService
+    from holdfast.undo.service import StepInfo, UndoService
+
+    class _Remote(UndoService, RunService):
+        pass
+else:
+    _Remote = remote(PORT)
 
 
 def connect(log: bytes) -> RemoteUndoService | None:
@@ -54,7 +45,7 @@ def connect(log: bytes) -> RemoteUndoService | None:
     except OSError as error:
         connection.close()
         raise StorageError(f"the keeper cannot be reached: {error.strerror}") from error
-    return RemoteUndoService(connection, log)
+    return RemoteUndoService(connection, log)  # pyright: ignore[reportAbstractUsage] - made of the port
 
 
 def visit(log: bytes) -> RemoteUndoService | None:
@@ -77,15 +68,15 @@ def visit(log: bytes) -> RemoteUndoService | None:
     return keeper
 
 
-class RemoteUndoService:
-    """A connection to a keeper; implements `UndoService`. For one thread at a time.
+class RemoteUndoService(_Remote):
+    """A connection to a keeper; implements `UndoService` and `RunService`. For one thread at a time.
 
     Every method raises what it raised there, and `HoldfastError` with the code `GONE` if the keeper ends.
     """
 
     def __init__(self, connection: socket.socket, log: bytes) -> None:
         """Take the connection to the keeper of the log in the directory ``log`` over."""
-        self._socket = connection
+        self._connection = Connection(connection, MAX_ANSWER_BYTES)
         self._log = log
 
     def __enter__(self) -> Self:
@@ -98,172 +89,31 @@ class RemoteUndoService:
 
     def close(self) -> None:
         """Hang up; what this connection holds ends."""
-        self._socket.close()
+        self._connection.close()
 
     def fileno(self) -> int:
         """For waiting until the keeper ends."""
-        return self._socket.fileno()
-
-    def steps(self) -> Sequence[StepInfo]:
-        """See `UndoService.steps`."""
-        return self._ask("steps")
-
-    def changes(self, step: StepId) -> Sequence[PathChange]:
-        """See `UndoService.changes`."""
-        return self._ask("changes", step)
-
-    def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
-        """See `UndoService.conflicts`."""
-        return self._ask("conflicts", step)
-
-    def connected(self, step: StepId) -> Sequence[StepId]:
-        """See `UndoService.connected`."""
-        return self._ask("connected", step)
-
-    def check_connected(self, steps: Sequence[StepId]) -> None:
-        """See `UndoService.check_connected`."""
-        return self._ask("check_connected", list(steps))
-
-    def written_late(self) -> Sequence[tuple[StepId, bytes]]:
-        """See `UndoService.written_late`."""
-        return self._ask("written_late")
-
-    def mixed_since(self, at: int, seq: int | None) -> Sequence[tuple[StepId, bytes]]:
-        """See `UndoService.mixed_since`."""
-        return self._ask("mixed_since", at, seq)
-
-    def going_on(self) -> Sequence[UnfinishedStep]:
-        """See `UndoService.going_on`."""
-        return self._ask("going_on")
-
-    def processes(self, run: str) -> Sequence[ProcessInfo]:
-        """See `UndoService.processes`."""
-        return self._ask("processes", run)
-
-    def signal(self, run: str, number: int) -> int:
-        """See `UndoService.signal`."""
-        return self._ask("signal", run, number)
-
-    def forgotten(self) -> Sequence[str]:
-        """See `UndoService.forgotten`."""
-        return self._ask("forgotten")
-
-    def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
-        """See `UndoService.undo`."""
-        return self._ask("undo", list(steps), force)
-
-    def foresee(self, steps: Sequence[StepId], *, forward: bool = False) -> None:
-        """See `UndoService.foresee`."""
-        return self._ask("foresee", list(steps), forward)
-
-    def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
-        """See `UndoService.redo`."""
-        return self._ask("redo", list(steps), force)
-
-    def note_contents(self, step: StepId, contents: Sequence[tuple[bytes, bytes]]) -> None:
-        """See `UndoService.note_contents`."""
-        return self._ask("note_contents", step, list(contents))
-
-    def unnoted(self) -> Sequence[StepId]:
-        """See `UndoService.unnoted`."""
-        return self._ask("unnoted")
-
-    def left_files(self, step: StepId) -> Sequence[bytes]:
-        """See `UndoService.left_files`."""
-        return self._ask("left_files", step)
-
-    def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """See `UndoService.brought_back`."""
-        return self._ask("brought_back", list(paths))
-
-    def still_brought(self, paths: Sequence[bytes]) -> Sequence[bytes]:
-        """See `UndoService.still_brought`."""
-        return self._ask("still_brought", list(paths))
-
-    def begin(self, label: str) -> StepId:
-        """See `UndoService.begin`."""
-        return self._ask("begin", label)
-
-    def commit(self, step: StepId) -> StepInfo:
-        """See `UndoService.commit`."""
-        return self._ask("commit", step)
-
-    def rollback(self, step: StepId) -> UndoReport:
-        """See `UndoService.rollback`."""
-        return self._ask("rollback", step)
+        return self._connection.fileno()
 
     def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
         """See `UndoService.write`."""
-        return self._ask("write", path, expected, run, descriptors=[content])
-
-    def serves(self, run: str) -> bool:
-        """Whether a run of this id has joined, and has not left."""
-        return self._ask("serves", run)
-
-    def expect(self, run: str, command: Sequence[bytes]) -> StepId:
-        """Open the step of the command that the agent of a run is about to start: the next new child of its own.
-
-        Raises `NotFoundError` if no such run has joined, `RefusedError` if another command is expected.
-        """
-        return self._ask("expect", run, list(command))
-
-    def settle(self, step: StepId, exit_code: int | None) -> StepOutcome:
-        """A step that was expected is over, when its operations in flight are.
-
-        What its processes change from now on is another step. ``exit_code`` counts if the keeper does not know better.
-        """
-        return self._ask("settle", step, exit_code)
-
-    def guard(self, run: str, thresholds: Thresholds) -> None:
-        """Change when a person is asked on behalf of a run. The strictest of what all runs ask for holds.
-
-        Raises `NotFoundError` if no such run has joined, `RefusedError` unless the run was started by this process.
-        """
-        self._ask("guard", run, thresholds)
-
-    def thresholds(self) -> Thresholds:
-        """See `UndoService.thresholds`."""
-        return self._ask("thresholds")
-
-    def limits(self) -> LogLimits:
-        """See `UndoService.limits`."""
-        return self._ask("limits")
-
-    def configure(self, limits: LogLimits) -> None:
-        """See `UndoService.configure`."""
-        self._ask("configure", limits)
-
-    def barriers(self) -> Sequence[BarrierInfo]:
-        """See `UndoService.barriers`."""
-        return self._ask("barriers")
-
-    def held(self) -> Sequence[TicketInfo]:
-        """See `UndoService.held`."""
-        return self._ask("held")
-
-    def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
-        """See `UndoService.answer`."""
-        return self._ask("answer", ticket, allow)
+        return self._ask("write_content", [path, expected, run], [content])
 
     @contextmanager
     def quiet(self) -> Generator[None]:
         """See `UndoService.quiet`. It ends with this connection as well."""
-        self._ask("quiet")
+        self.pause()
         try:
             yield
         finally:
             try:
-                self._ask("resume")
+                self.resume()
             except HoldfastError as error:
                 # Without a keeper no supervised process can change anything either, until the next keeper.
                 if error.code != GONE:
                     raise
 
-    def discard(self) -> int:
-        """See `UndoService.discard`."""
-        return self._ask("discard")
-
-    def join(self, request: JoinRequest, descriptors: Sequence[int]) -> None:
+    def join_run(self, request: JoinRequest, descriptors: Sequence[int]) -> None:
         """Have the keeper serve a tree. The run lasts until the tree is gone or this connection ends without a `leave`,
         which ends the tree.
 
@@ -277,39 +127,13 @@ class RemoteUndoService:
         """
         if request.read_only > MOST_READ_ONLY:
             raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {request.read_only}")
-        self._ask("join", *request, descriptors=descriptors)
+        self._ask("join", [request], descriptors)
 
-    def leave(self) -> RunEnding:
-        """The agent has ended: returns when all steps of the run are finished. What lives on is served until it ends,
-        and what it changes from now on makes new steps.
-        """
-        return self._ask("leave")
-
-    def visit(self) -> None:
-        """The keeper does not end before this connection does, unless it is told to."""
-        self._ask("visit")
-
-    def _ask(self, method: str, *arguments: object, descriptors: Sequence[int] = ()) -> Any:
+    def _ask(self, method: str, arguments: list[Any], descriptors: Sequence[int] = ()) -> Any:
         try:
-            frame = encode_request(method, *arguments)
+            body = PORT.encode_request(method, arguments)
             with make_proof(self._log) if method in WITH_PROOF else nullcontext([]) as proof:
-                if sent := [*proof, *descriptors]:
-                    socket.send_fds(self._socket, [frame[:1]], sent)
-                    frame = frame[1:]
-            self._socket.sendall(frame)
-            (length,) = LENGTH.unpack(self._read(LENGTH.size))
-            if length > MAX_ANSWER_BYTES:
-                raise HoldfastError("the keeper's answer is too long", code="too_long")
-            body = self._read(length)
+                answer = self._connection.ask(body, [*proof, *descriptors])
         except OSError as error:
             raise HoldfastError("the keeper ended before it answered", code=GONE) from error
-        return decode_answer(method, body)
-
-    def _read(self, length: int) -> bytes:
-        body = bytearray()
-        while len(body) < length:
-            piece = self._socket.recv(min(length - len(body), 1 << 20))
-            if not piece:
-                raise ConnectionResetError
-            body += piece
-        return bytes(body)
+        return PORT.decode_answer(method, answer)

@@ -30,8 +30,8 @@ from holdfast.undo.service import ProcessInfo, strictest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.supervisor.control.frames import JoinRequest
-    from holdfast.supervisor.control.socket_server import KeeperClient
+    from holdfast.ipc.server import Client
+    from holdfast.supervisor.control.keeper_port import JoinRequest
     from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.keeper.mounted_trees import MountedTree, MountedTrees
     from holdfast.supervisor.syscalls.caller_access import Freezer
@@ -60,7 +60,7 @@ class SupervisedTrees:
         self.calls_ready = select.poll()
         """Every listener is registered here, for its end alone, and the keeper's selector."""
         self.calls_ready.register(keeper.selector.fileno(), select.POLLIN)
-        self._runs: dict[KeeperClient, Run] = {}
+        self._runs: dict[Client, Run] = {}
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
         self._spared: dict[str, frozenset[int]] = {}
         """By run, the processes that were there when one of them opened its explicit step: they go on while that is
@@ -87,12 +87,12 @@ class SupervisedTrees:
         """All that are served. From any thread."""
         return (*list(self.trees.values()), *self._mounted)
 
-    def join(self, client: KeeperClient, request: JoinRequest) -> None:
+    def join(self, client: Client, request: JoinRequest) -> None:
         """Serve the tree whose descriptors came with the request; see `RemoteUndoService.join`."""
         agent = request.agent
-        if len(client.fds) != _JOINS_WITH + request.read_only or client in self._runs:
+        if len(client.descriptors) != _JOINS_WITH + request.read_only or client in self._runs:
             raise HoldfastError("a run joins with the listener of its filter and a socket of its parent's, and once")
-        self._check_apart(client.fds[_JOINS_WITH:])
+        self._check_apart(client.descriptors[_JOINS_WITH:])
         run = Run(request.run, agent, one_step=request.one_step)
         run.agents.command, run.agents.directory = request.command, request.directory
         run.thresholds = request.thresholds
@@ -104,7 +104,7 @@ class SupervisedTrees:
                 "as many processes as can be are looked after in this workspace already", hint="end some of its runs"
             ) from error
         if request.mounted:
-            self._mounted.serve(run, client, client.fds.pop(0), self._processes, self._close_ended)
+            self._mounted.serve(run, client, client.descriptors.pop(0), self._processes, self._close_ended)
         else:
             self._serve_calls(client, run)
         self._runs[client] = run
@@ -112,10 +112,10 @@ class SupervisedTrees:
         run.handed_in = record_inherited(agent, self._keeper.workspace, lambda: self._steps.step_of(run.agents))
         _log.info("run joined", run=run.id, agent=agent)
 
-    def _serve_calls(self, client: KeeperClient, run: Run) -> None:
-        waiting, parent, *kept = client.fds
+    def _serve_calls(self, client: Client, run: Run) -> None:
+        waiting, parent, *kept = client.descriptors
         listener = Listener(waiting)
-        client.fds.clear()
+        client.descriptors.clear()
         access = CallerAccess(socket.socket(fileno=parent), self._permission)
         descriptors = TreeDescriptors(listener, access, tuple(map(ReadOnly, kept)))
         tree = SupervisedTree(self._keeper, run, descriptors, self._processes, self._calls, self._hold)
@@ -143,7 +143,7 @@ class SupervisedTrees:
         """The run of this id, if it has joined and not left."""
         return next((run for run in self._runs.values() if run.id == id_), None)
 
-    def guard(self, client: KeeperClient, id_: str, thresholds: Thresholds) -> None:
+    def guard(self, client: Client, id_: str, thresholds: Thresholds) -> None:
         """See `RemoteUndoService.guard`."""
         joined = next((joined for joined, run in self._runs.items() if run.id == id_), None)
         if joined is None:
@@ -180,7 +180,7 @@ class SupervisedTrees:
             raise NotFoundError(f"no run {id_} is served here")
         return self._steps.expect(run, tuple(command))
 
-    def leave(self, client: KeeperClient) -> str:
+    def leave(self, client: Client) -> str:
         """The run's agent has ended; what is left of its tree is served until it ends too. Returns the run's id."""
         run = self._runs.pop(client, None)
         if run is None:
@@ -192,7 +192,7 @@ class SupervisedTrees:
         self._guard()
         return run.id
 
-    def connection_lost(self, client: KeeperClient) -> None:
+    def connection_lost(self, client: Client) -> None:
         """The connection has ended. If a run came by it and has not left, its tree is to end; a mount ends in any
         case: the process that looks after its users holds the connection as long as there are any.
         """

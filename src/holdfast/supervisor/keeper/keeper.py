@@ -26,11 +26,14 @@ from holdfast.files.git.configuration import GitUser
 from holdfast.files.git.object_lookup import GitObjects
 from holdfast.files.ignore.excluded_paths import ExcludedDirectories
 from holdfast.files.ignore.rules import IgnoreSources
+from holdfast.ipc.connection import Connection
+from holdfast.ipc.port import encode_error, encode_result
+from holdfast.ipc.server import LATER
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
-from holdfast.supervisor.control.frames import GONE, SUPERVISED, JoinRequest, encode_error, encode_result
-from holdfast.supervisor.control.socket_server import LATER, SocketServer
+from holdfast.supervisor.control.keeper_port import GONE, SUPERVISED
+from holdfast.supervisor.control.keeper_server import KeeperServer
 from holdfast.supervisor.keeper._background_thread import BackgroundThread
 from holdfast.supervisor.keeper._call_dispatcher import DispatchLock, raise_priority, receive_calls
 from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace
@@ -51,10 +54,9 @@ from holdfast.undo.safeguards.losses import Losses
 from holdfast.undo.safeguards.tickets import Safeguards
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Sequence
 
-    from holdfast.supervisor.control.socket_server import KeeperClient
+    from holdfast.ipc.server import Client
     from holdfast.supervisor.keeper._supervised_trees import Member
     from holdfast.undo.safeguards.losses import Rules
     from holdfast.undo.safeguards.open_step import OpenStep
@@ -130,8 +132,8 @@ class Keeper:
         )
         self._undo_log.flush_foreign_edits = self._outsiders.settle
         recorder.on_contact = self._outsiders.settle_before
-        self._pauses: dict[KeeperClient, ExitStack] = {}
-        self._visitors: set[KeeperClient] = set()
+        self._pauses: dict[Client, ExitStack] = {}
+        self._visitors: set[Client] = set()
         """Clients that the keeper must not end before they have hung up."""
         self._asked = 0
         """Requests that are not answered yet."""
@@ -141,7 +143,8 @@ class Keeper:
         """The second thread is about to do what is due."""
         self._over = False
         self._begun = False
-        self._control = SocketServer(settings.log, self._epoll, self._perform, self._end_client, self._runs.holds)
+        self._control = KeeperServer(settings.log, clock, self._perform, self._end_client, self._runs.holds)
+        self._epoll.register(self._control.fileno(), select.EPOLLIN)
 
     # The serving thread -----------------------------------------------------------------------------------------
 
@@ -207,8 +210,8 @@ class Keeper:
             if fd == self._worker.wake_fd:
                 self._worker.settle()
                 self._runs.settle()
-            elif self._control.owns(fd):
-                self._control.serve(fd)
+            elif fd == self._control.fileno():
+                self._control.serve()
             elif self._runs.watches(fd):
                 self._runs.ended(fd)
             # (Else it was closed by what came before it.)
@@ -260,10 +263,10 @@ class Keeper:
 
     # What is asked for ------------------------------------------------------------------------------------------
 
-    def _perform(self, client: KeeperClient, method: str, arguments: tuple[Any, ...]) -> object:
+    def _perform(self, client: Client, method: str, arguments: tuple[Any, ...]) -> object:
         match method:
             case "join":
-                self._runs.join(client, JoinRequest(*arguments))
+                self._runs.join(client, *arguments)
                 self._begun = True
                 return None
             case "leave":
@@ -274,7 +277,7 @@ class Keeper:
                     raise HoldfastError("the keeper is ending", code=GONE)
                 self._visitors.add(client)
                 return None
-            case "quiet":
+            case "pause":
                 return self._ask(client, lambda: self._enter(client))
             case "resume":
                 pause = self._pauses.pop(client, ExitStack())
@@ -299,7 +302,7 @@ class Keeper:
             case "rollback":
                 run = self._run_of_client(client)
                 return self._change(client, lambda: self._service.rollback(*arguments, run=run))
-            case "write":
+            case "write_content":
                 return self._write(client, *arguments)
             case "guard":
                 return self._runs.guard(client, *arguments)
@@ -319,7 +322,7 @@ class Keeper:
             case _:
                 return self._ask(client, lambda: getattr(self._service, method)(*arguments))
 
-    def _run_of_client(self, client: KeeperClient) -> str | None:
+    def _run_of_client(self, client: Client) -> str | None:
         """The run that asks; None if a process outside does. Raises `RefusedError` if it is neither."""
         if client.is_outside:
             return None
@@ -328,10 +331,10 @@ class Keeper:
             raise RefusedError("who asks is not outside, and of no run that is served here", code=SUPERVISED)
         return run
 
-    def _write(self, client: KeeperClient, path: bytes, expected: bytes | None, run: str) -> object:
-        if not client.fds:
+    def _write(self, client: Client, path: bytes, expected: bytes | None, run: str) -> object:
+        if not client.descriptors:
             raise FormatError("write: the content comes as a descriptor")
-        content = client.fds.pop(0)
+        content = client.descriptors.pop(0)
         if not stat.S_ISREG(os.fstat(content).st_mode):
             os.close(content)
             raise FormatError("write: the content is no regular file")
@@ -362,9 +365,7 @@ class Keeper:
         self._outsiders.settle()  # (as before every change of the tree)
         self._service.foresee(steps, forward=forward)
 
-    def _change(
-        self, client: KeeperClient, work: Callable[[], object], then: Callable[[], None] = lambda: None
-    ) -> object:
+    def _change(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
         """`_ask` for what changes the tree."""
 
         def change() -> object:
@@ -375,29 +376,29 @@ class Keeper:
 
         return self._ask(client, change, then)
 
-    def _ask(self, client: KeeperClient, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
+    def _ask(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
         """Have ``work`` done on the second thread, and its result sent; ``then`` is called on this one."""
 
         def job() -> None:
             try:
-                frame = encode_result(work())
+                body = encode_result(work())
             except HeldError:
                 self._worker.post(lambda: self._waiting.append(job))
                 return
             except HoldfastError as error:
-                frame = encode_error(error)
+                body = encode_error(error)
             except Exception as error:  # noqa: BLE001 - one request fails, and not everything that runs
                 _log.warning("a request failed by a mistake of Holdfast's own: %r", error)
-                frame = encode_error(HoldfastError(f"the keeper failed: {error!r}"))
-            self._worker.post(lambda: deliver(frame))
+                body = encode_error(HoldfastError(f"the keeper failed: {error!r}"))
+            self._worker.post(lambda: deliver(body))
 
-        def deliver(frame: bytes) -> None:
+        def deliver(body: bytes) -> None:
             self._asked -= 1
             then()
             if client.is_gone:
                 self._release(client)  # of what it was given after it had hung up
             else:
-                client.send(frame)
+                client.send(body)
             self._end_if_alone()
 
         self._asked += 1
@@ -422,17 +423,17 @@ class Keeper:
             return self._steps.is_alive(step.id)
         return lambda: bool(self._runs)
 
-    def _end_client(self, client: KeeperClient) -> None:
+    def _end_client(self, client: Client) -> None:
         self._release(client)
         self._visitors.discard(client)
         self._runs.connection_lost(client)
         self._end_if_alone()
 
-    def _release(self, client: KeeperClient) -> None:
+    def _release(self, client: Client) -> None:
         if (pause := self._pauses.pop(client, None)) is not None:
             self._worker.do(lambda: self._resume(pause))
 
-    def _enter(self, client: KeeperClient) -> None:
+    def _enter(self, client: Client) -> None:
         pause = self._pauses.setdefault(client, ExitStack())
         self._outsiders.settle()  # what happened before is not the client's
         pause.enter_context(self._service.quiet())
@@ -463,11 +464,8 @@ def main(fd: int) -> int:
     import resource
     import socket
 
-    from holdfast.supervisor.control.frames import LENGTH
-
-    starter = socket.socket(fileno=fd)
-    (length,) = LENGTH.unpack(starter.recv(LENGTH.size, socket.MSG_WAITALL))
-    settings = msgspec.msgpack.decode(starter.recv(length, socket.MSG_WAITALL), type=KeeperSettings)
+    starter = Connection(socket.socket(fileno=fd))
+    settings = msgspec.json.decode(starter.receive(), type=KeeperSettings)
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)  # (they are a terminal's)
     raise_priority()
@@ -479,17 +477,17 @@ def main(fd: int) -> int:
     try:
         keeper = Keeper(settings)
     except HoldfastError as error:
-        starter.sendall(encode_error(error))
+        starter.send(encode_error(error))
         return error.exit_code
     except OSError as error:
-        starter.sendall(encode_error(HoldfastError(f"the keeper cannot start: {error}")))
+        starter.send(encode_error(HoldfastError(f"the keeper cannot start: {error}")))
         return 1
 
     def stop(_number: int, _frame: object) -> None:
         keeper.stop()
 
     signal.signal(signal.SIGTERM, stop)
-    starter.sendall(encode_result(None))
+    starter.send(encode_result(None))
     _watch(starter, keeper)
     _log.info("keeper started", root=settings.root)
     keeper.serve()
@@ -497,11 +495,11 @@ def main(fd: int) -> int:
     return 0
 
 
-def _watch(starter: socket.socket, keeper: Keeper) -> None:
+def _watch(starter: Connection, keeper: Keeper) -> None:
     """If the process that started the keeper dies before a run has joined, there is nothing to keep."""
 
     def wait() -> None:
-        starter.recv(1)
+        starter.wait_for_end()
         keeper.end_when_idle()
 
     threading.Thread(target=wait, daemon=True).start()

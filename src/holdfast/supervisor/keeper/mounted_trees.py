@@ -19,7 +19,7 @@ from holdfast.supervisor.process_tree.members import descends_from, thread_group
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.supervisor.control.socket_server import KeeperClient
+    from holdfast.ipc.server import Client
     from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.process_tree.members import Processes, Run, StepGroup
     from holdfast.undo.journal.records import StepId
@@ -181,9 +181,7 @@ class _StepQuestion:
 class MountedTree:
     """One tree that is served by a mount."""
 
-    def __init__(
-        self, run: Run, client: KeeperClient, host: MountHost, mount: ServedMount, anchors: frozenset[int]
-    ) -> None:
+    def __init__(self, run: Run, client: Client, host: MountHost, mount: ServedMount, anchors: frozenset[int]) -> None:
         self.run = run
         self.client = client
         """The connection that the mount lasts as long as."""
@@ -212,7 +210,7 @@ class MountedTrees:
         return bool(self._trees)
 
     def serve(
-        self, run: Run, client: KeeperClient, device: int, processes: Processes, close_ended: Callable[[Run], None]
+        self, run: Run, client: Client, device: int, processes: Processes, close_ended: Callable[[Run], None]
     ) -> None:
         """Serve a run's mount, whose ``device`` is taken over in any case; see `MountHost`. Raises `HoldfastError`."""
         anchors = frozenset((run.agent, client.peer.pid))
@@ -241,7 +239,7 @@ class MountedTrees:
         """The one that is."""
         return self._trees[fd]
 
-    def tree_of(self, client: KeeperClient) -> MountedTree | None:
+    def tree_of(self, client: Client) -> MountedTree | None:
         """The one that came by this connection."""
         return next((tree for tree in self if tree.client is client), None)
 

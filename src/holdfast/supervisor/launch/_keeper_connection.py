@@ -9,11 +9,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from holdfast.ipc import messages
+from holdfast.ipc.connection import Connection
 from holdfast.model.errors import HoldfastError, LockedError
-from holdfast.supervisor.control.frames import GONE, LENGTH, JoinRequest, decode_answer
+from holdfast.supervisor.control.keeper_port import GONE, JoinRequest
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.keeper.stderr_log import open_log
-from holdfast.supervisor.launch._parent_messages import send_message
 
 if TYPE_CHECKING:
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
@@ -52,7 +55,7 @@ def join(
                 keeper, starter = _start(order.settings)
                 remote = connect(order.settings.log)
             if remote is not None:
-                remote.join(request, [listener, parent, *order.read_only])
+                remote.join_run(request, [listener, parent, *order.read_only])
                 if starter is not None:
                     starter.close()
                 return remote, keeper
@@ -66,8 +69,8 @@ def join(
         time.sleep(_RETRY_SECONDS)
 
 
-def _start(settings: KeeperSettings) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a keeper; as long as the socket is open it waits for a run to join."""
+def _start(settings: KeeperSettings) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a keeper; as long as the connection is open it waits for a run to join."""
     os.makedirs(settings.log, 0o700, exist_ok=True)
     ours, its = socket.socketpair()
     notes = open_log(settings.log)
@@ -84,16 +87,16 @@ def _start(settings: KeeperSettings) -> tuple[subprocess.Popen[bytes], socket.so
     finally:
         os.close(notes)
         its.close()
-    send_message(ours, settings)
+    starter = Connection(ours)
     try:
-        head = ours.recv(LENGTH.size, socket.MSG_WAITALL)
-    except ConnectionResetError:
-        head = b""
-    if len(head) < LENGTH.size:
-        raise HoldfastError("the keeper ended before it was ready", hint="the undo log's keeper.log may say why")
+        answer = starter.ask(msgspec.json.encode(settings))
+    except ConnectionError:
+        raise HoldfastError(
+            "the keeper ended before it was ready", hint="the undo log's keeper.log may say why"
+        ) from None
     try:
-        decode_answer("visit", ours.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
+        messages.decode_result(answer)
     except HoldfastError:
         keeper.wait()
         raise
-    return keeper, ours
+    return keeper, starter

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import signal
 import socket
+import struct
 from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from holdfast.supervisor.control.frames import LENGTH
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.undo.service import OFF, RunEnding, Thresholds
 
 T = TypeVar("T")
+_LENGTH: Final = struct.Struct("<I")
 
 RELAYED: Final = frozenset(map(int, signal.valid_signals())) - {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU),
@@ -82,16 +83,16 @@ class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
 def send_message(to: socket.socket, value: object) -> None:
     """Send one. Raises `OSError` if the other side is gone."""
     body = msgspec.msgpack.encode(value)
-    to.sendall(LENGTH.pack(len(body)) + body)
+    to.sendall(_LENGTH.pack(len(body)) + body)
 
 
 def receive_message(source: socket.socket, type_: type[T]) -> T | None:
     """Wait for one; None if the other side is gone."""
     try:
-        head = source.recv(LENGTH.size, socket.MSG_WAITALL)
-        if len(head) < LENGTH.size:
+        head = source.recv(_LENGTH.size, socket.MSG_WAITALL)
+        if len(head) < _LENGTH.size:
             return None
-        body = source.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
+        body = source.recv(_LENGTH.unpack(head)[0], socket.MSG_WAITALL)
     except ConnectionResetError:
         return None  # it was killed before it had read all that it was told
     return msgspec.msgpack.decode(body, type=type_)

@@ -13,19 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.files.linux.private_socket import address
+from holdfast.ipc import messages
+from holdfast.ipc.private_socket import address
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control._unsupervised_proof import make_proof
-from holdfast.supervisor.control.frames import (
-    GONE,
-    LENGTH,
-    MAX_REQUEST_BYTES,
-    MOST_READ_ONLY,
-    JoinRequest,
-    decode_answer,
-    encode_request,
-)
+from holdfast.supervisor.control.keeper_port import GONE, MAX_REQUEST_BYTES, MOST_READ_ONLY, PORT, JoinRequest
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect, visit
 from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
@@ -111,20 +104,21 @@ def test_without_a_keeper_there_is_none(settings: KeeperSettings) -> None:
 def test_whoever_talks_nonsense_or_not_at_all_holds_nobody_up(settings: KeeperSettings) -> None:
     """I12: a frame that is too long, half a frame, garbage."""
     with raw(settings) as huge, raw(settings) as half, raw(settings) as garbage, raw(settings) as silent:
-        huge.sendall(LENGTH.pack(MAX_REQUEST_BYTES + 1))
+        huge.sendall(messages.frame(b"x" * (MAX_REQUEST_BYTES + 1))[:100])
+        half.sendall(messages.frame(b"x" * 100)[:50])
+        garbage.sendall(messages.frame(b"\xc1\xc1\xc1"))
+        for connection in (huge, garbage):
+            with pytest.raises(FormatError):
+                _read_answer(connection)
         assert huge.recv(100) == b""
-        half.sendall(LENGTH.pack(100) + b"\x92")
-        garbage.sendall(LENGTH.pack(3) + b"\xc1\xc1\xc1")
-        with pytest.raises(FormatError):
-            _read_answer(garbage)
         assert silent.fileno() >= 0
         with connected(settings) as remote:
             assert remote.steps() == []
 
 
-def _read_answer(connection: socket.socket) -> None:
-    (length,) = LENGTH.unpack(connection.recv(LENGTH.size, socket.MSG_WAITALL))
-    decode_answer("steps", connection.recv(length, socket.MSG_WAITALL))
+def _read_answer(connection: socket.socket, method: str = "steps") -> object:
+    length = messages.body_bytes(connection.recv(messages.HEADER_BYTES, socket.MSG_WAITALL), 1 << 28)
+    return PORT.decode_answer(method, connection.recv(length, socket.MSG_WAITALL))
 
 
 @pytest.mark.usefixtures("keeper")
@@ -143,10 +137,10 @@ def test_a_pause_ends_with_its_connection(keeper: Keeper, settings: KeeperSettin
 
 def test_whoever_hangs_up_before_the_answer_comes_disturbs_nobody(keeper: Keeper, settings: KeeperSettings) -> None:
     with connected(settings) as remote:
-        for method in ("steps", "quiet", "quiet", "resume"):
+        for method in ("steps", "pause", "pause", "resume"):
             for _ in range(20):
                 with raw(settings) as impatient:
-                    impatient.sendall(encode_request(method))
+                    impatient.sendall(messages.frame(PORT.encode_request(method, [])))
                 remote.held()
         assert remote.steps() == []
         while keeper.is_quiet:
@@ -157,7 +151,7 @@ def test_whoever_hangs_up_before_the_answer_comes_disturbs_nobody(keeper: Keeper
 def test_a_run_joins_with_a_listener_alone(settings: KeeperSettings) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     with connected(settings) as remote, pytest.raises(HoldfastError):
-        remote.join(_request(), [null, null])
+        remote.join_run(_request(), [null, null])
     os.close(null)
     with connected(settings) as remote:
         assert remote.steps() == []
@@ -179,7 +173,7 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: KeeperS
 
     def join(*read_only: int) -> None:
         with connected(settings) as remote:
-            remote.join(_request(len(read_only)), [null, null, *read_only])
+            remote.join_run(_request(len(read_only)), [null, null, *read_only])
 
     for fd in fds.values():
         with pytest.raises(RefusedError):
@@ -187,12 +181,11 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: KeeperS
     with pytest.raises(UsageError):
         join(*[apart] * (MOST_READ_ONLY + 1))
     with raw(settings) as other:
-        frame = encode_request("join", *_request(read_only=2))
+        frame = messages.frame(PORT.encode_request("join", [_request(read_only=2)]))
         with make_proof(settings.log) as proof:
             socket.send_fds(other, [frame], [*proof, null, null, apart])
-        (length,) = LENGTH.unpack(other.recv(LENGTH.size, socket.MSG_WAITALL))
         with pytest.raises(HoldfastError, match="a run joins with"):
-            decode_answer("join", other.recv(length, socket.MSG_WAITALL))
+            _read_answer(other, "join")
     for fd in (*fds.values(), apart, null):
         os.close(fd)
     with connected(settings) as remote:
@@ -261,9 +254,7 @@ def test_a_keeper_that_nobody_joins_ends_with_who_started_it(settings: KeeperSet
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
         its.close()
-        body = msgspec.msgpack.encode(settings)
-        ours.sendall(LENGTH.pack(len(body)) + body)
-        (length,) = LENGTH.unpack(ours.recv(LENGTH.size, socket.MSG_WAITALL))
-        assert decode_answer("visit", ours.recv(length, socket.MSG_WAITALL)) is None
+        ours.sendall(messages.frame(msgspec.json.encode(settings)))
+        assert _read_answer(ours, "visit") is None
         ours.close()
         assert keeper.wait(20) == 0

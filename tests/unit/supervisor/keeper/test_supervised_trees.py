@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 from pathlib import Path
 
-from holdfast.files.linux.private_socket import peer_of
+from holdfast.ipc.server import Client, Server
+from holdfast.model.clock import SystemClock
 from holdfast.supervisor.confinement.seccomp_notify import give_up_privileges, install
 from holdfast.supervisor.confinement.seccomp_program import program
-from holdfast.supervisor.control.frames import JoinRequest
-from holdfast.supervisor.control.socket_server import AnswerBudget, KeeperClient
+from holdfast.supervisor.control.keeper_port import JoinRequest
 from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.undo.service import OFF
@@ -44,11 +43,10 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     pid = agent(its, ours)
     _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     parent, others = socket.socketpair()
-    selector = select.epoll()
-    client = KeeperClient(ours, selector, AnswerBudget(1 << 12), peer_of(ours), None, was_inside=False)
+    client = Client(Server(os.fsencode(tmp_path), b"socket", SystemClock(), lambda _client, _body: b""), ours)
     (tmp_path / "kept").mkdir()
     kept = os.open(tmp_path / "kept", os.O_PATH)
-    client.fds = [*fds, parent.detach(), kept]
+    client.descriptors = [*fds, parent.detach(), kept]
     runs.join(client, JoinRequest("r", pid, False, (b"agent",), b"/", 1, OFF, False))
     (tree,) = runs.trees.values()
     assert os.readlink(f"/proc/self/fd/{kept}") == str(tmp_path / "kept")
@@ -73,5 +71,5 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     os.waitpid(pid, 0)
     keeper.stop()
     keeper.serve()
-    for each in (ours, its, others, selector):
+    for each in (ours, its, others):
         each.close()

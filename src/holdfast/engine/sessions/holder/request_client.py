@@ -11,7 +11,7 @@ import msgspec
 from holdfast.engine.sessions.holder.lock import socket_name
 from holdfast.engine.sessions.holder.request_server import LATER
 from holdfast.engine.sessions.identifiers import HOOK_VARIABLE
-from holdfast.files.linux import private_socket
+from holdfast.ipc import private_socket
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, RefusedError
 from holdfast.model.paths import parse_display
 from holdfast.model.session_results import ForkResult

@@ -13,18 +13,27 @@ from typing import Any
 
 import pytest
 
-from holdfast.files.linux.private_socket import address
+from holdfast.ipc import messages
+from holdfast.ipc.port import encode_result
+from holdfast.ipc.private_socket import address
+from holdfast.ipc.server import LATER, Client
+from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.confinement import landlock
 from holdfast.supervisor.control._unsupervised_proof import make_proof
-from holdfast.supervisor.control.frames import LENGTH, decode_answer, encode_request, encode_result
-from holdfast.supervisor.control.socket_server import LATER, KeeperClient, SocketServer
+from holdfast.supervisor.control.keeper_port import PORT
+from holdfast.supervisor.control.keeper_server import KeeperServer
 from holdfast.undo.journal.log_ownership import lock_log
 
 needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
 
-STEPS = encode_request("steps")
+
+def request(method: str) -> bytes:
+    return messages.frame(PORT.encode_request(method, []))
+
+
+STEPS = request("steps")
 
 
 class Served:
@@ -33,13 +42,12 @@ class Served:
     def __init__(self, folder: bytes) -> None:
         self.folder = folder
         self.asked: list[str] = []
-        self.waiting: list[KeeperClient] = []
-        self.left: list[KeeperClient] = []
+        self.waiting: list[Client] = []
+        self.left: list[Client] = []
         self.insiders: set[int] = set()
-        self.selector = select.epoll()
-        self.control = SocketServer(folder, self.selector, self._perform, self.left.append, self.insiders.__contains__)
+        self.control = KeeperServer(folder, SystemClock(), self._perform, self.left.append, self.insiders.__contains__)
 
-    def _perform(self, client: KeeperClient, method: str, _: tuple[Any, ...]) -> object:
+    def _perform(self, client: Client, method: str, _: tuple[Any, ...]) -> object:
         self.asked.append(method)
         if method != "steps":
             return 0
@@ -48,10 +56,8 @@ class Served:
 
     def serve(self) -> None:
         """Do all that there is to do."""
-        while ready := self.selector.poll(0):
-            for fd, _ in ready:
-                if self.control.owns(fd):
-                    self.control.serve(fd)
+        while select.select([self.control], [], [], 0)[0]:
+            self.control.serve()
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -69,18 +75,17 @@ def _served(tmp_path: Path) -> Generator[Served]:
     yield served
     os.close(lock)
     served.control.close()
-    served.selector.close()
 
 
 def answer(connection: socket.socket, method: str) -> Any:
-    (length,) = LENGTH.unpack(connection.recv(LENGTH.size, socket.MSG_WAITALL))
-    return decode_answer(method, connection.recv(length, socket.MSG_WAITALL))
+    length = messages.body_bytes(connection.recv(messages.HEADER_BYTES, socket.MSG_WAITALL), 1 << 30)
+    return PORT.decode_answer(method, connection.recv(length, socket.MSG_WAITALL))
 
 
 def discards(served: Served, peer: socket.socket, proof: int | None = None) -> None:
     """Ask for what only those outside may, with the proof or with what is to pass for it."""
     with make_proof(served.folder) as own:
-        socket.send_fds(peer, [encode_request("discard")], own if proof is None else [proof])
+        socket.send_fds(peer, [request("discard")], own if proof is None else [proof])
     served.serve()
     answer(peer, "discard")
 
@@ -246,7 +251,7 @@ def test_what_does_not_show_that_its_bearer_is_outside_is_no_proof(served: Serve
         with pytest.raises(RefusedError, match="supervised"):
             discards(served, peer, fd)
         discards(served, peer)  # and it is shown again each time
-        peer.sendall(encode_request("discard"))
+        peer.sendall(request("discard"))
         served.serve()
         with pytest.raises(RefusedError):
             answer(peer, "discard")

@@ -1,0 +1,116 @@
+"""The keeper's private socket: clients ask for what `UndoService` and `RunService` offer, and runs join.
+
+What a connection holds (a pause, a run) ends with it. Clients from inside of the trees share what they may take, and
+the others do: no tree can keep a person from the keeper.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from holdfast.ipc.port import encode_result
+from holdfast.ipc.server import LATER, Client, ClientGroup, Limits, Server
+from holdfast.model.errors import RefusedError
+from holdfast.model.paths import KEEPER_SOCKET
+from holdfast.supervisor.control._unsupervised_proof import take_proof
+from holdfast.supervisor.control.keeper_port import (
+    MAX_ANSWER_BYTES,
+    MAX_REQUEST_BYTES,
+    MOST_READ_ONLY,
+    OUTSIDE_ONLY,
+    PORT,
+    SUPERVISED,
+    WITH_PROOF,
+)
+from holdfast.supervisor.process_tree.members import has_ended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.model.clock import Clock
+
+_FOR_OTHERS = {
+    "answer": "allow or deny what is held",
+    "configure": "change its own safeguards and limits",
+    "discard": "forget steps",
+    "redo": "bring steps forward",
+    "undo": "take steps back",
+}
+"""Those of `OUTSIDE_ONLY` that people ask for, in their words."""
+
+_LIMITS = Limits(
+    request_bytes=MAX_REQUEST_BYTES,
+    answer_bytes=MAX_ANSWER_BYTES,
+    descriptors=2 + 2 + MOST_READ_ONLY,  # the proof, and those of `RemoteUndoService.join_run`
+    request=math.inf,
+    answer=math.inf,
+    idle=math.inf,
+)
+
+
+class KeeperServer:
+    """The socket of the keeper of one log."""
+
+    def __init__(
+        self,
+        folder: bytes,
+        clock: Clock,
+        perform: Callable[[Client, str, tuple[Any, ...]], object],
+        left: Callable[[Client], None],
+        is_inside: Callable[[int], bool],
+    ) -> None:
+        """Bind the socket; the caller holds the log.
+
+        ``perform(client, method, arguments)`` does what is asked, and gives the result or `LATER`; ``left(client)`` is
+        told of the end of a connection; ``is_inside(pid)`` says whether a process belongs to a supervised tree, or
+        might.
+        """
+        self._folder = folder
+        self._perform = perform
+        self._is_inside = is_inside
+        self._insiders = ClientGroup(clients=16, unread=1 << 26)
+        self._outsiders = ClientGroup(clients=64, unread=2 * MAX_ANSWER_BYTES)
+        self._server = Server(
+            folder, KEEPER_SOCKET, clock, self._answer, left=left, group_of=self._group_of, limits=_LIMITS
+        )
+
+    def fileno(self) -> int:
+        """Readable when there is something to `serve`."""
+        return self._server.fileno()
+
+    def serve(self) -> None:
+        """Do all that can be done now."""
+        self._server.serve()
+
+    def close(self) -> None:
+        """Take no client in any more, remove the socket, and hang up."""
+        self._server.close()
+        self._server.hang_up()
+
+    def _group_of(self, client: Client) -> ClientGroup:
+        return self._insiders if self._may_be_inside(client) else self._outsiders
+
+    def _may_be_inside(self, client: Client) -> bool:
+        """A connection outlives its maker in other hands, and the maker's number comes back as another process's."""
+        # (In this order: if it has not ended after the look, what was looked at was that process.)
+        return self._is_inside(client.peer.pid) or client.process is None or has_ended(client.process)
+
+    def _answer(self, client: Client, body: bytes) -> bytes | object:
+        method, arguments = PORT.decode_request(body)
+        client.is_outside = method in WITH_PROOF and self._is_outside(client)
+        if method in OUTSIDE_ONLY and not client.is_outside:
+            raise RefusedError(
+                f"what runs supervised may not {_FOR_OTHERS.get(method, f'ask its keeper for {method}')}",
+                hint="do it from another terminal, which is not supervised, nor kept from writing the undo log",
+                code=SUPERVISED,
+            )
+        result = self._perform(client, method, arguments)
+        return result if result is LATER else encode_result(result)
+
+    def _is_outside(self, client: Client) -> bool:
+        """It has shown with its request that it is in no tree, nor ever was, and is not known for it."""
+        if not take_proof(client.descriptors, self._folder):
+            return False
+        # (A proof may have been handed on.)
+        return client.group is self._outsiders and not self._may_be_inside(client)
