@@ -322,6 +322,8 @@ class StepEnd(NamedTuple):
     exit_code: int | None
     conflicts: Sequence[StepConflict] = ()
     """What could not be reversed on the way to this state."""
+    rolled_back: bool = False
+    """It came to its state by a rollback, whatever other steps had done since."""
 
 
 def seal_step(
@@ -368,6 +370,7 @@ def seal_step(
         edited=before.edited if before else left.edited,
         preimages=preimages,
         conflicts=tuple(end.conflicts),
+        rolled_back=end.rolled_back,
         aliases=(*(before.aliases if before else ()), *step.aliases),
         parent=begin.parent,
         crossed=tuple(one for one in before.crossed if one[0] != end.state) if before else (),

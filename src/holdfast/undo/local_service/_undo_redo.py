@@ -246,10 +246,10 @@ def _rolled_back_since(log: UndoLog, sealed: Sequence[SealedStep]) -> StepId | N
     since, mine = min(_since(one) for one in sealed), footprint_of(ordered_records(sealed), log.recorder.aliases)
     until = max(one.head.last for one in sealed)
     for head in log.heads.values():
-        if head.state == "undone" and head.acted > since and (head.conflicts or head.first < until):
+        if head.rolled_back and head.acted > since and (head.conflicts or head.first < until):
             if head.conflicts:
                 return head.id  # what it could not take back is in no record any more
-            with suppress(IntegrityError):  # of a step that is damaged_preimages nothing is known
+            with suppress(IntegrityError):  # of a step that is damaged nothing is known
                 if mine.meets(footprint_of(log.read(head.id).records, log.recorder.aliases)) is not None:
                     return head.id
     return None
