@@ -118,8 +118,7 @@ def find_remains(
                     if object_ is not None
                 }
                 paths = _with_moved_paths(directories, step, places, now)
-            elsewhere = {path for path in _gone_before_a_move(step) if places.get(path) is None}
-            ends = {path: path for path in paths if path not in elsewhere}
+            ends = {path: path for path in paths}
         found: dict[bytes, Signature | None] = {}
         absent: set[bytes] = set()
         for path, end in sorted(ends.items()):
@@ -175,7 +174,8 @@ def _with_moved_paths(
     to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
     """
     mine = last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
-    paths = set(places)
+    elsewhere = _gone_before_a_move(step)
+    paths = {path for path, object_ in places.items() if object_ is not None or path not in elsewhere}
     for object_, old in mine.items():
         path = now.get(object_, old)
         if places.get(path) == object_ or (places.get(old) == object_ and _is_there(directories, old, object_)):
