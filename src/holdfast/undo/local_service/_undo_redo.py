@@ -17,6 +17,7 @@ from holdfast.model.paths import display
 from holdfast.undo.completion.late_writes import moved_to, settle_late_writes
 from holdfast.undo.completion.step_sealer import damaged_preimages
 from holdfast.undo.foreign_edits.detection import changed_by_other_name, changed_paths
+from holdfast.undo.foreign_edits.other_links import KEPT, find_in_log, find_survivors, lost_names
 from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
 from holdfast.undo.journal.step_footprint import first_contacts, footprint_of, objects_by_path
 from holdfast.undo.local_service._content_match import adopt_matching
@@ -281,6 +282,9 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     waiting = {was.key for each in log.unsettled.values() for was in each.values()}
     written |= {path for one in sealed for path, left in one.head.left if left and left.key in waiting}
     written |= {now for _, _, now in _unknown(log, sealed)}
+    for one in sealed:
+        for path in _lost_and_written(log, one):
+            raise _still_written(path)
     for path in sorted(written):
         try:
             place = log.directories.place(path)
@@ -293,6 +297,21 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
             os.close(fd)
         if is_written:
             raise _still_written(path)
+
+
+def _lost_and_written(log: UndoLog, one: SealedStep) -> Iterator[bytes]:
+    """The names that the step took from what it had written to, where a process still has that open for writing: it
+    lives on by another name, or lies in the log.
+    """
+    if not (keys := log.unsettled_others.get(one.head.id)):
+        return
+    survivors = find_survivors(log, log.directories, one.records)
+    yield from (lost.path for lost in survivors if lost.is_changed and lost.now.key in keys)
+    written = {record.identity for record in one.records if isinstance(record, Content)}
+    for path, keeping, object_ in lost_names(one.records):
+        there = find_in_log(log, keeping.number) if keeping.how in KEPT and object_ in written else None
+        if there is not None and there.now.key in keys:
+            yield path
 
 
 def _still_written(path: bytes) -> RefusedError:
