@@ -173,7 +173,8 @@ def _with_moved_paths(
     The step's own records do not tell of it. By them it left that, or something else, at the old path; and what it did
     to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
     """
-    mine = last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
+    mine = {record.identity: record.path for record in step.records if isinstance(record, PutBack)}
+    mine |= last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
     elsewhere = _gone_before_a_move(step)
     paths = {path for path, object_ in places.items() if object_ is not None or path not in elsewhere}
     for object_, old in mine.items():
