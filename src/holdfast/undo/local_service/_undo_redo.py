@@ -226,6 +226,8 @@ def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequ
     unknown = {at: (head, path) for head, path, now in _unknown(log, sealed) for at in (now, path)}
     if unsaid := [path for path in lost if path in unknown]:
         head, path = unknown[unsaid[0]]
+        if path in log.unsettled.get(head.id, {}):
+            raise _still_written(unsaid[0])
         raise RefusedError(
             f"what step {head.id} left in {_format_paths(unsaid)} is not known: {_why_unknown(log, head, path)}",
             hint=_force_hint(sealed[0].head.state),
