@@ -80,7 +80,8 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("clear", 0, 0, 0), ("exit", 1, 0, 1), ("pause", 0, 0, 0), ("undo", 0, 1, 1), ("write_late", 0, 0, 131),
     ],
     "a step described what another one brings to where it removed something": [
-        ("start", 0, 0, 0), ("start", 0, 0, 0), ("unlink", 1, 3, 0), ("utime", 1, 2, 0), ("exchange_directories", 0, 0, 1),
+        ("start", 0, 0, 0), ("start", 0, 0, 0), ("unlink", 1, 3, 0), ("utime", 1, 2, 0),
+        ("exchange_directories", 0, 0, 1),
     ],
     "what is still open lies in a directory that is moved again": [
         ("start", 0, 0, 0), ("exchange_directories", 0, 0, 1), ("exit", 0, 0, 0), ("undo", 0, 0, 0), ("start", 0, 0, 0),
