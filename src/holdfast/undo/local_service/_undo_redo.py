@@ -212,8 +212,6 @@ def _reported_paths(paths: Iterable[bytes]) -> dict[str, object]:
 
 
 def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequence[bytes]) -> None:
-    if lost and any(log.unsettled_others.get(one.head.id) for one in sealed):
-        raise _still_written(lost[0])
     if lost and (other := _rolled_back_since(log, sealed)) is not None:
         done = "undone" if sealed[0].head.state == "done" else "redone"
         raise RefusedError(
