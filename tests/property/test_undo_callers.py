@@ -59,6 +59,10 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("start", 0, 0, 0), ("start", 0, 0, 0), ("start", 0, 0, 0), ("truncate", 0, 1, 3), ("write", 1, 1, 4),
         ("exit", 1, 0, 1), ("finish", 0, 0, 2), ("open", 0, 1, 2), ("deny", 0, 1, 0),
     ],
+    "another step removed a link that a denied one had made": [
+        ("start", 0, 0, 0), ("link", 0, 0, 7), ("fork", 0, 0, 0), ("start", 0, 0, 0), ("unlink", 2, 7, 0),
+        ("exit", 2, 0, 2), ("deny", 0, 1, 0),
+    ],
     "a directory that was exchanged meanwhile is exchanged back": [
         ("start", 0, 0, 0), ("unlink", 0, 3, 0), ("begin", 0, 0, 0), ("exchange_directories", 0, 0, 1),
         ("exit", 0, 0, 0), ("commit", 0, 0, 0),
@@ -70,6 +74,14 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
     "what is still open has another name": [
         ("start", 0, 0, 0), ("open", 0, 5, 0), ("unlink", 0, 5, 0), ("start", 0, 0, 1), ("exit", 0, 0, 2),
         ("write_late", 0, 0, 1), ("undo", 0, 1, 1),
+    ],
+    "what is still open lost its name and is written to after an undo": [
+        ("start", 0, 0, 0), ("fork", 0, 0, 0), ("open", 1, 5, 2), ("start", 1, 0, 1), ("exit", 0, 0, 2),
+        ("clear", 0, 0, 0), ("exit", 1, 0, 1), ("pause", 0, 0, 0), ("undo", 0, 1, 1), ("write_late", 0, 0, 131),
+    ],
+    "a step described what another one brings to where it removed something": [
+        ("start", 0, 0, 0), ("start", 0, 0, 0), ("unlink", 1, 3, 0), ("utime", 1, 2, 0),
+        ("exchange_directories", 0, 0, 1),
     ],
     "what is still open lies in a directory that is moved again": [
         ("start", 0, 0, 0), ("exchange_directories", 0, 0, 1), ("exit", 0, 0, 0), ("undo", 0, 0, 0), ("start", 0, 0, 0),

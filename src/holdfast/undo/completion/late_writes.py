@@ -237,12 +237,11 @@ def _settle_others(log: UndoLog, directories: Directories, writers: _Writers) ->
         over = keys & ready
         if over and not edited_since(log, log.heads[step]):
             sealed = log.read(step)
-            others = tuple(
-                with_hash(found[one.key][1], found[one.key][0]) if one.key in over & found.keys() else one
-                for one in sealed.head.others
-            )
+            now = {key: with_hash(found[key][1], found[key][0]) for key in over & found.keys()}
+            others = tuple(now.get(one.key, one) for one in sealed.head.others)
             log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, others=others)))
-            log.recorder.last_state.note((), others)
+            # (Not the rest: a later step may have left that anew.)
+            log.recorder.last_state.note((), now.values())
         if left := keys - over:
             log.unsettled_others[step] = left
         else:

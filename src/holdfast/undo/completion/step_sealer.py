@@ -118,8 +118,7 @@ def find_remains(
                     if object_ is not None
                 }
                 paths = _with_moved_paths(directories, step, places, now)
-            elsewhere = {path for path in _gone_before_a_move(step) if places.get(path) is None}
-            ends = {path: path for path in paths if path not in elsewhere}
+            ends = {path: path for path in paths}
         found: dict[bytes, Signature | None] = {}
         absent: set[bytes] = set()
         for path, end in sorted(ends.items()):
@@ -174,8 +173,10 @@ def _with_moved_paths(
     The step's own records do not tell of it. By them it left that, or something else, at the old path; and what it did
     to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
     """
-    mine = last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
-    paths = set(places)
+    mine = {record.identity: record.path for record in step.records if isinstance(record, PutBack)}
+    mine |= last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
+    elsewhere = _gone_before_a_move(step)
+    paths = {path for path, object_ in places.items() if object_ is not None or path not in elsewhere}
     for object_, old in mine.items():
         path = now.get(object_, old)
         if places.get(path) == object_ or (places.get(old) == object_ and _is_there(directories, old, object_)):
@@ -322,6 +323,8 @@ class StepEnd(NamedTuple):
     exit_code: int | None
     conflicts: Sequence[StepConflict] = ()
     """What could not be reversed on the way to this state."""
+    rolled_back: bool = False
+    """It came to its state by a rollback, whatever other steps had done since."""
 
 
 def seal_step(
@@ -368,6 +371,7 @@ def seal_step(
         edited=before.edited if before else left.edited,
         preimages=preimages,
         conflicts=tuple(end.conflicts),
+        rolled_back=end.rolled_back,
         aliases=(*(before.aliases if before else ()), *step.aliases),
         parent=begin.parent,
         crossed=tuple(one for one in before.crossed if one[0] != end.state) if before else (),

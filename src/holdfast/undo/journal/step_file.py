@@ -74,6 +74,8 @@ class StepHead(msgspec.Struct, frozen=True, kw_only=True):
     preimages: tuple[Preimage, ...]
     conflicts: tuple[StepConflict, ...] = ()
     """What could not be reversed when it came to its state."""
+    rolled_back: bool = False
+    """It came to its state as it was denied, rolled back or cut short, whatever other steps had done since."""
     aliases: tuple[tuple[Identity, Identity], ...] = ()
     """What its reversals, all of them so far, had to make anew: the old identity and the new one."""
     contents: tuple[tuple[bytes, bytes], ...] = ()

@@ -23,7 +23,7 @@ from holdfast.undo.completion.step_sealer import (
 )
 from holdfast.undo.completion.unchanged_objects import drop_transient, drop_unchanged
 from holdfast.undo.foreign_edits.detection import foreign_objects
-from holdfast.undo.journal.records import End, Made, Make, Move, Remove
+from holdfast.undo.journal.records import End, Link, Made, Make, Move, Remove
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
 from holdfast.undo.reports.step_views import step_info
 from holdfast.undo.reversal.durable_reversal import ReversalResult, reverse
@@ -147,11 +147,12 @@ def _drop_what_it_made(log: UndoLog, rolled_back: SealedStep) -> None:
     bring it back: it would be in the way of what was there before both.
     """
     made = {record.identity for record in rolled_back.records if isinstance(record, Made)}
+    linked = {(record.path, record.identity) for record in rolled_back.records if isinstance(record, Link)}
     beside = [head for head in log.heads.values() if head.state == "done" and head.last > rolled_back.head.first]
-    for head in beside if made else ():
+    for head in beside if made or linked else ():
         with suppress(IntegrityError):  # of a step that is damaged nothing is known
             sealed = log.read(head.id)
-            records = tuple(_without(sealed.records, made))
+            records = tuple(_without(sealed.records, made, linked))
             if records == sealed.records:
                 continue
             needed = preimage_numbers(records)
@@ -162,22 +163,24 @@ def _drop_what_it_made(log: UndoLog, rolled_back: SealedStep) -> None:
                 log.preimages.discard(number)
 
 
-def _without(records: Sequence[Mutation], made: Set[Identity]) -> Iterator[Mutation]:
-    """The records, but for the removal of ``made`` objects with which they have nothing else to do."""
+def _without(
+    records: Sequence[Mutation], made: Set[Identity], linked: Set[tuple[bytes, Identity]]
+) -> Iterator[Mutation]:
+    """The records, but for the removal of ``linked`` names, and of ``made`` objects that they speak of nowhere else."""
     used = {record.identity for record in records if not isinstance(record, Make | Remove)}
     for record in records:
-        lost = _removed(record)
-        if lost not in made or lost in used:
+        lost = _lost_name(record)
+        if lost is None or not (lost in linked or (lost[1] in made and lost[1] not in used)):
             yield record
         elif isinstance(record, Move):
             yield msgspec.structs.replace(record, replaced=None)
 
 
-def _removed(record: Mutation) -> Identity | None:
+def _lost_name(record: Mutation) -> tuple[bytes, Identity] | None:
     match record:
         case Remove():
-            return record.identity
+            return record.path, record.identity
         case Move(replaced=lost) if lost is not None and not record.exchanged:
-            return lost.identity
+            return record.target, lost.identity
         case _:
             return None

@@ -17,6 +17,7 @@ from holdfast.model.paths import display
 from holdfast.undo.completion.late_writes import moved_to, settle_late_writes
 from holdfast.undo.completion.step_sealer import damaged_preimages
 from holdfast.undo.foreign_edits.detection import changed_by_other_name, changed_paths
+from holdfast.undo.foreign_edits.other_links import KEPT, find_in_log, find_survivors, lost_names
 from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
 from holdfast.undo.journal.step_footprint import first_contacts, footprint_of, objects_by_path
 from holdfast.undo.local_service._content_match import adopt_matching
@@ -211,8 +212,6 @@ def _reported_paths(paths: Iterable[bytes]) -> dict[str, object]:
 
 
 def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequence[bytes]) -> None:
-    if lost and any(log.unsettled_others.get(one.head.id) for one in sealed):
-        raise _still_written(lost[0])
     if lost and (other := _rolled_back_since(log, sealed)) is not None:
         done = "undone" if sealed[0].head.state == "done" else "redone"
         raise RefusedError(
@@ -225,6 +224,8 @@ def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequ
     unknown = {at: (head, path) for head, path, now in _unknown(log, sealed) for at in (now, path)}
     if unsaid := [path for path in lost if path in unknown]:
         head, path = unknown[unsaid[0]]
+        if path in log.unsettled.get(head.id, {}):
+            raise _still_written(unsaid[0])
         raise RefusedError(
             f"what step {head.id} left in {_format_paths(unsaid)} is not known: {_why_unknown(log, head, path)}",
             hint=_force_hint(sealed[0].head.state),
@@ -246,10 +247,10 @@ def _rolled_back_since(log: UndoLog, sealed: Sequence[SealedStep]) -> StepId | N
     since, mine = min(_since(one) for one in sealed), footprint_of(ordered_records(sealed), log.recorder.aliases)
     until = max(one.head.last for one in sealed)
     for head in log.heads.values():
-        if head.state == "undone" and head.acted > since and (head.conflicts or head.first < until):
+        if head.rolled_back and head.acted > since and (head.conflicts or head.first < until):
             if head.conflicts:
                 return head.id  # what it could not take back is in no record any more
-            with suppress(IntegrityError):  # of a step that is damaged_preimages nothing is known
+            with suppress(IntegrityError):  # of a step that is damaged nothing is known
                 if mine.meets(footprint_of(log.read(head.id).records, log.recorder.aliases)) is not None:
                     return head.id
     return None
@@ -281,6 +282,9 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     waiting = {was.key for each in log.unsettled.values() for was in each.values()}
     written |= {path for one in sealed for path, left in one.head.left if left and left.key in waiting}
     written |= {now for _, _, now in _unknown(log, sealed)}
+    for one in sealed:
+        for path in _lost_and_written(log, one):
+            raise _still_written(path)
     for path in sorted(written):
         try:
             place = log.directories.place(path)
@@ -293,6 +297,21 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
             os.close(fd)
         if is_written:
             raise _still_written(path)
+
+
+def _lost_and_written(log: UndoLog, one: SealedStep) -> Iterator[bytes]:
+    """The names that the step took from what it had written to, where a process still has that open for writing: it
+    lives on by another name, or lies in the log.
+    """
+    if not (keys := log.unsettled_others.get(one.head.id)):
+        return
+    survivors = find_survivors(log, log.directories, one.records)
+    yield from (lost.path for lost in survivors if lost.is_changed and lost.now.key in keys)
+    written = {record.identity for record in one.records if isinstance(record, Content)}
+    for path, keeping, object_ in lost_names(one.records):
+        there = find_in_log(log, keeping.number) if keeping.how in KEPT and object_ in written else None
+        if there is not None and there.now.key in keys:
+            yield path
 
 
 def _still_written(path: bytes) -> RefusedError:

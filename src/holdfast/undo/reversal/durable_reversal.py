@@ -151,7 +151,7 @@ def _carry_out(
         seal_step(
             log,
             opened,
-            StepEnd(state, head.ended_at, head.exit_code, troubles),
+            StepEnd(state, head.ended_at, head.exit_code, troubles, note.spares),
             before=head,
             left=left._replace(paths=(*left.paths, *stays.items())),
             spared=foreign.spared,
