@@ -9,20 +9,25 @@ from holdfast.ipc import messages, private_socket
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 MAX_ANSWER_BYTES = 1 << 28
-_CONNECT_SECONDS = 1.0
 _PIECE = 1 << 20
 
 
 class Connection:
     """For one thread at a time. What the other process holds for it (a pause, a run) ends when it is closed."""
 
-    def __init__(self, connected: socket.socket, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Take the socket over."""
         self._socket = connected
         self._max_answer_bytes = max_answer_bytes
+        self._monotonic = monotonic
 
     def __enter__(self) -> Self:
         """Return itself; leaving closes it."""
@@ -52,7 +57,7 @@ class Connection:
         hung up, `FormatError` if it speaks another protocol or says too much. After any of these the connection is of
         no more use, and closed.
         """
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else self._monotonic() + seconds
         try:
             try:
                 self._send(messages.frame(body), descriptors, deadline)
@@ -73,7 +78,7 @@ class Connection:
 
     def wait_for_end(self, seconds: float | None = None) -> None:
         """Return when the other process has hung up. Raises `TimeoutError`."""
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else self._monotonic() + seconds
         try:
             while self._receive(1, deadline):
                 pass
@@ -112,15 +117,7 @@ class Connection:
         return bytes(found)
 
     def _limit(self, deadline: float | None) -> None:
-        left = None if deadline is None else deadline - time.monotonic()
+        left = None if deadline is None else deadline - self._monotonic()
         if left is not None and left <= 0:
             raise TimeoutError
         self._socket.settimeout(left)
-
-
-def connect(folder: bytes, name: bytes, max_answer_bytes: int = MAX_ANSWER_BYTES) -> Connection | None:
-    """A connection to the process that listens at the socket in ``folder``; None if there is none, or it takes nobody
-    in for a second. To find nothing costs one look.
-    """
-    connected = private_socket.connect(folder, name, _CONNECT_SECONDS)
-    return None if connected is None else Connection(connected, max_answer_bytes)

@@ -1,8 +1,7 @@
-"""What is asked of the process that has a session open: one JSON object a line, in UTF-8, over a private socket. Pure:
-no I/O.
+"""What is asked of the process that has a session open: the body of a request, in a frame of `holdfast.ipc.messages`.
 
-``{"v": 1, "agent": …, "hook": …, "ask": {"op": …, …}}``. An answer is as that of a watcher. The caller shows with
-each line that it may write in the home: a descriptor of the session's lock file, open for writing.
+``{"agent": …, "hook": …, "ask": {"op": …, …}}`` in JSON; the answer is as all are. The caller shows with each request
+that it may write in the home: a descriptor of the session's lock file, open for writing. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ import msgspec
 
 from holdfast.model.errors import FormatError
 
-VERSION: Final = 1
 MAX_CALL_BYTES: Final = 1 << 16
-"""The longest line, its newline included."""
+"""Of the body."""
 MAX_ANSWER_BYTES: Final = 1 << 20
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
@@ -75,20 +73,19 @@ SessionRequest = PingRequest | SaveRequest | BranchRequest | RemoveBranchRequest
 
 
 class SessionCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line."""
+    """One request."""
 
     ask: SessionRequest
     agent: _Name
     """Who asks. A name, no authentication."""
     hook: Annotated[str, msgspec.Meta(max_length=100)] = ""
     """What `HOLDFAST_HOOK` says, if the caller is run by a hook."""
-    v: int = VERSION
 
 
 def encode_call(call: SessionCall) -> bytes:
     """One line; raises `FormatError` if it would be longer than `MAX_CALL_BYTES`, or holds a text that is none."""
     try:
-        line = msgspec.json.encode(call) + b"\n"
+        line = msgspec.json.encode(call)
     except UnicodeEncodeError as error:
         raise FormatError(f"a text that is not UTF-8 cannot be asked for: {error.reason}") from None
     if len(line) > MAX_CALL_BYTES:
@@ -102,6 +99,4 @@ def decode_call(line: bytes) -> SessionCall:
         call = msgspec.json.decode(line, type=SessionCall)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"this is no call: {error}") from None
-    if call.v != VERSION:
-        raise FormatError(f"v: {call.v}, and only {VERSION} is known here")
     return call

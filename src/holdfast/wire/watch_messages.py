@@ -1,15 +1,16 @@
-"""What a command and the watcher beside it say to each other: one JSON object a line, in UTF-8, over a private socket.
+"""What a command and the watcher beside it say to each other, in requests and answers of `holdfast.ipc.messages`.
 
-A call is ``{"v": 1, "op": …}``, for ``checkpoint`` with ``kind``, ``label``, ``author``, ``message``, ``command`` and
-``full_hash``. An answer is ``{"v": 1, "ok": true, "result": {…}}`` or ``{"v": 1, "ok": false, "error": {"type", "code",
-"message", "hint"}}``. Results travel whole, so that both sides of the socket see the same values. Pure: no I/O.
+The methods are `OPERATIONS`; of ``checkpoint`` the argument is an object with ``kind``, ``label``, ``author``,
+``message``, ``command`` and ``full_hash``. Results travel whole, so that both sides of the socket see the same values.
+They are packed by hand: a command that asks a watcher is done before msgspec would be loaded. Pure: no I/O.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from holdfast.model.errors import FormatError, HoldfastError, rebuilt
+from holdfast.ipc import messages
+from holdfast.model.errors import FormatError, HoldfastError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display, parse_display
 
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
     from holdfast.model.entries import Entry, NotCaptured
 
-VERSION = 1
 MAX_CALL_BYTES = 1 << 16
-"""A longer line is no call."""
+"""A longer request is no call."""
 MAX_ANSWER_BYTES = 1 << 26
 """A longer answer is not sent; the command then does the work itself."""
 
@@ -60,84 +60,46 @@ class WatcherState(NamedTuple):
     """Why the last attempt to save failed; None if it did not."""
 
 
-# -- calls ------------------------------------------------------------------------------------------------------------
-
-
 def encode_call(call: WatchCall) -> bytes:
-    """One line; raises `FormatError` if it would be longer than `MAX_CALL_BYTES`."""
-    body: Json = {"v": VERSION, "op": call.operation}
+    """The body of a request; raises `FormatError` if it would be longer than `MAX_CALL_BYTES`."""
+    arguments: list[Json] = []
     if call.request is not None:
         request = call.request
-        body.update(kind=request.kind, label=request.label, full_hash=request.full_hash, **request.provenance._asdict())
-    line = _line(body)
-    if len(line) > MAX_CALL_BYTES:
+        fields = {"kind": request.kind, "label": request.label, "full_hash": request.full_hash}
+        arguments.append(fields | request.provenance._asdict())
+    body = messages.encode_request(call.operation, arguments)
+    if len(body) > MAX_CALL_BYTES:
         raise FormatError(f"the label, message and command are longer than {MAX_CALL_BYTES} bytes together")
-    return line
+    return body
 
 
-def decode_call(line: bytes) -> WatchCall:
+def decode_call(body: bytes) -> WatchCall:
     """The inverse of `encode_call`; raises `FormatError` naming the field for anything else."""
     from holdfast.model.checkpoint import KINDS, Provenance
     from holdfast.model.command_results import CheckpointRequest
 
-    body = _object(line)
-    operation = body.get("op")
-    if not isinstance(operation, str) or operation not in OPERATIONS:
-        raise FormatError(f"op: expected one of {', '.join(sorted(OPERATIONS))}")
+    operation, arguments = messages.decode_request(body)
+    if operation not in OPERATIONS:
+        raise FormatError(f"there is no method {operation[:40]!r}, but {', '.join(sorted(OPERATIONS))}")
     if operation != "checkpoint":
         return WatchCall(operation)
-    kind = body.get("kind", "manual")
+    if len(arguments) != 1 or not isinstance(arguments[0], dict):
+        raise FormatError("checkpoint: expected an object")
+    fields = cast("Json", arguments[0])
+    kind = fields.get("kind", "manual")
     if kind not in KINDS:
         raise FormatError(f"kind: expected one of {', '.join(KINDS)}")
-    full_hash = body.get("full_hash", False)
+    full_hash = fields.get("full_hash", False)
     if not isinstance(full_hash, bool):
         raise FormatError("full_hash: expected true or false")
     texts: dict[str, str] = {}
     for name in ("label", "author", "message", "command"):
-        text = body.get(name, "")
+        text = fields.get(name, "")
         if not isinstance(text, str):
             raise FormatError(f"{name}: expected text")
         texts[name] = text
     label = texts.pop("label")
     return WatchCall(operation, CheckpointRequest(kind, label, Provenance(**texts), full_hash))
-
-
-# -- answers ----------------------------------------------------------------------------------------------------------
-
-
-def encode_answer(result: Json) -> bytes:
-    """One line with a result; one with an error instead if it would be longer than `MAX_ANSWER_BYTES`."""
-    line = _line({"v": VERSION, "ok": True, "result": result})
-    if len(line) > MAX_ANSWER_BYTES:
-        return encode_failure(HoldfastError("the answer is too long for the socket", code="too_long"))
-    return line
-
-
-def encode_failure(error: HoldfastError) -> bytes:
-    """One line with an error, which `decode_answer` raises again on the other side."""
-    details = {"type": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint}
-    return _line({"v": VERSION, "ok": False, "error": details})
-
-
-def decode_answer(line: bytes) -> Json:
-    """The result in an answer. Raises the error that it holds instead; `FormatError` if it is no answer."""
-    body = _object(line)
-    if body.get("ok") is True:
-        result = body.get("result")
-        if not isinstance(result, dict):
-            raise FormatError("result: expected an object")
-        return cast("Json", result)
-    details = body.get("error")
-    if not isinstance(details, dict):
-        raise FormatError("error: expected an object")
-    given = cast("Json", details)
-    hint = given.get("hint")
-    raise rebuilt(
-        str(given.get("type")),
-        str(given.get("message")),
-        hint=None if hint is None else str(hint),
-        code=str(given.get("code", HoldfastError.code)),
-    )
 
 
 def pack_watching(value: WatcherState) -> Json:
@@ -262,28 +224,3 @@ def _unpacked(build: Callable[[], _T]) -> _T:
         return build()
     except (KeyError, TypeError, ValueError, AttributeError, HoldfastError) as error:
         raise FormatError(f"the watcher's answer is not understood: {error!r}") from error
-
-
-def _line(body: Json) -> bytes:
-    import json
-
-    return json.dumps(body, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
-
-
-def _object(line: bytes) -> Json:
-    """The object in a line of this version; raises `FormatError`."""
-    import json
-
-    try:
-        body = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FormatError("not a line of JSON in UTF-8") from error
-    if not isinstance(body, dict):
-        raise FormatError("expected an object")
-    found = cast("Json", body)
-    if found.get("v") != VERSION:
-        raise FormatError(
-            f"v: expected {VERSION}",
-            hint="the watcher is of another version: `holdfast watch --stop`, then start it again",
-        )
-    return found

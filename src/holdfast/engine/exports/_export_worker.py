@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.engine.exports.named_workspaces import Exports
 from holdfast.engine.upkeep.forget_checkpoints import forget
-from holdfast.engine.watching.listener import hold_watch_lock
 from holdfast.engine.watching.service import WatchService, setup_from_settings
 from holdfast.engine.watching.tree_comparison import TreeComparison
+from holdfast.engine.watching.watch_lock import hold_watch_lock
 from holdfast.engine.watching.watcher import WorkspaceSaver
 from holdfast.files.local_tree import LocalTree
 from holdfast.files.tree import ROOT_GONE

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from holdfast.engine.opening.home import WATCH_SOCKET
-from holdfast.ipc import private_socket
+from holdfast.ipc import messages, private_socket
+from holdfast.ipc.connection import Connection
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.log import Log
@@ -18,7 +19,6 @@ from holdfast.wire.watch_messages import (
     MAX_ANSWER_BYTES,
     WatchCall,
     WatcherState,
-    decode_answer,
     encode_call,
     unpack_result,
     unpack_status,
@@ -44,7 +44,6 @@ WAIT = 120.0
 STOP_WAIT = 30.0
 """Seconds that stopping may take: longer than any save of a few files."""
 _CONNECT_WAIT = 1.0
-_PIECE = 1 << 16
 
 
 def connect(
@@ -81,10 +80,8 @@ class WatchClient:
     """A connection to a watcher. Every method raises what the watcher raised, `LockedError` if it takes too long."""
 
     def __init__(self, connection: socket.socket, wait: float, clock: Clock) -> None:
-        self._socket = connection
+        self._connection = Connection(connection, MAX_ANSWER_BYTES, clock.monotonic)
         self._wait = wait
-        self._clock = clock
-        self._rest = b""
 
     def __enter__(self) -> Self:
         """Return itself; leaving closes it."""
@@ -96,7 +93,7 @@ class WatchClient:
 
     def close(self) -> None:
         """Hang up; a pause that this connection holds ends. Harmless a second time."""
-        self._socket.close()
+        self._connection.close()
 
     def ping(self, wait: float | None = None) -> WatcherState:
         """How the watcher does; waits ``wait`` seconds, or as long as for everything else."""
@@ -155,12 +152,13 @@ class WatchClient:
 
         Raises `LockedError`, with a way to end it, if it takes longer than the wait of this connection.
         """
-        pid = private_socket.peer_of(self._socket).pid
+        pid = self._connection.peer.pid
         try:
             unsaved: str | None = self._ask(WatchCall("stop")).get("unsaved")
-            deadline = self._clock.monotonic() + self._wait
-            while self._receive(deadline):
-                pass
+            try:
+                self._connection.wait_for_end(self._wait)
+            except TimeoutError as error:
+                raise self._too_slow() from error
         except LockedError as error:
             raise LockedError(
                 f"the watcher (process {pid}) was told to stop and has not done so for {self._wait:g} s",
@@ -170,42 +168,13 @@ class WatchClient:
         return unsaved
 
     def _ask(self, call: WatchCall) -> Json:
-        deadline = self._clock.monotonic() + self._wait
         try:
-            self._socket.settimeout(self._wait)
-            self._socket.sendall(encode_call(call))
+            answer = self._connection.ask(encode_call(call), seconds=self._wait)
         except TimeoutError as error:
             raise self._too_slow() from error
-        except OSError as error:
+        except ConnectionError as error:
             raise self._gone() from error
-        pieces = [self._rest]
-        size = len(self._rest)
-        while b"\n" not in pieces[-1]:
-            piece = self._receive(deadline)
-            if not piece:
-                raise self._gone()
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_ANSWER_BYTES:
-                self.close()
-                raise HoldfastError("the watcher's answer has no end", code="too_long")
-        line, _, self._rest = b"".join(pieces).partition(b"\n")
-        return decode_answer(line)
-
-    def _receive(self, deadline: float) -> bytes:
-        """Some bytes; none when the watcher has hung up."""
-        left = deadline - self._clock.monotonic()
-        if left <= 0:
-            raise self._too_slow()
-        try:
-            self._socket.settimeout(left)
-            return self._socket.recv(_PIECE)
-        except TimeoutError as error:
-            raise self._too_slow() from error
-        except ConnectionError:
-            return b""
-        except OSError as error:
-            raise self._gone() from error
+        return messages.decode_result(answer)
 
     def _too_slow(self) -> HoldfastError:
         self.close()

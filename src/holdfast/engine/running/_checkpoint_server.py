@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.opening.current_run import run_socket
-from holdfast.engine.watching.listener import ClientLimits, SocketListener
+from holdfast.ipc import messages
+from holdfast.ipc.server import Limits, Server
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.wire import watch_messages
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.watching.listener import ClientConnection
+    from holdfast.ipc.server import Client
 
 _LOG = Log(__name__)
+_LIMITS = Limits(request_bytes=watch_messages.MAX_CALL_BYTES, answer_bytes=watch_messages.MAX_ANSWER_BYTES)
 
 
 @contextmanager
@@ -49,11 +51,10 @@ class _Server:
             self._selector = undo.enter_context(selectors.DefaultSelector())
             self._wake, self._waker = (undo.enter_context(end) for end in socket.socketpair())
             self._selector.register(self._wake, selectors.EVENT_READ)
-            self._listener = SocketListener(
-                context.folder, self._selector, context.clock, self._answer, self._left, ClientLimits(), run_socket(run)
-            )
-            undo.callback(self._listener.hang_up)
-            undo.callback(self._listener.close)
+            self._server = Server(context.folder, run_socket(run), context.clock, self._answer, limits=_LIMITS)
+            undo.callback(self._server.hang_up)
+            undo.callback(self._server.close)
+            self._selector.register(self._server, selectors.EVENT_READ)
             self._undo = undo.pop_all()
 
     def __enter__(self) -> _Server:
@@ -67,22 +68,13 @@ class _Server:
 
     def serve(self) -> None:
         while True:
-            for key, _ in self._selector.select(self._listener.expire()):
+            for key, _ in self._selector.select(self._server.due_in()):
                 if key.fileobj is self._wake:
                     return
-                self._listener.serve(key.data)
+            self._server.serve()
 
-    def _answer(self, _client: ClientConnection, line: bytes) -> bytes:
-        try:
-            return watch_messages.encode_answer(self._perform(watch_messages.decode_call(line)))
-        except HoldfastError as error:
-            return watch_messages.encode_failure(error)
-        except Exception as error:  # noqa: BLE001 - one request fails, and not everything that runs
-            _LOG.warning("a request failed by a mistake of Holdfast's own: %r", error)
-            return watch_messages.encode_failure(HoldfastError(f"the launcher failed: {error!r}", code="internal"))
-
-    def _left(self, _client: ClientConnection) -> None:
-        """A client holds nothing."""
+    def _answer(self, _client: Client, body: bytes) -> bytes:
+        return messages.encode_result(self._perform(watch_messages.decode_call(body)))
 
     def _perform(self, call: watch_messages.WatchCall) -> watch_messages.Json:
         if call.request is None:

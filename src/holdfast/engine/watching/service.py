@@ -12,10 +12,13 @@ import socket
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from holdfast.engine.opening.home import WATCH_SOCKET
 from holdfast.engine.watching._pending_changes import PendingChanges
 from holdfast.engine.watching._schedule import Pace, Scheduler
-from holdfast.engine.watching.listener import ClientConnection, ClientLimits, SocketListener, hold_watch_lock
+from holdfast.engine.watching.watch_lock import hold_watch_lock
 from holdfast.files.watch import open_watcher
+from holdfast.ipc import messages
+from holdfast.ipc.server import Client, Limits, Server
 from holdfast.model.clock import isoformat
 from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 from holdfast.model.errors import HoldfastError, LockedError
@@ -89,7 +92,7 @@ class WatchSetup(NamedTuple):
     """How often it is read without being told to: it cannot announce that its root has come back."""
     prepare: bool = True
     """Whether to work ahead for what has changed, while there is nothing else to do."""
-    limits: ClientLimits = ClientLimits()
+    limits: Limits = Limits(request_bytes=watch_messages.MAX_CALL_BYTES, answer_bytes=watch_messages.MAX_ANSWER_BYTES)
 
 
 def setup_from_settings(context: Context, *, poll_interval: float) -> WatchSetup:
@@ -132,8 +135,8 @@ class WatchService:
         self._ended = False
         """The last save has been tried."""
         self._holds_itself = False
-        self._holders: set[ClientConnection] = set()
-        self._hushing: set[ClientConnection] = set()
+        self._holders: set[Client] = set()
+        self._hushing: set[Client] = set()
         """Those who want nothing saved by itself, while others may save as they like."""
         now = clock.monotonic()
         self._walk_at = now + setup.full_walk_interval
@@ -154,7 +157,8 @@ class WatchService:
             self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake_read)
             self._saver = open_saver(self._changes)
             undo.callback(self._saver.close)
-            self._listener = SocketListener(setup.folder, self._selector, clock, self._answer, self._left, setup.limits)
+            self._server = Server(setup.folder, WATCH_SOCKET, clock, self._answer, left=self._left, limits=setup.limits)
+            self._selector.register(self._server, selectors.EVENT_READ, self._server)
             undo.pop_all()
 
     def stop(self) -> None:
@@ -251,8 +255,7 @@ class WatchService:
                 self._look()
             elif key.data is self._wake_read:
                 self._clear_wake()
-            else:
-                self._listener.serve(key.data)
+        self._server.serve()
         now = self._clock.monotonic()
         if self._look_due:
             self._look()
@@ -287,7 +290,7 @@ class WatchService:
             ends.append(self._retention_at - now)
             if self._beside is not None:
                 ends.append(self._beside.due_in())
-        waits = (self._scheduler.due_in(), self._listener.expire())
+        waits = (self._scheduler.due_in(), self._server.due_in())
         ends.extend(wait for wait in waits if wait is not None)
         return max(0.0, min(ends))
 
@@ -388,16 +391,10 @@ class WatchService:
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    def _answer(self, client: ClientConnection, line: bytes) -> bytes:
-        try:
-            return watch_messages.encode_answer(self._perform(client, watch_messages.decode_call(line)))
-        except HoldfastError as error:
-            return watch_messages.encode_failure(error)
-        except Exception as error:  # noqa: BLE001 - likewise
-            _log.exception("a call failed")
-            return watch_messages.encode_failure(HoldfastError(f"the watcher failed: {error!r}", code="internal"))
+    def _answer(self, client: Client, body: bytes) -> bytes:
+        return messages.encode_result(self._perform(client, watch_messages.decode_call(body)))
 
-    def _perform(self, client: ClientConnection, call: watch_messages.WatchCall) -> watch_messages.Json:
+    def _perform(self, client: Client, call: watch_messages.WatchCall) -> watch_messages.Json:
         match call.operation:
             case "ping":
                 return watch_messages.pack_watching(self._watching())
@@ -442,7 +439,7 @@ class WatchService:
             self._changes.doubt()
             raise
 
-    def _left(self, client: ClientConnection) -> None:
+    def _left(self, client: Client) -> None:
         """The client has gone, or wants no pause any more."""
         for clients in (self._holders, self._hushing):
             if client in clients:
@@ -467,10 +464,10 @@ class WatchService:
         """Close in the order in which others can tell: no new client, the state saved, then those that wait for it."""
         with ExitStack() as rest:
             rest.callback(self._selector.close)
-            rest.callback(self._listener.hang_up)
+            rest.callback(self._server.hang_up)
             rest.callback(self._watcher.close)
             rest.callback(self._saver.close)
-            rest.callback(self._listener.close)
+            rest.callback(self._server.close)
 
 
 def run_service(

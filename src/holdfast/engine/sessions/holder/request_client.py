@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
 from holdfast.engine.sessions.holder.lock import socket_name
 from holdfast.engine.sessions.holder.request_server import LATER
 from holdfast.engine.sessions.identifiers import HOOK_VARIABLE
-from holdfast.ipc import private_socket
+from holdfast.ipc import messages, private_socket
+from holdfast.ipc.connection import Connection
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, RefusedError
 from holdfast.model.paths import parse_display
 from holdfast.model.session_results import ForkResult
 from holdfast.model.session_types import SessionHash, SessionId, SessionRef
-from holdfast.wire import watch_messages
 from holdfast.wire.session_requests import (
     MAX_ANSWER_BYTES,
     BranchRequest,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 1.0
 _WORK_SECONDS = 600.0
 """For what is asked for, once a process answers: a fork of something big takes its time."""
-_PIECE = 1 << 16
 _GONE = "holder_gone"
 
 
@@ -57,7 +56,7 @@ class RemoteSession:
     def __init__(
         self, connection: socket.socket, lock: bytes, record: SessionRecord, tiers: SessionCheckpointTiers, agent: str
     ) -> None:
-        self._socket = connection
+        self._connection = Connection(connection, MAX_ANSWER_BYTES)
         self._lock = lock
         self._record = record
         self._tiers = tiers
@@ -73,7 +72,7 @@ class RemoteSession:
 
     def close(self) -> None:
         """Hang up. Harmless a second time."""
-        self._socket.close()
+        self._connection.close()
 
     @property
     def id(self) -> SessionId:
@@ -99,11 +98,9 @@ class RemoteSession:
         """A state of it by its hash, as an answer names one."""
         return self._tiers.load(SessionHash(name))
 
-    def ask(self, ask: SessionRequest, seconds: float = _WORK_SECONDS) -> watch_messages.Json:
+    def ask(self, ask: SessionRequest, seconds: float = _WORK_SECONDS) -> dict[str, Any]:
         """Have it do something; the answer. Raises what it raises there; see the class for what else."""
-        import socket
-
-        line = encode_call(SessionCall(ask=ask, agent=self._agent, hook=os.environ.get(HOOK_VARIABLE, "")[:100]))
+        body = encode_call(SessionCall(ask=ask, agent=self._agent, hook=os.environ.get(HOOK_VARIABLE, "")[:100]))
         try:
             proof = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
@@ -112,34 +109,18 @@ class RemoteSession:
                 hint="do it from another terminal",
                 code="inside_run",
             ) from None
-        deadline = time.monotonic() + seconds
         try:
-            self._socket.settimeout(max(0.001, seconds))
-            sent = socket.send_fds(self._socket, [line], [proof])
-            self._socket.sendall(line[sent:])
+            answer = self._connection.ask(body, [proof], seconds)
         except TimeoutError:
             raise self._too_slow(seconds) from None
-        except OSError:
-            pass  # it has just been let go of, and may have said so
+        except ConnectionError:
+            raise self._gone() from None
         finally:
             os.close(proof)
-        found = b""
-        while not found.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            try:
-                self._socket.settimeout(max(0.001, left))
-                piece = self._socket.recv(_PIECE)
-            except TimeoutError:
-                raise self._too_slow(seconds) from None
-            except OSError:
-                piece = b""
-            if not piece or len(found) > MAX_ANSWER_BYTES:
-                raise self._gone()
-            found += piece
-        return watch_messages.decode_answer(found)
+        return messages.decode_result(answer)
 
     def _too_slow(self, seconds: float) -> HoldfastError:
-        pid = private_socket.peer_of(self._socket).pid
+        pid = self._connection.peer.pid
         self.close()
         return LockedError(
             f"the session {self.id} is open in another process ({pid}), which has not answered for {seconds:g} s",
@@ -271,7 +252,7 @@ class ReachableSession:
         self,
         work: Callable[[Session], _T],
         ask: SessionRequest,
-        read: Callable[[RemoteSession, watch_messages.Json], _T],
+        read: Callable[[RemoteSession, dict[str, Any]], _T],
     ) -> _T:
         """Do ``work`` with the session, or ``ask`` the process that has it open and ``read`` the answer."""
         until = time.monotonic() + self._seconds
@@ -287,18 +268,18 @@ class ReachableSession:
             self._found = self._reach(until)
 
 
-def _checkpoint(remote: RemoteSession, said: watch_messages.Json) -> SessionCheckpoint:
+def _checkpoint(remote: RemoteSession, said: dict[str, Any]) -> SessionCheckpoint:
     return remote.load(str(said.get("checkpoint")))
 
 
-def _ref(_: RemoteSession, said: watch_messages.Json) -> SessionRef:
+def _ref(_: RemoteSession, said: dict[str, Any]) -> SessionRef:
     try:
         return msgspec.convert(said.get("ref"), SessionRef)
     except msgspec.ValidationError as error:
         raise FormatError(f"ref: {error}") from None
 
 
-def _fork_result(remote: RemoteSession, said: watch_messages.Json) -> ForkResult:
+def _fork_result(remote: RemoteSession, said: dict[str, Any]) -> ForkResult:
     try:
         return ForkResult(
             SessionId(str(said["id"])),
@@ -312,5 +293,5 @@ def _fork_result(remote: RemoteSession, said: watch_messages.Json) -> ForkResult
         raise FormatError(f"the answer lacks {error}") from None
 
 
-def _take_shared(remote: RemoteSession, said: watch_messages.Json) -> None:
+def _take_shared(remote: RemoteSession, said: dict[str, Any]) -> None:
     remote.shared = tuple(said["shared"])

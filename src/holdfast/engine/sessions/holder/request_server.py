@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import fcntl
 import os
-import selectors
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.engine.sessions.holder.lock import socket_name
 from holdfast.engine.sessions.identifiers import check_may_use
-from holdfast.engine.watching.listener import ClientLimits, SocketListener
+from holdfast.ipc import messages
+from holdfast.ipc.server import Limits, Server
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.wire import watch_messages
 from holdfast.wire.session_requests import (
+    MAX_ANSWER_BYTES,
+    MAX_CALL_BYTES,
     BranchRequest,
     ForkRequest,
     PingRequest,
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.watching.listener import ClientConnection
+    from holdfast.ipc.server import Client
     from holdfast.model.session_types import SessionRef
     from holdfast.wire.session_requests import SessionCall
 
 _LOG = Log(__name__)
+
+_LIMITS = Limits(request_bytes=MAX_CALL_BYTES, answer_bytes=MAX_ANSWER_BYTES, descriptors=1)
 
 LATER = "later"
 """The code of the error that says: not now, ask again."""
@@ -55,32 +58,17 @@ class RequestServer:
         self._lock = lock
         self._hook = ""
         self._interrupted = False
-        self._selector = selectors.EpollSelector()
-        try:
-            self._listener = SocketListener(
-                os.path.dirname(lock),
-                self._selector,
-                session.context.clock,
-                self._answer,
-                self._left,
-                ClientLimits(),
-                socket_name(session.id),
-                descriptors=1,
-            )
-        except BaseException:
-            self._selector.close()
-            raise
+        self._server = Server(
+            os.path.dirname(lock), socket_name(session.id), session.context.clock, self._answer, limits=_LIMITS
+        )
 
     def fileno(self) -> int:
         """A descriptor that can be read when there is something to `serve`."""
-        return self._selector.fileno()
+        return self._server.fileno()
 
     def serve(self) -> None:
         """Do what is asked for now. Raises `KeyboardInterrupt` if there was one meanwhile."""
-        while ready := self._selector.select(0):
-            for key, _ in ready:
-                self._listener.serve(key.data)
-        self._listener.expire()
+        self._server.serve()
         if self._interrupted:
             self._interrupted = False
             raise KeyboardInterrupt
@@ -89,10 +77,9 @@ class RequestServer:
         """Answer no more, and remove the socket. Who has asked for something by now that was not begun is told
         so.
         """
-        self._listener.close()
+        self._server.close()
         what = f"the session {self._session.id} has just been let go of"
-        self._listener.hang_up(watch_messages.encode_failure(LockedError(what, code=LATER)))
-        self._selector.close()
+        self._server.hang_up(messages.encode_error(LockedError(what, code=LATER)))
 
     @property
     def in_hook(self) -> bool:
@@ -108,24 +95,16 @@ class RequestServer:
         finally:
             self._hook = ""
 
-    def _answer(self, client: ClientConnection, line: bytes) -> bytes:
+    def _answer(self, client: Client, body: bytes) -> bytes:
+        call = decode_call(body)
+        self._check_outside(client)
         try:
-            call = decode_call(line)
-            self._check_outside(client)
-            return watch_messages.encode_answer(self._perform(call))
-        except HoldfastError as error:
-            return watch_messages.encode_failure(error)
+            return messages.encode_result(self._perform(call))
         except KeyboardInterrupt:
             self._interrupted = True
-            return watch_messages.encode_failure(HoldfastError("it was interrupted there", code="cancelled"))
-        except Exception as error:  # noqa: BLE001 - one request fails, and not the session
-            _LOG.warning("what was asked of the session failed by a mistake of Holdfast's own: %r", error)
-            return watch_messages.encode_failure(HoldfastError(f"it failed there: {error!r}", code="internal"))
+            raise HoldfastError("it was interrupted there", code="cancelled") from None
 
-    def _left(self, _client: ClientConnection) -> None:
-        """A client holds nothing."""
-
-    def _check_outside(self, client: ClientConnection) -> None:
+    def _check_outside(self, client: Client) -> None:
         """Raise `RefusedError` unless the client may write in the home: has the session's lock open for that."""
         for fd in client.descriptors:
             try:
@@ -140,7 +119,7 @@ class RequestServer:
             code="inside_run",
         )
 
-    def _perform(self, call: SessionCall) -> watch_messages.Json:
+    def _perform(self, call: SessionCall) -> dict[str, Any]:
         if self._hook and call.hook != self._hook:
             raise LockedError(f"a hook of the session {self._session.id} runs", code=LATER)
         check_may_use(self._session.record, call.agent)
@@ -173,5 +152,5 @@ def _shared(session: Session, ask: ShareRequest) -> tuple[str, ...]:
     return session.shared
 
 
-def _ref(ref: SessionRef) -> watch_messages.Json:
+def _ref(ref: SessionRef) -> dict[str, Any]:
     return {"ref": msgspec.to_builtins(ref)}
