@@ -79,6 +79,14 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("start", 0, 0, 0), ("fork", 0, 0, 0), ("open", 1, 5, 2), ("start", 1, 0, 1), ("exit", 0, 0, 2),
         ("clear", 0, 0, 0), ("exit", 1, 0, 1), ("pause", 0, 0, 0), ("undo", 0, 1, 1), ("write_late", 0, 0, 131),
     ],
+    "what is still open is moved by several steps": [
+        ("start", 0, 0, 0), ("start", 1, 0, 0), ("clear", 0, 1, 0), ("fork", 1, 0, 0), ("open", 2, 4, 1),
+        ("rename_directory", 0, 2, 1), ("rename_directory", 2, 0, 3), ("pause", 1, 0, 0), ("rename_directory", 1, 1, 0),
+    ],
+    "what is still open was replaced by another step": [
+        ("start", 0, 0, 0), ("open", 0, 5, 0), ("pause", 0, 0, 0), ("save", 0, 5, 0), ("start", 0, 0, 1),
+        ("clear", 1, 0, 0), ("exit", 0, 0, 0), ("write_late", 0, 0, 849), ("pause", 0, 0, 0), ("undo", 0, 1, 3),
+    ],
     "a step described what another one brings to where it removed something": [
         ("start", 0, 0, 0), ("start", 0, 0, 0), ("unlink", 1, 3, 0), ("utime", 1, 2, 0),
         ("exchange_directories", 0, 0, 1),
