@@ -98,6 +98,29 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["replaced", "removed"])
+def test_what_a_denied_step_had_made_and_another_took_away_lies_aside(tmp_path: Path, kind: str) -> None:
+    callers = Callers(tmp_path)
+    try:
+        for move in _ONCE_REFUSED[f"another step {kind} what a denied one had made"]:
+            callers.make(move)
+        aside = [path.read_bytes() for path in (tmp_path / "log/aside").iterdir()]
+        assert aside == [{"replaced": b"saved 0", "removed": b"0"}[kind]]
+    finally:
+        callers.close()
+
+
+def test_an_original_is_not_lost_with_a_link_that_a_denied_step_had_made(tmp_path: Path) -> None:
+    callers = Callers(tmp_path)
+    try:
+        linked: list[Move] = [("link", 0, 1, 7), ("unlink", 1, 1, 0), ("unlink", 1, 7, 0), ("exit", 1, 0, 1)]
+        for move in [("start", 0, 0, 0)] * 3 + linked + [("deny", 0, 2, 0)]:
+            callers.make(move)
+        callers.finish(0)
+    finally:
+        callers.close()
+
+
 @pytest.mark.parametrize("name", _ONCE_REFUSED)
 def test_nothing_is_taken_for_an_outsiders_where(tmp_path: Path, name: str) -> None:
     callers = Callers(tmp_path)
