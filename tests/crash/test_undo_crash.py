@@ -156,3 +156,52 @@ def test_a_recovery_that_is_killed_anywhere_and_again_is_recovered(bench: Bench,
         if not is_killed:
             return
     raise AssertionError("it never came to its end")
+
+
+def _replaced_and_denied(bench: Bench) -> None:
+    """What one step has made, another one replaces; then the first is taken back."""
+    log = bench.keep()
+    recover(log)
+    service = LocalUndoService(log)
+    denied, other = service.open("command"), service.open("command")
+    with InterceptedActor(log.recorder, bench.tree, denied) as actor:
+        actor.write(b"made", MADE)
+    with InterceptedActor(log.recorder, bench.tree, other) as actor:
+        actor.write(b"made~", b"another's")
+        actor.rename(b"made~", b"made")
+    service.close(other, 0)
+    finish = service.begin_close(denied, 0, take_back=True)
+    assert finish is not None
+    finish()
+    log.close()
+
+
+MADE = b"made by the denied step"
+
+
+def _contents(*roots: bytes) -> set[bytes]:
+    files = (os.path.join(above, name) for root in roots for above, _, names in os.walk(root) for name in names)
+    return {Path(os.fsdecode(path)).read_bytes() for path in files if os.path.isfile(path)}
+
+
+def test_what_a_denied_step_had_made_is_not_lost_whenever_it_is_killed(tmp_path: Path) -> None:
+    for at in range(1, MOST):
+        base = tmp_path / str(at)
+        base.mkdir()
+        bench = Bench(base, base)
+        is_killed = killed(at, lambda bench=bench: _replaced_and_denied(bench))
+        log = bench.keep()
+        recover(log)
+        states = {head.id: head.state for head in log.heads.values()}
+        if len(states) == 2:
+            assert MADE in _contents(os.fsencode(base))
+        if sorted(states.values()) == ["done", "undone"]:
+            undone = LocalUndoService(log).undo([step for step, state in states.items() if state == "done"])
+            assert MADE in _contents(os.fsencode(base))
+            assert is_killed or (undone.conflicts, os.listdir(bench.tree)) == ((), [])
+        assert is_killed or len(states) == 2
+        log.close()
+        os.close(bench.root)
+        if not is_killed:
+            return
+    raise AssertionError("it never came to its end")

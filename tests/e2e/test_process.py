@@ -192,8 +192,9 @@ def test_ctrl_c_is_exit_130_and_one_line(cli: Cli) -> None:
                 pass
             waiting.send_signal(signal.SIGINT)
             assert waiting.wait(60) == 130
-            # (Where it has waited for a moment, it says so first.)
-            assert waiting.stderr.read().splitlines()[-1:] == [b"holdfast: interrupted"]
+            # (On a busy machine it has waited for so long by then that it says so first.)
+            said = [line for line in waiting.stderr.read().splitlines() if b"; waiting at most" not in line]
+            assert said == [b"holdfast: interrupted"]
         holding.communicate(b"")
 
 

@@ -79,6 +79,14 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("start", 0, 0, 0), ("fork", 0, 0, 0), ("open", 1, 5, 2), ("start", 1, 0, 1), ("exit", 0, 0, 2),
         ("clear", 0, 0, 0), ("exit", 1, 0, 1), ("pause", 0, 0, 0), ("undo", 0, 1, 1), ("write_late", 0, 0, 131),
     ],
+    "what is still open is moved by several steps": [
+        ("start", 0, 0, 0), ("start", 1, 0, 0), ("clear", 0, 1, 0), ("fork", 1, 0, 0), ("open", 2, 4, 1),
+        ("rename_directory", 0, 2, 1), ("rename_directory", 2, 0, 3), ("pause", 1, 0, 0), ("rename_directory", 1, 1, 0),
+    ],
+    "what is still open was replaced by another step": [
+        ("start", 0, 0, 0), ("open", 0, 5, 0), ("pause", 0, 0, 0), ("save", 0, 5, 0), ("start", 0, 0, 1),
+        ("clear", 1, 0, 0), ("exit", 0, 0, 0), ("write_late", 0, 0, 849), ("pause", 0, 0, 0), ("undo", 0, 1, 3),
+    ],
     "a step described what another one brings to where it removed something": [
         ("start", 0, 0, 0), ("start", 0, 0, 0), ("unlink", 1, 3, 0), ("utime", 1, 2, 0),
         ("exchange_directories", 0, 0, 1),
@@ -88,6 +96,29 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("open", 0, 3, 1), ("deny", 0, 4, 0), ("redo", 0, 0, 1), ("redo", 0, 0, 0),
     ],
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["replaced", "removed"])
+def test_what_a_denied_step_had_made_and_another_took_away_lies_aside(tmp_path: Path, kind: str) -> None:
+    callers = Callers(tmp_path)
+    try:
+        for move in _ONCE_REFUSED[f"another step {kind} what a denied one had made"]:
+            callers.make(move)
+        aside = [path.read_bytes() for path in (tmp_path / "log/aside").iterdir()]
+        assert aside == [{"replaced": b"saved 0", "removed": b"0"}[kind]]
+    finally:
+        callers.close()
+
+
+def test_an_original_is_not_lost_with_a_link_that_a_denied_step_had_made(tmp_path: Path) -> None:
+    callers = Callers(tmp_path)
+    try:
+        linked: list[Move] = [("link", 0, 1, 7), ("unlink", 1, 1, 0), ("unlink", 1, 7, 0), ("exit", 1, 0, 1)]
+        for move in [("start", 0, 0, 0)] * 3 + linked + [("deny", 0, 2, 0)]:
+            callers.make(move)
+        callers.finish(0)
+    finally:
+        callers.close()
 
 
 @pytest.mark.parametrize("name", _ONCE_REFUSED)

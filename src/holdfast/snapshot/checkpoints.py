@@ -172,9 +172,7 @@ class _OwnCheckpoints:
         self._checkpoints.release(self._keeper(entry))
 
     def remove_shared(self) -> None:
-        """See `Technique.remove_shared`. What was kept for an entry that was damaged, and is gone, nobody else lets go
-        of.
-        """
+        """See `Technique.remove_shared`. It releases as well what was kept for entries that are damaged or gone."""
         self._checkpoints.release_all()
 
     def _keeper(self, entry: LedgerEntry) -> str:

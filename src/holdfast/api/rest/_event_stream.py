@@ -144,8 +144,8 @@ class EventHub:
             return (tenant, export) in self._listeners
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
-        """See `holdfast.engine.exports._export_worker.ExportListener`. Of each checkpoint once: whoever asked for it
-        tells of it, and whoever took it.
+        """See `holdfast.engine.exports._export_worker.ExportListener`. Each checkpoint is sent once, though both the
+        request for it and the process that took it report it.
         """
         key, name = (tenant, export), result.checkpoint.id
         with self._lock:

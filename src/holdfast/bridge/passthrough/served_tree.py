@@ -44,7 +44,7 @@ class PassthroughTree:
         self, host: BridgeHost, kept: LogNames, device: int, *, passes: bool = True, is_told: bool = False
     ) -> None:
         """``device`` is the mounted one, borrowed; if it ``passes``, the kernel reads and writes itself where it can.
-        ``is_told``: `invalidator` is told of all that others change, at once.
+        ``is_told``: the owner reports to `invalidator`, at once, all that others change.
         """
         self._host = host
         self._device = device if passes else None

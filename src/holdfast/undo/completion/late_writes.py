@@ -331,7 +331,7 @@ def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, was: Si
     later = [head.id for head in log.heads.values() if head.state == "done" and max(head.last, head.acted) > since]
     records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
     records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
-    records = [*sealed.records, *sorted((one for one in records if one.seq > since), key=lambda record: record.seq)]
+    records = sorted([*sealed.records, *(one for one in records if one.seq > since)], key=lambda record: record.seq)
     for where, there in objects_by_path(records).items():
         if there in mine and (now := signature(directories, where)) is not None and now.key == was.key:
             return where

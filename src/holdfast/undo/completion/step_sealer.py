@@ -175,8 +175,8 @@ def _with_moved_paths(
     """
     mine = {record.identity: record.path for record in step.records if isinstance(record, PutBack)}
     mine |= last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
-    elsewhere = _gone_before_a_move(step)
-    paths = {path for path, object_ in places.items() if object_ is not None or path not in elsewhere}
+    gone = {path for path in _gone_before_a_move(step) if places.get(path) is None}
+    paths = places.keys() - {path for path in gone if signature(directories, path) is not None}
     for object_, old in mine.items():
         path = now.get(object_, old)
         if places.get(path) == object_ or (places.get(old) == object_ and _is_there(directories, old, object_)):

@@ -252,9 +252,11 @@ def _edited_elsewhere(
     sealed = list(sealed)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     shared = None if any(one.head.others for one in sealed) else ()
+    written = {key for one in sealed for key in log.unsettled_others.get(one.head.id, ())}
     for one in find_survivors(log, log.directories, records, shared):
-        # (What no step says it has left was theirs when it was looked at.)
-        if not is_same(objects.get(one.now.key, NOT_OURS), one.now, one.place):
+        # (What no step says it has left was theirs when it was looked at. What those who are served still write to is
+        # of the step that opened it.)
+        if one.now.key not in written and not is_same(objects.get(one.now.key, NOT_OURS), one.now, one.place):
             yield one
 
 

@@ -53,8 +53,10 @@ class Quarantine:
             return False
         return True
 
-    def keep(self, record: int, type_: FileType, keeping: Keeping, metadata: Metadata) -> bool:
-        """Keep what the record would have brought back. Idempotent.
+    def keep(
+        self, record: int, type_: FileType, keeping: Keeping, metadata: Metadata, *, is_needed: bool = False
+    ) -> bool:
+        """Keep what the record would have brought back. Idempotent. ``is_needed``: its preimage stays where it is, too.
 
         False if there is nothing to keep: a directory (which is empty, whatever was in it has records of its own),
         a pipe, a socket, a device, and what was given back already.
@@ -73,7 +75,13 @@ class Quarantine:
                 case KeepMethod.MOVED | KeepMethod.LINKED | KeepMethod.COPIED:
                     if self._preimages.metadata_of(keeping.number) is None:
                         return False
-                    rename_to_free(self._preimages.fd, preimage_path(keeping.number), self._fd, name)
+                    preimage = preimage_path(keeping.number)
+                    if is_needed:
+                        os.link(
+                            preimage, name, src_dir_fd=self._preimages.fd, dst_dir_fd=self._fd, follow_symlinks=False
+                        )
+                    else:
+                        rename_to_free(self._preimages.fd, preimage, self._fd, name)
         if keeping.how in (KeepMethod.COPIED, KeepMethod.INLINE):
             self._describe(name, metadata)
         return True

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.log import Log
+from holdfast.model.paths import display
 from holdfast.undo.completion.step_sealer import (
     StepEnd,
     StepRemains,
@@ -23,16 +24,16 @@ from holdfast.undo.completion.step_sealer import (
 )
 from holdfast.undo.completion.unchanged_objects import drop_transient, drop_unchanged
 from holdfast.undo.foreign_edits.detection import foreign_objects
-from holdfast.undo.journal.records import End, Link, Made, Make, Move, Remove
+from holdfast.undo.journal.records import End, Link, Made, Make, Move, Remove, Replaced
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
 from holdfast.undo.reports.step_views import step_info
 from holdfast.undo.reversal.durable_reversal import ReversalResult, reverse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence, Set
+    from collections.abc import Callable, Set
 
     from holdfast.files.linux.file_handle import Identity
-    from holdfast.undo.journal.records import Mutation, StepId
+    from holdfast.undo.journal.records import Keeping, Mutation, StepId
     from holdfast.undo.journal.step_file import SealedStep, StepHead
     from holdfast.undo.log import UndoLog
     from holdfast.undo.safeguards.open_step import OpenStep
@@ -143,44 +144,65 @@ def roll_back(log: UndoLog, step: StepId) -> ReversalResult:
 
 
 def _drop_what_it_made(log: UndoLog, rolled_back: SealedStep) -> None:
-    """What the step made and another step removed or replaced meanwhile never was. So undo of that other step does not
-    bring it back: it would be in the way of what was there before both.
+    """What the step made and another step removed or replaced meanwhile never was, now that the step is rolled back. So
+    undo of that other step does not bring it back, where it would be in the way of what was there before both. It is
+    put aside. Killed in between, or without room for that, the other step stays as it was.
     """
     made = {record.identity for record in rolled_back.records if isinstance(record, Made)}
     linked = {(record.path, record.identity) for record in rolled_back.records if isinstance(record, Link)}
     beside = [head for head in log.heads.values() if head.state == "done" and head.last > rolled_back.head.first]
     for head in beside if made or linked else ():
-        with suppress(IntegrityError):  # of a step that is damaged nothing is known
-            sealed = log.read(head.id)
-            records = tuple(_without(sealed.records, made, linked))
-            if records == sealed.records:
+        try:
+            _drop_removals(log, log.read(head.id), made, linked, rolled_back.head.id)
+        except (IntegrityError, StorageError, OSError) as error:
+            _LOG.warning("undo of step %d may bring back what was rolled back: %s", head.id, error, step_id=head.id)
+
+
+def _drop_removals(
+    log: UndoLog, sealed: SealedStep, made: Set[Identity], linked: Set[tuple[bytes, Identity]], maker: StepId
+) -> None:
+    """Take out of a finished step that it removed ``linked`` names of what has others, or ``made`` objects that it had
+    nothing else to do with.
+    """
+    used = {record.identity for record in sealed.records if not isinstance(record, Make | Remove)}
+    records: list[Mutation] = []
+    for record in sealed.records:
+        match record:
+            case Remove():
+                path, lost, rest = record.path, record, None
+            case Move(replaced=Replaced() as lost, exchanged=False):
+                path, rest = record.target, msgspec.structs.replace(record, replaced=None)
+            case _:
+                records.append(record)
                 continue
-            needed = preimage_numbers(records)
-            kept = tuple(preimage for preimage in sealed.head.preimages if preimage.number in needed)
-            head = msgspec.structs.replace(sealed.head, preimages=kept)
-            log.write(msgspec.structs.replace(sealed, head=head, records=records))
-            for number in preimage_numbers(sealed.records) - needed:
-                log.preimages.discard(number)
+        is_made = lost.identity in made and lost.identity not in used
+        if not is_made and not ((path, lost.identity) in linked and _has_others(log, lost.keeping)):
+            records.append(record)
+            continue
+        if rest is not None:
+            records.append(rest)
+        number = log.take_moment()
+        # (Its preimage is needed until the step is written without it.)
+        if is_made and log.quarantine.keep(number, lost.type, lost.keeping, lost.metadata, is_needed=True):
+            _LOG.warning(
+                "%s was made by step %d, which is rolled back, and removed by step %d: it lies in %s",
+                display(path),
+                maker,
+                sealed.head.id,
+                display(log.quarantine.path(number)),
+                step_id=maker,
+            )
+    if tuple(records) == sealed.records:
+        return
+    needed = preimage_numbers(records)
+    kept = tuple(preimage for preimage in sealed.head.preimages if preimage.number in needed)
+    head = msgspec.structs.replace(sealed.head, preimages=kept)
+    log.write(msgspec.structs.replace(sealed, head=head, records=tuple(records)))
+    for number in preimage_numbers(sealed.records) - needed:
+        log.preimages.discard(number)
 
 
-def _without(
-    records: Sequence[Mutation], made: Set[Identity], linked: Set[tuple[bytes, Identity]]
-) -> Iterator[Mutation]:
-    """The records, but for the removal of ``linked`` names, and of ``made`` objects that they speak of nowhere else."""
-    used = {record.identity for record in records if not isinstance(record, Make | Remove)}
-    for record in records:
-        lost = _lost_name(record)
-        if lost is None or not (lost in linked or (lost[1] in made and lost[1] not in used)):
-            yield record
-        elif isinstance(record, Move):
-            yield msgspec.structs.replace(record, replaced=None)
-
-
-def _lost_name(record: Mutation) -> tuple[bytes, Identity] | None:
-    match record:
-        case Remove():
-            return record.path, record.identity
-        case Move(replaced=lost) if lost is not None and not record.exchanged:
-            return record.target, lost.identity
-        case _:
-            return None
+def _has_others(log: UndoLog, keeping: Keeping) -> bool:
+    """Whether the object has another name than the one that is in the log for it, if there is one."""
+    there = log.preimages.metadata_of(keeping.number) if keeping.number else None
+    return there is None or there.st_nlink > 1
