@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from holdfast.ipc import messages, private_socket
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
 MAX_ANSWER_BYTES = 1 << 28
 _PIECE = 1 << 20
@@ -26,6 +27,8 @@ class Connection:
     ) -> None:
         """Take the socket over."""
         self._socket = connected
+        self.peer = private_socket.peer_of(connected)
+        """The process at the other end."""
         self._max_answer_bytes = max_answer_bytes
         self._monotonic = monotonic
 
@@ -45,11 +48,6 @@ class Connection:
         """To wait until the other process ends."""
         return self._socket.fileno()
 
-    @property
-    def peer(self) -> private_socket.SocketPeer:
-        """The process that answers."""
-        return private_socket.peer_of(self._socket)
-
     def ask(self, body: bytes, descriptors: Sequence[int] = (), seconds: float | None = None) -> bytes:
         """Send a request, with borrowed descriptors, and return the body of the answer.
 
@@ -61,7 +59,7 @@ class Connection:
         try:
             try:
                 self._send(messages.frame(body), descriptors, deadline)
-            except ConnectionError:
+            except (BrokenPipeError, ConnectionResetError):
                 pass  # it has hung up, and may have said why
             return self._receive_frame(deadline)
         except BaseException:
@@ -92,32 +90,30 @@ class Connection:
     def _send(self, frame: bytes, descriptors: Sequence[int], deadline: float | None) -> None:
         import socket
 
-        self._limit(deadline)
-        try:
+        with self._limited(deadline):
             sent = socket.send_fds(self._socket, [frame], descriptors) if descriptors else 0
-            self._socket.sendall(frame[sent:])
-        except (ConnectionError, TimeoutError):
-            raise
-        except OSError as error:
-            raise ConnectionError(*error.args) from error
+            self._socket.sendall(frame[sent:] if sent else frame)
 
     def _receive(self, length: int, deadline: float | None) -> bytes:
         found = bytearray()
         while len(found) < length:
-            self._limit(deadline)
-            try:
+            with self._limited(deadline):
                 piece = self._socket.recv(min(length - len(found), _PIECE))
-            except TimeoutError:
-                raise
-            except OSError as error:
-                raise ConnectionError(*error.args) from error
             if not piece:
                 raise ConnectionResetError
             found += piece
         return bytes(found)
 
-    def _limit(self, deadline: float | None) -> None:
+    @contextmanager
+    def _limited(self, deadline: float | None) -> Generator[None]:
+        """Raise `TimeoutError` where the block takes longer, and all else that the system says as `ConnectionError`."""
         left = None if deadline is None else deadline - self._monotonic()
         if left is not None and left <= 0:
             raise TimeoutError
-        self._socket.settimeout(left)
+        try:
+            self._socket.settimeout(left)
+            yield
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:
+            raise ConnectionError(*error.args) from error

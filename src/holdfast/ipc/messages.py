@@ -74,23 +74,17 @@ def decode_result(body: bytes) -> Any:
 
 
 def encode_error(error: HoldfastError) -> bytes:
-    """The body of an answer that raises ``error`` on the other side."""
-    return _encode({"error": describe(error)})
+    """The body of an answer that raises ``error`` on the other side. It never fails."""
+    import json
 
-
-def describe(error: HoldfastError) -> dict[str, object]:
-    """What of an error travels."""
-    return {
-        "type": type(error).__name__,
-        "code": error.code,
-        "message": error.message,
-        "hint": error.hint,
-        "data": error.data,
-    }
+    details = {name: getattr(error, name) for name in ("code", "message", "hint", "data")}
+    answer = {"error": {"type": type(error).__name__, **details}}
+    # (An error may name a path that is not UTF-8, and have anything in its data.)
+    return json.dumps(answer, ensure_ascii=False, default=repr).encode("utf-8", "replace")
 
 
 def rebuild(details: dict[str, Any]) -> HoldfastError:
-    """The inverse of `describe`. Of what is missing or no text a usual error remains."""
+    """The error in an answer of `encode_error`. Of what is missing or no text a usual error remains."""
     hint, data = details.get("hint"), details.get("data")
     return rebuilt(
         str(details.get("type")),

@@ -6,18 +6,17 @@ the typed classes of the port's module. That module imports the names in its ann
 
 from __future__ import annotations
 
+import inspect
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
-from holdfast.ipc.messages import describe, rebuild
+from holdfast.ipc.messages import rebuild
 from holdfast.model.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-
-    from holdfast.model.errors import HoldfastError
 
 
 class Method:
@@ -26,22 +25,23 @@ class Method:
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
         self._function = function
-        code = function.__code__
-        self._names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-        given = function.__defaults__ or ()
-        self._defaults = dict(
-            zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True)
-        )
-        self._defaults |= function.__kwdefaults__ or {}
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self._function)
 
     @cached_property
     def _types(self) -> tuple[Any, Any]:
+        _, *names = self._signature.parameters
         hints = get_type_hints(self._function)
-        return tuple[tuple(hints[name] for name in self._names) or ()], hints["return"]
+        return tuple[tuple(hints[name] for name in names) or ()], hints["return"]
 
-    def bind(self, given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
-        """The arguments of a call, in the order of the signature."""
-        return [*given, *((self._defaults | named)[name] for name in self._names[len(given) :])]
+    def bind(self, remote: object, given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+        """The arguments of a call, in the order of the signature. Raises `TypeError` as the call would."""
+        bound = self._signature.bind(remote, *given, **named)
+        bound.apply_defaults()
+        _, *arguments = bound.arguments.values()
+        return arguments
 
     def decode_arguments(self, raw: msgspec.Raw) -> tuple[Any, ...]:
         """Raises `msgspec.MsgspecError`."""
@@ -110,17 +110,12 @@ def encode_result(result: object) -> bytes:
     return msgspec.json.encode({"result": result})
 
 
-def encode_error(error: HoldfastError) -> bytes:
-    """The body of an answer that raises ``error`` on the other side."""
-    return msgspec.json.encode({"error": describe(error)})
-
-
 def remote(port: Port) -> type[Any]:
     """A class with the port's methods, each of which calls ``self._ask(name, arguments)``."""
 
     def forward(method: Method) -> Callable[..., Any]:
         def call(self: Any, *given: Any, **named: Any) -> Any:
-            return self._ask(method.name, method.bind(given, named))
+            return self._ask(method.name, method.bind(self, given, named))
 
         call.__name__ = method.name
         return call

@@ -56,14 +56,12 @@ def peer_process(connection: socket.socket) -> int | None:
         return None
 
 
-def connect(folder: bytes, name: bytes, seconds: float) -> socket.socket | None:
-    """A connection to who answers at the socket in ``folder``, for the caller to close; None where no process does.
+def connect(folder: bytes, name: bytes, seconds: float | None = None) -> socket.socket:
+    """A connection to the process that listens at the socket in ``folder``, for the caller to close.
 
-    That is where there is nothing, what a dead process has left, or one that accepts no connection for ``seconds``,
-    which is the connection's time limit afterwards. To find nothing costs one look.
+    ``seconds`` are for connecting, and the connection's time limit afterwards. Raises `OSError`: `FileNotFoundError` or
+    `ConnectionRefusedError` where no process listens.
     """
-    if not os.path.lexists(folder + b"/" + name):
-        return None
     import socket  # not before there is something to connect to: it takes a third of Python's own start
 
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -71,10 +69,41 @@ def connect(folder: bytes, name: bytes, seconds: float) -> socket.socket | None:
     try:
         with address(folder, name) as path:
             connection.connect(path)
-    except OSError:
+    except BaseException:
         connection.close()
-        return None
+        raise
     return connection
+
+
+def try_connect(folder: bytes, name: bytes, seconds: float) -> socket.socket | None:
+    """`connect`; None where no process answers: there is nothing, or what a dead process has left, or the process that
+    is there accepts no connection for ``seconds``. To find nothing costs one look.
+    """
+    if not os.path.lexists(folder + b"/" + name):
+        return None
+    try:
+        return connect(folder, name, seconds)
+    except OSError:
+        return None
+
+
+def receive(connection: socket.socket, size: int, descriptors: int) -> tuple[bytes, list[int]]:
+    """At most so many bytes, and descriptors that come with them, for the caller to close; the kernel closes more.
+
+    Nothing when the other side has hung up. Raises `OSError`.
+    """
+    import array
+    import socket
+
+    found = array.array("i")
+    # (Not `socket.recv_fds`, which passes no flags on: a child that is started just then would inherit them.)
+    piece, ancillary, _, _ = connection.recvmsg(
+        size, socket.CMSG_LEN(descriptors * found.itemsize), socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return piece, found.tolist()
 
 
 @contextmanager

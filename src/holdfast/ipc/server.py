@@ -11,10 +11,12 @@ import math
 import os
 import select
 import socket
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from holdfast.ipc import messages
-from holdfast.ipc.private_socket import address, peer_of, peer_process
+from holdfast.ipc.listener import bind
+from holdfast.ipc.private_socket import peer_of, peer_process, receive
 from holdfast.model.errors import FormatError, HoldfastError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
@@ -33,9 +35,6 @@ _NONE, _READ, _WRITE = 0, 1, 4
 """Of epoll (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT."""
 _ALWAYS_BYTES = 1 << 12
 """There is room for an answer as short as this in any case, also for an error."""
-
-LATER: Final = object()
-"""What `Server` is told where the answer takes its time: `Client.send` is called with it."""
 
 
 class Limits(NamedTuple):
@@ -77,19 +76,19 @@ class Client:
         self.peer: SocketPeer = peer_of(connection)
         self.process = peer_process(connection)
         """A pidfd; None if the process had ended when it was taken in."""
-        self.group: ClientGroup | None = None
+        self.group = server.group_of(self)
         self.descriptors: list[int] = []
         """Those that came with the request; what takes one removes it. The others are closed when it is answered."""
         self.is_outside = False
         """For the server's owner: what it has found out of the client with this request."""
         self.keeps = False
-        """True if the connection must not be ended for being idle."""
+        """True while the connection must not be ended for being idle."""
         self.deadline = math.inf
         self._server = server
         self.inbox = bytearray()
         self.outbox = memoryview(b"")
         self.waits = False
-        """A request is not answered yet: until then the client is not heard, and only its end is noticed."""
+        """A request is not answered yet: until then the client is not heard, and ends if it says more."""
         self.is_last = False
         """The connection ends when the outbox is empty."""
 
@@ -98,10 +97,14 @@ class Client:
         """Whether the connection has ended, so that no client waits for an answer."""
         return self.socket.fileno() < 0
 
+    @property
+    def due(self) -> float:
+        """When the connection ends, unless something comes before."""
+        return math.inf if self.keeps and not (self.inbox or self.outbox) else self.deadline
+
     def send(self, body: bytes) -> None:
-        """Answer a request whose answer was `LATER`. Nothing if the client has gone."""
-        if not self.is_gone:
-            self._server.answer_to(self, body)
+        """Answer a request that was to be answered later. Nothing if the client has gone."""
+        self._server.answer_to(self, body)
 
 
 class Server:
@@ -112,7 +115,7 @@ class Server:
         folder: bytes,
         name: bytes,
         clock: Clock,
-        answer: Callable[[Client, bytes], bytes | object],
+        answer: Callable[[Client, bytes], bytes | None],
         *,
         left: Callable[[Client], object] = lambda _: None,
         group_of: Callable[[Client], ClientGroup] | None = None,
@@ -120,42 +123,39 @@ class Server:
     ) -> None:
         """Bind the socket in place of one that a dead process left: the caller holds a lock, or the name is its own.
 
-        ``answer(client, body)`` gives the body of the answer, or `LATER`; a `HoldfastError` that it raises is the
-        answer. ``left(client)`` is told of the end of every connection. ``group_of(client)`` says with which others a
-        new client shares what it may take; else all do. Raises `StorageError`.
+        ``answer(client, body)`` gives the body of the answer, or None if `Client.send` will be called with it; a
+        `HoldfastError` that it raises is the answer. ``left(client)`` is told of the end of every connection.
+        ``group_of(client)`` says with which others a new client shares what it may take; else all do. Raises
+        `StorageError`.
         """
         self._path = folder + b"/" + name
         self._clock = clock
         self._answer = answer
         self._left = left
         self._limits = limits
-        self._everybody = ClientGroup()
-        self._group_of = group_of
+        all_clients = ClientGroup()
+        self.group_of: Callable[[Client], ClientGroup] = group_of or (lambda _: all_clients)
         self._clients: dict[int, Client] = {}
-        self._epoll = select.epoll()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            os.fchmod(self._socket.fileno(), 0o600)  # before it has a name: it never exists with another mode
-            try:
+            with suppress(FileNotFoundError):
                 os.unlink(self._path)
-            except FileNotFoundError:
-                pass
-            with address(folder, name) as path:
-                self._socket.bind(path)
+            self._socket = bind(folder, name)
             self._socket.listen(_BACKLOG)
-            self._epoll.register(self._socket.fileno(), _READ)
         except OSError as error:
-            self._socket.close()
-            self._epoll.close()
             raise StorageError(f"cannot open the socket {display(self._path)}: {error.strerror}") from error
+        self._epoll = select.epoll()
+        self._epoll.register(self._socket.fileno(), _READ)
 
     def fileno(self) -> int:
         """Readable when there is something to `serve`."""
         return self._epoll.fileno()
 
     def serve(self) -> None:
-        """Do all that can be done now, and end connections whose time is up."""
-        for fd, _ in self._epoll.poll(0):
+        """Do one thing that can be done now, and end connections whose time is up.
+
+        One alone: it may call this again, and end other clients. `fileno` stays readable while there are more.
+        """
+        for fd, _ in self._epoll.poll(0, 1):
             if fd == self._socket.fileno():
                 self._accept()
             elif (client := self._clients.get(fd)) is not None:
@@ -166,12 +166,12 @@ class Server:
                 else:
                     self._receive(client)
         now = self._clock.monotonic()
-        for client in [one for one in self._clients.values() if one.deadline <= now]:
+        for client in [one for one in self._clients.values() if one.due <= now]:
             self._end(client)
 
     def due_in(self) -> float | None:
         """Seconds until the time of a client is up; None if none's will be."""
-        nearest = min((client.deadline for client in self._clients.values()), default=math.inf)
+        nearest = min((client.due for client in self._clients.values()), default=math.inf)
         return None if nearest == math.inf else max(0.0, nearest - self._clock.monotonic())
 
     def close(self) -> None:
@@ -180,10 +180,8 @@ class Server:
             return
         self._epoll.unregister(self._socket.fileno())
         # The name first: a client that connects now is refused rather than left waiting.
-        try:
+        with suppress(OSError):
             os.unlink(self._path)
-        except OSError:
-            pass
         self._socket.close()
 
     def hang_up(self, last: bytes = b"") -> None:
@@ -199,8 +197,9 @@ class Server:
 
     def answer_to(self, client: Client, body: bytes) -> None:
         """Send the body of an answer; of an error instead if there is no room for it until it is read."""
-        group = client.group or ClientGroup()
-        if len(body) > self._limits.answer_bytes or len(body) > max(group.unread, _ALWAYS_BYTES):
+        if client.is_gone:
+            return
+        if len(body) > self._limits.answer_bytes or len(body) > max(client.group.unread, _ALWAYS_BYTES):
             _LOG.warning("an answer of %d bytes to process %d is too long", len(body), client.peer.pid)
             body = messages.encode_error(
                 HoldfastError(
@@ -211,37 +210,32 @@ class Server:
             )
         client.waits = False
         client.outbox = memoryview(messages.frame(body))
-        group.unread -= len(client.outbox)
+        client.group.unread -= len(client.outbox)
         client.deadline = self._clock.monotonic() + self._limits.answer
         self._flush(client)
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return  # none waits, or it went away, or there are no descriptors left
-            client = Client(self, connection)
-            group = self._everybody if self._group_of is None else self._group_of(client)
-            if not client.peer.may_speak or group.clients <= 0:
-                _LOG.warning("refused a connection from process %d of user %d", *client.peer)
-                _close(client)
-                continue
-            group.clients -= 1
-            client.group = group
-            connection.setblocking(False)
-            self._clients[connection.fileno()] = client
-            self._rest(client)
-            self._epoll.register(connection.fileno(), _READ)
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            return  # it went away, or there are no descriptors left
+        client = Client(self, connection)
+        if not client.peer.may_speak or client.group.clients <= 0:
+            _LOG.warning("refused a connection from process %d of user %d", *client.peer)
+            _close(client)
+            return
+        client.group.clients -= 1
+        connection.setblocking(False)
+        self._clients[connection.fileno()] = client
+        self._epoll.register(connection.fileno(), _READ)
+        self._rest(client)
 
     def _rest(self, client: Client) -> None:
-        client.deadline = math.inf if client.keeps else self._clock.monotonic() + self._limits.idle
+        client.deadline = self._clock.monotonic() + self._limits.idle
 
     def _receive(self, client: Client) -> None:
         try:
-            piece, found, _, _ = socket.recv_fds(
-                client.socket, _PIECE, self._limits.descriptors, socket.MSG_CMSG_CLOEXEC
-            )
+            piece, found = receive(client.socket, _PIECE, self._limits.descriptors)
         except BlockingIOError:
             return
         except OSError:
@@ -270,15 +264,15 @@ class Server:
             return
         body = bytes(client.inbox[messages.HEADER_BYTES :])
         client.inbox.clear()
+        client.waits, client.deadline = True, math.inf
         answer = self._answered(client, body)
         _drop(client.descriptors)
-        if isinstance(answer, bytes):
+        if answer is not None:
             self.answer_to(client, answer)
         elif not client.is_gone:
-            client.waits, client.deadline = True, math.inf
             self._epoll.modify(client.socket.fileno(), _NONE)
 
-    def _answered(self, client: Client, body: bytes) -> bytes | object:
+    def _answered(self, client: Client, body: bytes) -> bytes | None:
         if _LOG.wants("trace"):
             _LOG.trace("request", process=client.peer.pid, bytes=body.hex(" "))
         try:
@@ -301,8 +295,7 @@ class Server:
         except OSError:
             self._end(client)
             return
-        if client.group is not None:
-            client.group.unread += sent
+        client.group.unread += sent
         client.outbox = client.outbox[sent:]
         if client.outbox:
             self._epoll.modify(client.socket.fileno(), _WRITE)
@@ -317,9 +310,8 @@ class Server:
             return
         del self._clients[client.socket.fileno()]
         self._epoll.unregister(client.socket.fileno())
-        if client.group is not None:
-            client.group.unread += len(client.outbox)
-            client.group.clients += 1
+        client.group.unread += len(client.outbox)
+        client.group.clients += 1
         client.outbox = memoryview(b"")
         _close(client)
         self._left(client)

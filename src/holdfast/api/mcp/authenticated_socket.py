@@ -17,8 +17,8 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from holdfast.api._unix_listener import listen, remove_socket
-from holdfast.ipc.private_socket import address, peer_of
+from holdfast.ipc import private_socket
+from holdfast.ipc.listener import listen, remove_socket
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -57,7 +57,7 @@ class TokenSocket:
         except BlockingIOError:
             return None
         connection.setblocking(False)
-        who = peer_of(connection)
+        who = private_socket.peer_of(connection)
         if who.may_speak:
             return connection
         _log.warning("refused a client of another user", uid=who.uid, pid=who.pid)
@@ -93,20 +93,20 @@ def token_file(path: bytes) -> bytes:
 def connect(path: bytes) -> socket.socket:
     """Come in at the socket ``path``. Raises `NotFoundError`, `StorageError`."""
     path = os.path.abspath(path)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with open(token_file(path), "rb") as file:
             token = file.read(_MOST_TOKEN)
-        with address(*os.path.split(path)) as where:
-            connection.connect(where)
-        connection.sendall(token.strip() + b"\n")
+        connection = private_socket.connect(*os.path.split(path))
+        try:
+            connection.sendall(token.strip() + b"\n")
+        except BaseException:
+            connection.close()
+            raise
     except (FileNotFoundError, ConnectionRefusedError):
-        connection.close()
         raise NotFoundError(
             f"nobody listens at {display(path)}", hint="holdfast mcp --socket PATH does", code="no_server"
         ) from None
     except OSError as error:
-        connection.close()
         raise StorageError(f"cannot connect to {display(path)}: {error.strerror}") from error
     return connection
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from holdfast.api._unix_listener import listen
 from holdfast.api.rest._app import App, ServerThreads
 from holdfast.api.rest._authorization import Authorizer, Origins, Rates, hosts_of
 from holdfast.api.rest._event_stream import EventHub
@@ -24,6 +23,7 @@ from holdfast.api.rest._store_pool import OpenedStore, StorePool
 from holdfast.engine.exports.maintenance import Maintenance, MaintenanceLimits, raise_limit_of_files
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.promotion.job_process import PromotionProcesses
+from holdfast.ipc.listener import listen
 from holdfast.model.errors import RefusedError, StorageError, UsageError
 from holdfast.model.log import Log, install_sender
 from holdfast.model.log_format import adopt

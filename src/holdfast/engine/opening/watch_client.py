@@ -53,7 +53,7 @@ def connect(
 
     With another ``name`` it is the process that answers there (see `holdfast.engine.opening.current_run`).
     """
-    connection = private_socket.connect(folder, name, _CONNECT_WAIT)
+    connection = private_socket.try_connect(folder, name, _CONNECT_WAIT)
     if connection is None:
         return None
     return WatchClient(connection, wait, SystemClock() if clock is None else clock)
@@ -177,14 +177,12 @@ class WatchClient:
         return messages.decode_result(answer)
 
     def _too_slow(self) -> HoldfastError:
-        self.close()
         return LockedError(
             f"the watcher has not answered for {self._wait:g} s",
             hint="it may be at work on something big: try again later, or stop it with `holdfast watch --stop`",
         )
 
     def _gone(self) -> HoldfastError:
-        self.close()
         return HoldfastError(
             "the watcher stopped before it answered",
             hint="try again: the work can be done without it",

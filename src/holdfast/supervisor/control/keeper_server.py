@@ -7,10 +7,10 @@ the others do: no tree can keep a person from the keeper.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.ipc.port import encode_result
-from holdfast.ipc.server import LATER, Client, ClientGroup, Limits, Server
+from holdfast.ipc.server import Client, ClientGroup, Limits, Server
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control._unsupervised_proof import take_proof
@@ -39,6 +39,9 @@ _FOR_OTHERS = {
 }
 """Those of `OUTSIDE_ONLY` that people ask for, in their words."""
 
+LATER: Final = object()
+"""What the keeper gives as the result where that takes its time: `Client.send` is called with it."""
+
 _LIMITS = Limits(
     request_bytes=MAX_REQUEST_BYTES,
     answer_bytes=MAX_ANSWER_BYTES,
@@ -47,6 +50,7 @@ _LIMITS = Limits(
     answer=math.inf,
     idle=math.inf,
 )
+"""What a client holds may last as long as its run, so that their number and bytes are bounded, and not their time."""
 
 
 class KeeperServer:
@@ -96,7 +100,7 @@ class KeeperServer:
         # (In this order: if it has not ended after the look, what was looked at was that process.)
         return self._is_inside(client.peer.pid) or client.process is None or has_ended(client.process)
 
-    def _answer(self, client: Client, body: bytes) -> bytes | object:
+    def _answer(self, client: Client, body: bytes) -> bytes | None:
         method, arguments = PORT.decode_request(body)
         client.is_outside = method in WITH_PROOF and self._is_outside(client)
         if method in OUTSIDE_ONLY and not client.is_outside:
@@ -106,7 +110,7 @@ class KeeperServer:
                 code=SUPERVISED,
             )
         result = self._perform(client, method, arguments)
-        return result if result is LATER else encode_result(result)
+        return None if result is LATER else encode_result(result)
 
     def _is_outside(self, client: Client) -> bool:
         """It has shown with its request that it is in no tree, nor ever was, and is not known for it."""

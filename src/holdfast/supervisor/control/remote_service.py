@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
+from holdfast.ipc import private_socket
 from holdfast.ipc.connection import Connection
 from holdfast.ipc.port import remote
-from holdfast.ipc.private_socket import address
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control._unsupervised_proof import make_proof
@@ -22,6 +21,7 @@ from holdfast.supervisor.control.keeper_port import (
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Generator, Sequence
 
     from holdfast.supervisor.control.keeper_port import JoinRequest, RunService
@@ -35,15 +35,11 @@ else:
 
 def connect(log: bytes) -> RemoteUndoService | None:
     """The keeper of the undo log in the directory ``log``; None if there is none."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with address(log, KEEPER_SOCKET) as path:
-            connection.connect(path)
+        connection = private_socket.connect(log, KEEPER_SOCKET)
     except (FileNotFoundError, ConnectionRefusedError):
-        connection.close()
         return None
     except OSError as error:
-        connection.close()
         raise StorageError(f"the keeper cannot be reached: {error.strerror}") from error
     return RemoteUndoService(connection, log)  # pyright: ignore[reportAbstractUsage] - made of the port
 

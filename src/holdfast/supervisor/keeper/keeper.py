@@ -27,13 +27,13 @@ from holdfast.files.git.object_lookup import GitObjects
 from holdfast.files.ignore.excluded_paths import ExcludedDirectories
 from holdfast.files.ignore.rules import IgnoreSources
 from holdfast.ipc.connection import Connection
-from holdfast.ipc.port import encode_error, encode_result
-from holdfast.ipc.server import LATER
+from holdfast.ipc.messages import encode_error
+from holdfast.ipc.port import encode_result
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.control.keeper_port import GONE, SUPERVISED
-from holdfast.supervisor.control.keeper_server import KeeperServer
+from holdfast.supervisor.control.keeper_server import LATER, KeeperServer
 from holdfast.supervisor.keeper._background_thread import BackgroundThread
 from holdfast.supervisor.keeper._call_dispatcher import DispatchLock, raise_priority, receive_calls
 from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace

@@ -1,4 +1,4 @@
-"""Unix sockets that servers listen at: mode 0600, in a directory that no other user can enter."""
+"""Unix sockets that processes listen at: mode 0600, in a directory that no other user can enter."""
 
 from __future__ import annotations
 
@@ -17,11 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 
+def bind(folder: bytes, name: bytes) -> socket.socket:
+    """A socket with a name, which does not listen yet and does not block. Raises `OSError`."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        os.fchmod(bound.fileno(), 0o600)  # before it has a name: it never exists with another mode
+        with address(folder, name) as path:
+            bound.bind(path)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
 @contextmanager
 def listen(
     path: bytes, backlog: int, before: Callable[[ExitStack], object] = lambda _: None
 ) -> Generator[socket.socket]:
-    """A socket that listens at ``path`` for the length of the block; then its name is gone.
+    """A socket that listens at ``path``, which a person has named, for the length of the block; then its name is gone.
 
     ``before`` is called when it has its name and no client can come in yet; what it puts on the stack is undone first.
     The directory is made if it is missing. Raises `RefusedError` for one that others can enter, or where something else
@@ -31,13 +44,9 @@ def listen(
     folder, name = os.path.split(path)
     _prepare(folder)
     with ExitStack() as context:
-        listener = context.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         with _said(path), _alone_in(folder):
             _remove_dead(path)
-            listener.setblocking(False)
-            os.fchmod(listener.fileno(), 0o600)  # before it has a name: it never exists with another mode
-            with address(folder, name) as where:
-                listener.bind(where)
+            listener = context.enter_context(bind(folder, name))
             context.callback(remove_socket, path, os.lstat(path))
             before(context)
             listener.listen(backlog)
