@@ -20,6 +20,7 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.undo_log import log_directory
 from holdfast.engine.running.run import Invocation, RunPolicy, run
 from holdfast.files.write.rooted_access import open_root
+from holdfast.ipc.connection import Connection
 from holdfast.model.config.settings import Isolation
 from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFoundError
 from holdfast.model.log import Level, set_sender
@@ -74,10 +75,8 @@ class Launcher:
         self.writer = self._process.stdin
         """The channel: what is written here the shim reads."""
         self.reader = self._process.stdout
-        self._outcome = ours
-        with ours.makefile("wb") as file:
-            file.write(msgspec.msgpack.encode(launch))
-        ours.shutdown(socket.SHUT_WR)
+        self._outcome = Connection(ours, _MOST_BYTES)
+        self._outcome.send(msgspec.json.encode(launch))
 
     @property
     def is_over(self) -> bool:
@@ -87,11 +86,10 @@ class Launcher:
     def wait(self, seconds: float) -> ProcessOutcome:
         """Wait until it has ended, and end it if it takes longer than ``seconds``: first in order, then at once."""
         wait_for(self._process, seconds)
-        with self._outcome, self._outcome.makefile("rb") as file:
-            said = file.read(_MOST_BYTES)
         try:
-            return decode_outcome(said)
-        except FormatError:
+            with self._outcome:
+                return decode_outcome(self._outcome.receive())
+        except (ConnectionError, FormatError):
             message = f"what runs the commands was killed (status {self._process.returncode})"
             return ProcessOutcome(kind="HoldfastError", code="launcher_gone", message=message)
 
@@ -109,17 +107,16 @@ def wait_for(process: subprocess.Popen[bytes], seconds: float) -> int:
 
 def main(fd: int) -> None:
     """Be a launcher: read a `Launch` from the socket ``fd``, run the shim, and say there how it fared."""
-    with socket.socket(fileno=fd) as starter:
-        starter.set_inheritable(False)
-        with starter.makefile("rb") as file:
-            launch = msgspec.msgpack.decode(file.read(), type=Launch)
+    os.set_inheritable(fd, False)
+    with Connection(socket.socket(fileno=fd)) as starter:
+        launch = msgspec.json.decode(starter.receive(), type=Launch)
         set_sender(launch.log_level, lambda: send(launch.log_level, LineHandler(as_json=not sys.stderr.isatty())))
         try:
             outcome = ProcessOutcome(exit_code=_run(launch))
         except HoldfastError as error:
             outcome = failed_outcome(error)
-        with suppress(BrokenPipeError):  # the process that started it is gone, and asks no more
-            starter.sendall(outcome.encode())
+        with suppress(ConnectionError):  # the process that started it is gone, and asks no more
+            starter.send(outcome.encode())
 
 
 def _run(launch: Launch) -> int:

@@ -1,22 +1,24 @@
-"""The messages between the launcher of a run and the parent of its tree: MessagePack after its length, over a socket.
+"""The messages between the launcher of a run and the parent of its tree: JSON in frames of `holdfast.ipc.messages`.
 
-Beside that the launcher sends a byte for each signal that it gets, its number, and 0 when it is asked.
+After its one message the launcher sends a byte for each signal that it gets, its number, and 0 when it is asked: no
+frames, as one call has to write each, be it the kernel's own for a signal.
 """
 
 from __future__ import annotations
 
 import signal
-import socket
-import struct
-from typing import Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import msgspec
 
+from holdfast.ipc.connection import Connection
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.undo.service import OFF, RunEnding, Thresholds
 
+if TYPE_CHECKING:
+    import socket
+
 T = TypeVar("T")
-_LENGTH: Final = struct.Struct("<I")
 
 RELAYED: Final = frozenset(map(int, signal.valid_signals())) - {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU),
@@ -81,18 +83,14 @@ class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def send_message(to: socket.socket, value: object) -> None:
-    """Send one. Raises `OSError` if the other side is gone."""
-    body = msgspec.msgpack.encode(value)
-    to.sendall(_LENGTH.pack(len(body)) + body)
+    """Send one. Raises `ConnectionError` if the other side is gone."""
+    Connection(to).send(msgspec.json.encode(value))
 
 
 def receive_message(source: socket.socket, type_: type[T]) -> T | None:
     """Wait for one; None if the other side is gone."""
     try:
-        head = source.recv(_LENGTH.size, socket.MSG_WAITALL)
-        if len(head) < _LENGTH.size:
-            return None
-        body = source.recv(_LENGTH.unpack(head)[0], socket.MSG_WAITALL)
-    except ConnectionResetError:
-        return None  # it was killed before it had read all that it was told
-    return msgspec.msgpack.decode(body, type=type_)
+        body = Connection(source).receive()
+    except ConnectionError:
+        return None
+    return msgspec.json.decode(body, type=type_)
