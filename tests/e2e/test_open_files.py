@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.ipc.private_socket import peer_of
 from holdfast.model.errors import RefusedError
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.testing.tree_state import differences, photograph
@@ -265,7 +264,7 @@ def test_nothing_is_known_if_the_keeper_is_killed_meanwhile(site: Site) -> None:
         heard(run, "ready")
         with site.remote() as remote:
             step = opened(site, run, remote)
-            os.kill(peer_of(remote._socket).pid, signal.SIGKILL)
+            os.kill(remote._connection.peer.pid, signal.SIGKILL)
         run.communicate("\n\n", timeout=60)
     with site.service() as service:
         with pytest.raises(RefusedError, match="left in log is not known") as refused:

@@ -50,12 +50,12 @@ def test_i12_any_bytes(line: bytes) -> None:
         assert error.message
 
 
-@given(st.sampled_from(ASKS), st.sampled_from(["v", "agent", "hook", "ask", "more"]), JSON)
+@given(st.sampled_from(ASKS), st.sampled_from(["agent", "hook", "ask", "more"]), JSON)
 def test_i12_any_field(ask, name: str, value: object) -> None:
     body = json.loads(encode_call(SessionCall(ask=ask, agent="me")))
     for changed in ({**body, name: value}, {**body, "ask": {**body["ask"], name: value}}):
         try:
-            assert decode_call(json.dumps(changed).encode()).v == 1
+            decode_call(json.dumps(changed).encode())
         except FormatError as error:
             assert error.message
 
@@ -67,6 +67,6 @@ def test_i12_any_field(ask, name: str, value: object) -> None:
         SessionCall(ask=SaveRequest(message="x" * 70_000), agent="me"),
     ],
 )
-def test_what_no_line_can_say_is_not_sent(call: SessionCall) -> None:
+def test_what_no_request_can_say_is_not_sent(call: SessionCall) -> None:
     with pytest.raises(FormatError):
         encode_call(call)

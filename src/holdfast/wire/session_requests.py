@@ -83,20 +83,19 @@ class SessionCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def encode_call(call: SessionCall) -> bytes:
-    """One line; raises `FormatError` if it would be longer than `MAX_CALL_BYTES`, or holds a text that is none."""
+    """The body of a request. Raises `FormatError` if that is longer than `MAX_CALL_BYTES`, or a text is not UTF-8."""
     try:
-        line = msgspec.json.encode(call)
+        body = msgspec.json.encode(call)
     except UnicodeEncodeError as error:
         raise FormatError(f"a text that is not UTF-8 cannot be asked for: {error.reason}") from None
-    if len(line) > MAX_CALL_BYTES:
+    if len(body) > MAX_CALL_BYTES:
         raise FormatError(f"what is asked for is longer than {MAX_CALL_BYTES} bytes")
-    return line
+    return body
 
 
-def decode_call(line: bytes) -> SessionCall:
+def decode_call(body: bytes) -> SessionCall:
     """The inverse of `encode_call`; raises `FormatError` naming the field for anything else."""
     try:
-        call = msgspec.json.decode(line, type=SessionCall)
+        return msgspec.json.decode(body, type=SessionCall)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"this is no call: {error}") from None
-    return call

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -13,16 +12,15 @@ import pytest
 
 from holdfast.engine.watching._pending_changes import PendingChanges
 from holdfast.engine.watching._schedule import Pace
-from holdfast.engine.watching.listener import ClientLimits
 from holdfast.engine.watching.service import WatchSetup
 from holdfast.files.tree import DirtyPaths
+from holdfast.ipc import messages
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
-from holdfast.wire import watch_messages
 
 from ....waiting import wait_until
-from .watch_service import RECORD, STATUS, Nothing, Running, everything_read, raw, reach, running
+from .watch_service import RECORD, STATUS, Nothing, Running, everything_read, raw, reach, request, running
 
 if TYPE_CHECKING:
     from holdfast.files.watch import Watcher
@@ -380,8 +378,8 @@ def test_nothing_is_saved_during_a_pause(setup: WatchSetup) -> None:
 def test_the_pause_of_a_client_that_dies_ends(setup: WatchSetup) -> None:
     with running(setup), reach(setup) as watcher:
         connection = raw(setup)
-        connection.sendall(watch_messages.encode_call(watch_messages.WatchCall("pause")))
-        assert json.loads(connection.recv(1000))["ok"]
+        connection.sendall(request("pause"))
+        assert messages.decode_result(connection.recv(1000)[messages.HEADER_BYTES :]) == {}
         assert watcher.ping().paused
         connection.close()
         wait_until(lambda: not watcher.ping().paused)
@@ -399,7 +397,7 @@ def test_pausing_a_watcher_that_has_just_stopped(setup: WatchSetup) -> None:
 
 
 def test_a_pause_outlives_idleness(setup: WatchSetup) -> None:
-    setup = setup._replace(limits=ClientLimits(idle=0.05))
+    setup = setup._replace(limits=setup.limits._replace(idle=0.05))
     with running(setup):
         idle = raw(setup)
         with reach(setup) as watcher, watcher.pause():

@@ -13,7 +13,6 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.watch_client import connect
 from holdfast.engine.upkeep.housekeeping import verify
 from holdfast.engine.watching._schedule import Pace
-from holdfast.engine.watching.listener import ClientLimits
 from holdfast.engine.watching.service import WatchService, WatchSetup
 from holdfast.engine.watching.watcher import WorkspaceSaver
 from holdfast.files.local_tree import LocalTree
@@ -53,7 +52,7 @@ def test_after_its_interval_everything_is_looked_at(
 
     setup = WatchSetup(bytes(tree), context.folder, "inotify", Pace(debounce=0), full_walk_interval=HOUR, rest=0.0)
     # (An hour without a call must not end the connection here.)
-    setup = setup._replace(limits=ClientLimits(idle=10 * HOUR))
+    setup = setup._replace(limits=setup.limits._replace(idle=10 * HOUR))
     watcher = open_watcher(bytes(tree), "inotify", local.excluded)
     service = WatchService(setup, watcher, local.excluded, open_saver, clock)
     thread = threading.Thread(target=service.run)

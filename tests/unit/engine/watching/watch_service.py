@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import WATCH_SOCKET
 from holdfast.engine.opening.watch_client import WatchClient, connect
-from holdfast.engine.watching.listener import hold_watch_lock
 from holdfast.engine.watching.service import WatchService, WatchSetup
+from holdfast.engine.watching.watch_lock import hold_watch_lock
 from holdfast.files.watch import open_watcher
+from holdfast.ipc import messages
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.clock import SystemClock
 from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
 from holdfast.model.entries import Change, Counts, Entry, NotCaptured
 from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
+from holdfast.wire.watch_messages import WatchCall, encode_call
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -172,6 +174,10 @@ def raw(setup: WatchSetup) -> socket.socket:
     connection.settimeout(LIMIT)
     connection.connect(setup.folder + b"/" + WATCH_SOCKET)
     return connection
+
+
+def request(operation: str) -> bytes:
+    return messages.frame(encode_call(WatchCall(operation)))
 
 
 def everything_read(connection: socket.socket) -> bytes:

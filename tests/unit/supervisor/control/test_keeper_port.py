@@ -1,4 +1,4 @@
-"""Frames between a keeper and those who ask it: what goes in comes out, and garbage is named."""
+"""What a keeper is asked: what goes in comes out, and garbage is named."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.ipc.port import encode_error, encode_result
+from holdfast.ipc.messages import encode_error
+from holdfast.ipc.port import encode_result
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, NotFoundError
 from holdfast.supervisor.control.keeper_port import PORT, JoinRequest
 from holdfast.undo.service import OFF, UndoReport, UndoService

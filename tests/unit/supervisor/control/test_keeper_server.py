@@ -16,14 +16,14 @@ import pytest
 from holdfast.ipc import messages
 from holdfast.ipc.port import encode_result
 from holdfast.ipc.private_socket import address
-from holdfast.ipc.server import LATER, Client
+from holdfast.ipc.server import Client
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.confinement import landlock
 from holdfast.supervisor.control._unsupervised_proof import make_proof
 from holdfast.supervisor.control.keeper_port import PORT
-from holdfast.supervisor.control.keeper_server import KeeperServer
+from holdfast.supervisor.control.keeper_server import LATER, KeeperServer
 from holdfast.undo.journal.log_ownership import lock_log
 
 needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
@@ -174,7 +174,7 @@ def test_answers_that_a_tree_does_not_read_are_bounded_together(served: Served) 
         inside = [served.connect() for _ in range(4)]
         assert [asks(each) for each in inside] == [[], [], ["too_long"], ["too_long"]]
         assert asks(inside[2]) == ["too_long"]
-        left = len(long)
+        left = len(messages.frame(long))
         while left:
             left -= len(inside[0].recv(left))
             served.serve()

@@ -43,7 +43,8 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     pid = agent(its, ours)
     _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     parent, others = socket.socketpair()
-    client = Client(Server(os.fsencode(tmp_path), b"socket", SystemClock(), lambda _client, _body: b""), ours)
+    server = Server(os.fsencode(tmp_path), b"socket", SystemClock(), lambda _client, _body: None)
+    client = Client(server, ours)
     (tmp_path / "kept").mkdir()
     kept = os.open(tmp_path / "kept", os.O_PATH)
     client.descriptors = [*fds, parent.detach(), kept]
@@ -71,5 +72,7 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     os.waitpid(pid, 0)
     keeper.stop()
     keeper.serve()
+    server.close()
+    server.hang_up()
     for each in (ours, its, others):
         each.close()

@@ -120,16 +120,14 @@ class RemoteSession:
         return messages.decode_result(answer)
 
     def _too_slow(self, seconds: float) -> HoldfastError:
-        pid = self._connection.peer.pid
-        self.close()
         return LockedError(
-            f"the session {self.id} is open in another process ({pid}), which has not answered for {seconds:g} s",
+            f"the session {self.id} is open in another process ({self._connection.peer.pid}), which has not answered "
+            f"for {seconds:g} s",
             hint="it is busy: try again later",
             code="session_busy",
         )
 
     def _gone(self) -> HoldfastError:
-        self.close()
         return LockedError(
             f"the process that had the session {self.id} open ended before it answered",
             hint="look at what was done, and try again",
@@ -145,7 +143,7 @@ def connect(
     Raises what it says to that: `RefusedError`, or `LockedError` if it is silent.
     """
     folder, name = os.path.dirname(lock), socket_name(record.id)
-    connection = private_socket.connect(folder, name, _CONNECT_SECONDS)
+    connection = private_socket.try_connect(folder, name, _CONNECT_SECONDS)
     if connection is None:
         return None
     if not private_socket.peer_of(connection).may_speak:

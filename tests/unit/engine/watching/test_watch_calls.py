@@ -1,14 +1,11 @@
-"""The watch service and its clients: those that misbehave, and how they find it."""
+"""What the watch service is asked, and how its clients find it."""
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import socket
 import stat
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,97 +13,57 @@ import pytest
 
 from holdfast.engine.opening.home import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.opening.watch_client import connect
-from holdfast.engine.watching.listener import ClientLimits, hold_watch_lock
 from holdfast.engine.watching.service import WatchSetup, run_service
+from holdfast.engine.watching.watch_lock import hold_watch_lock
+from holdfast.ipc import messages
+from holdfast.ipc.connection import Connection
 from holdfast.model.clock import SystemClock
 from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.entries import Change
 from holdfast.model.errors import FormatError, HoldfastError, LockedError
 from holdfast.wire import watch_messages
 
-from ....waiting import wait_until
-
 if TYPE_CHECKING:
     from holdfast.files.tree import DirtySource
 
-from .watch_service import ENTRY, LIMIT, STATUS, FakeSaver, Nothing, Running, everything_read, raw, reach, running
+from .watch_service import ENTRY, LIMIT, STATUS, FakeSaver, Nothing, Running, raw, reach, running
 
 
 @pytest.mark.parametrize(
-    "line",
+    "body",
     [
-        b"\n",
-        b"garbage\n",
-        b"\xff\xfe\n",
-        b"[1]\n",
-        b"{}\n",
-        b'{"v":2,"op":"ping"}\n',
-        b'{"v":1,"op":"explode"}\n',
-        b'{"v":1,"op":["ping"]}\n',
-        b'{"v":1,"op":"checkpoint","label":7}\n',
-        b'{"v":1,"op":"checkpoint","kind":"other"}\n',
-        b'{"v":1,"op":"checkpoint","kind":[]}\n',
-        b'{"v":1,"op":"checkpoint","full_hash":1}\n',
-        b"[" * 60_000 + b"\n",
-        b'{"v":1,"op":"ping"}\n{"v":1,"op":"ping"}\n',
-        b"x" * 200_000,
+        b'["explode",[]]',
+        b'["checkpoint",[]]',
+        b'["checkpoint",[7]]',
+        b'["checkpoint",[{"label":7}]]',
+        b'["checkpoint",[{"kind":"other"}]]',
+        b'["checkpoint",[{"kind":[]}]]',
+        b'["checkpoint",[{"full_hash":1}]]',
     ],
 )
-def test_garbage_gets_an_error_and_harms_nobody(setup: WatchSetup, line: bytes) -> None:
+def test_what_is_no_call_gets_an_error_and_harms_no_other_client(setup: WatchSetup, body: bytes) -> None:
     """I12."""
     with running(setup) as run:
-        with raw(setup) as connection:
-            try:
-                connection.sendall(line)
-                connection.shutdown(socket.SHUT_WR)
-            except ConnectionError:
-                pass  # it had enough before the end
-            answer = everything_read(connection)
-        if answer:
-            body = json.loads(answer)
-            assert body["ok"] is False
-            assert body["error"]["type"] == "FormatError"
-        else:
-            assert len(line) > watch_messages.MAX_CALL_BYTES  # reset, with part of the line unread
+        with raw(setup) as connection, Connection(connection) as client, pytest.raises(FormatError):
+            messages.decode_result(client.ask(body))
         with reach(setup) as watcher:
             assert watcher.ping().pid == os.getpid()
         assert run.saver.requests == []
 
 
-def test_half_a_line_is_ended_after_a_while(setup: WatchSetup) -> None:
-    setup = setup._replace(limits=ClientLimits(request=0.05))
-    with running(setup), raw(setup) as slow:
-        slow.sendall(b'{"v":1,')
-        with reach(setup) as watcher:
-            assert watcher.ping()
-        assert everything_read(slow) == b""
-
-
-def test_whoever_does_not_read_blocks_nobody(setup: WatchSetup) -> None:
-    """Bounded: the answer waits in memory for its time, then the connection ends."""
-    setup = setup._replace(limits=ClientLimits(answer=0.3))
-    with running(setup) as run:
-        many = [Change(b"%d" % number * 20, None, ENTRY) for number in range(30_000)]
-        run.saver.status_answer = STATUS._replace(changes=many)
-        deaf = raw(setup)
-        deaf.sendall(watch_messages.encode_call(watch_messages.WatchCall("status")))
-        with reach(setup) as watcher:
-            assert watcher.ping()
-            assert watcher.status().changes == many  # a long answer arrives whole where it is read
-        hung_up = select.poll()
-        hung_up.register(deaf, 0)
-        assert hung_up.poll(LIMIT * 1000)
-        received = everything_read(deaf)
-        assert len(received) < len(watch_messages.encode_answer(watch_messages.pack_status(run.saver.status_answer)))
-        deaf.close()
-
-
-def test_an_answer_too_long_is_refused(setup: WatchSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_messages, "MAX_ANSWER_BYTES", 500)
+def test_an_answer_too_long_is_refused(setup: WatchSetup) -> None:
+    setup = setup._replace(limits=setup.limits._replace(answer_bytes=500))
     with running(setup), reach(setup) as watcher:
         with pytest.raises(HoldfastError) as caught:
             watcher.status()
         assert caught.value.code == "too_long"
+
+
+def test_a_long_answer_arrives_whole(setup: WatchSetup) -> None:
+    with running(setup) as run, reach(setup) as watcher:
+        many = [Change(b"%d" % number * 20, None, ENTRY) for number in range(30_000)]
+        run.saver.status_answer = STATUS._replace(changes=many)
+        assert watcher.status().changes == many
 
 
 def test_many_clients_at_once(setup: WatchSetup) -> None:
@@ -125,30 +82,13 @@ def test_many_clients_at_once(setup: WatchSetup) -> None:
         assert len(answers) == len(run.saver.requests) == 30
 
 
-def test_too_many_clients_are_turned_away(setup: WatchSetup) -> None:
-    setup = setup._replace(limits=ClientLimits(clients=3))
-    with running(setup), ExitStack() as open_ones:
-        keep = [open_ones.enter_context(reach(setup)) for _ in range(3)]
-        assert all(watcher.ping() for watcher in keep)
-        with raw(setup) as fourth:
-            assert everything_read(fourth) == b""
-        keep[0].close()
-        wait_until(lambda: answers(setup), "a free place")
-
-
-def answers(setup: WatchSetup) -> bool:
-    with reach(setup) as watcher:
-        try:
-            return bool(watcher.ping())
-        except HoldfastError:
-            return False
-
-
 def test_a_client_that_dies_before_its_answer(setup: WatchSetup) -> None:
     with running(setup) as run:
         run.saver.gate = threading.Event()
         connection = raw(setup)
-        connection.sendall(watch_messages.encode_call(watch_messages.WatchCall("checkpoint", CheckpointRequest())))
+        connection.sendall(
+            messages.frame(watch_messages.encode_call(watch_messages.WatchCall("checkpoint", CheckpointRequest())))
+        )
         connection.close()
         run.saver.gate.set()
         with reach(setup) as watcher:
