@@ -42,6 +42,7 @@ def main(channel: int, allow: AllowedConnections, starter: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(null, fd)
+    # (Not `holdfast.ipc`: what enters a box is started with the standard library alone, and hands over sockets once.)
     with socket.socket(fileno=channel) as talk:
         _, fds, _, _ = socket.recv_fds(talk, 1, 2 + len(allow.dns))
     sockets = [socket.socket(fileno=fd) for fd in fds]

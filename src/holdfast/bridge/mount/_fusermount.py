@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import errno
 import os
 import shutil
@@ -10,6 +9,7 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING, Final
 
+from holdfast.ipc import private_socket
 from holdfast.model.errors import StorageError, UnsupportedError
 from holdfast.model.paths import display
 
@@ -34,7 +34,7 @@ def mount(directory: bytes, options: Sequence[bytes]) -> int:
         raise UnsupportedError(
             f"{display(directory)} cannot be mounted on: no permission, and no {_PROGRAM}", hint=MOUNTING_NEEDS
         )
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair()  # (What goes over it is libfuse's protocol: the device, and no message.)
     with ours, theirs:
         try:
             done = subprocess.run(
@@ -73,10 +73,7 @@ def unmount(directory: bytes, *, lazily: bool = False) -> str:
 def _received(ours: socket.socket) -> int:
     """The descriptor that the helper has sent."""
     ours.settimeout(_SECONDS)
-    descriptors = array.array("i")
-    _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(descriptors.itemsize), socket.MSG_CMSG_CLOEXEC)
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS and len(data) >= descriptors.itemsize:
-            descriptors.frombytes(data[: descriptors.itemsize])
-            return descriptors[0]
-    raise StorageError(f"{_PROGRAM} has mounted, and handed over nothing")
+    _, found = private_socket.receive(ours, 1, 1)
+    if not found:
+        raise StorageError(f"{_PROGRAM} has mounted, and handed over nothing")
+    return found[0]

@@ -14,9 +14,11 @@ import subprocess
 import sys
 
 from holdfast.files.linux.metadata import proc_path
+from holdfast.ipc import private_socket
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _PATIENCE_SECONDS = 20.0
+# (Not `holdfast.ipc`: the helper is to start as fast as it can, without our modules, and has one descriptor to give.)
 _HELPER = """
 import array, ctypes, os, socket, sys
 target, channel = map(int, sys.argv[1:])
@@ -67,12 +69,9 @@ def _open_in_a_namespace(fd: int) -> int:
         with helper:
             ours.settimeout(_PATIENCE_SECONDS)
             try:
-                _, found, _, _ = socket.recv_fds(ours, 1, 1)
+                _, found = private_socket.receive(ours, 1, 1)
             except OSError:
                 found = []
             finally:
                 helper.kill()  # it may have been stopped: it would never end by itself
-    if not found:
-        return -1
-    os.set_inheritable(found[0], False)
-    return found[0]
+    return found[0] if found else -1

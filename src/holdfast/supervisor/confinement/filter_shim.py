@@ -97,6 +97,7 @@ def hand_out_listener(talk: socket.socket, *descriptors: int) -> None:
     """Give away by what the tree is served, and wait for the word to go on; ends if there comes none."""
     import socket
 
+    # (Not `holdfast.ipc`: this is on the way of every command, under its filter already, and one word says it all.)
     talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
     for descriptor in descriptors:
         os.close(descriptor)

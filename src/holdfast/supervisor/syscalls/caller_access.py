@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
+# (Not `holdfast.ipc`: one of these is on the way of a call that waits, and has to cost no more than its two messages.)
 REQUEST: Final = struct.Struct("=IIiQI")
 """The number of the request, what is asked for, of which thread, and two arguments, unsigned."""
 MEMORY, DESCRIPTOR, FREEZER = range(3)

@@ -19,7 +19,6 @@ from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.ipc import messages
 from holdfast.ipc.server import Limits, Server
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError
-from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.wire.session_requests import (
     MAX_ANSWER_BYTES,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from holdfast.model.session_types import SessionRef
     from holdfast.wire.session_requests import SessionCall
 
-_LOG = Log(__name__)
 
 _LIMITS = Limits(request_bytes=MAX_CALL_BYTES, answer_bytes=MAX_ANSWER_BYTES, descriptors=1)
 
