@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.sessions.registry import Sessions
+from holdfast.ipc import messages
 
 from ..waiting import wait_until
 from .test_sessions import HOLDFAST, Agent
@@ -249,7 +250,7 @@ def test_what_is_started_in_a_session_asks_as_who_uses_it(agent: Agent, tree: Pa
 
 
 ATTACK = """
-import json, os, socket, sys
+import json, os, socket, struct, sys
 from pathlib import Path
 
 (door,) = Path(sys.argv[1]).glob("sessions/*/one.sock")
@@ -257,13 +258,14 @@ lock = door.with_suffix(".lock")
 found = []
 for flags in (None, os.O_RDONLY, os.O_PATH, os.O_RDWR):
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    line = json.dumps({"agent": "me", "ask": {"op": "checkpoint", "message": "forged"}}).encode() + b"\\n"
+    body = json.dumps({"agent": "me", "ask": {"op": "checkpoint", "message": "forged"}}).encode()
     try:
         connection.connect(os.fspath(door))
         fds = [] if flags is None else [os.open(lock, flags)]
-        socket.send_fds(connection, [line], fds)
-        answer = json.loads(connection.makefile().readline())
-        found.append("done" if answer["ok"] else answer["error"]["code"])
+        socket.send_fds(connection, [b"HFM1" + struct.pack("<I", len(body)) + body], fds)
+        connection.shutdown(socket.SHUT_WR)
+        answer = json.loads(connection.makefile("rb").read()[8:])
+        found.append(answer["error"]["code"] if "error" in answer else "done")
     except OSError as error:
         found.append(error.strerror)
 print(json.dumps(found))
@@ -301,12 +303,13 @@ def test_i10_what_runs_supervised_cannot_ask(agent: Agent, tree: Path, tmp_path:
 
 GARBAGE = [
     b"",
-    b"\0" * 100 + b"\n",
-    b"{}\n",
-    b'{"agent":"me","ask":{"op":"delete"}}\n',
-    b'{"v":2,"agent":"me","ask":{"op":"ping"}}\n',
-    b'{"agent":"me","ask":{"op":"checkpoint","message":"' + b"x" * 70_000 + b'"}}\n',
-    b'{"agent":"me","ask":' + b"[" * 60_000 + b"\n",
+    b"\0" * 100,
+    messages.frame(b""),
+    messages.frame(b"{}"),
+    messages.frame(b'{"agent":"me","ask":{"op":"delete"}}'),
+    messages.frame(b'{"agent":"me","ask":{"op":"ping"}}')[:-1],
+    messages.frame(b'{"agent":"me","ask":{"op":"checkpoint","message":"' + b"x" * 70_000 + b'"}}'),
+    messages.frame(b'{"agent":"me","ask":' + b"[" * 60_000),
     b"x" * 200_000,
 ]
 
@@ -315,14 +318,14 @@ def test_i12_garbage_costs_its_own_connection_alone(agent: Agent) -> None:
     agent.run("start", "one")
     with held(agent) as other:
         (door,) = Path(agent.environment["HOLDFAST_HOME"]).glob("sessions/*/one.sock")
-        for line in GARBAGE:
+        for garbage in GARBAGE:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.connect(os.fspath(door))
                 with suppress(BrokenPipeError):
-                    connection.sendall(line)
+                    connection.sendall(garbage)
                     connection.shutdown(socket.SHUT_WR)
                 with suppress(ConnectionResetError):
-                    answer = connection.makefile("rb").readline()
-                    assert not answer or json.loads(answer)["ok"] is False
+                    answer = connection.makefile("rb").read()
+                    assert not answer or json.loads(answer[messages.HEADER_BYTES :])["error"]["code"] == "bad_format"
         assert agent.run("checkpoint", "-m", "still")["message"] == "still"
         assert other.let_go() == b"gone on\n"
