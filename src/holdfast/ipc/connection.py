@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from holdfast.ipc import messages, private_socket
+from holdfast.model.errors import FormatError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
 MAX_ANSWER_BYTES = 1 << 28
-_PIECE = 1 << 20
+_PIECE = 1 << 16
 
 
 class Connection:
@@ -61,7 +61,7 @@ class Connection:
                 self._send(messages.frame(body), descriptors, deadline)
             except (BrokenPipeError, ConnectionResetError):
                 pass  # it has hung up, and may have said why
-            return self._receive_frame(deadline)
+            return self._receive_frame(deadline, _PIECE)
         except BaseException:
             self.close()
             raise
@@ -72,7 +72,7 @@ class Connection:
 
     def receive(self) -> bytes:
         """The body of the next message. Raises `ConnectionError`, `FormatError`."""
-        return self._receive_frame(None)
+        return self._receive_frame(None, 0)  # (nothing ahead: it may belong to the next message)
 
     def wait_for_end(self, seconds: float | None = None) -> None:
         """Return when the other process has hung up. Raises `TimeoutError`."""
@@ -83,37 +83,45 @@ class Connection:
         except ConnectionError:
             return
 
-    def _receive_frame(self, deadline: float | None) -> bytes:
-        header = self._receive(messages.HEADER_BYTES, deadline)
-        return self._receive(messages.body_bytes(header, self._max_answer_bytes), deadline)
+    def _receive_frame(self, deadline: float | None, ahead: int) -> bytes:
+        found = self._receive(messages.HEADER_BYTES, deadline, ahead)
+        left = messages.HEADER_BYTES + messages.body_bytes(found, self._max_answer_bytes) - len(found)
+        if left < 0:
+            raise FormatError("the other process says more than it was asked")
+        return found[messages.HEADER_BYTES :] + self._receive(left, deadline)
 
     def _send(self, frame: bytes, descriptors: Sequence[int], deadline: float | None) -> None:
         import socket
 
-        with self._limited(deadline):
+        try:
+            self._limit(deadline)
             sent = socket.send_fds(self._socket, [frame], descriptors) if descriptors else 0
             self._socket.sendall(frame[sent:] if sent else frame)
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:
+            raise ConnectionError(*error.args) from error
 
-    def _receive(self, length: int, deadline: float | None) -> bytes:
+    def _receive(self, length: int, deadline: float | None, ahead: int = 0) -> bytes:
+        """So many bytes, and what has come by then of at most ``ahead`` more."""
         found = bytearray()
         while len(found) < length:
-            with self._limited(deadline):
-                piece = self._socket.recv(min(length - len(found), _PIECE))
+            try:
+                self._limit(deadline)
+                piece = self._socket.recv(min(length + ahead - len(found), _PIECE))
+            except (ConnectionError, TimeoutError):
+                raise
+            except OSError as error:
+                raise ConnectionError(*error.args) from error
             if not piece:
                 raise ConnectionResetError
             found += piece
         return bytes(found)
 
-    @contextmanager
-    def _limited(self, deadline: float | None) -> Generator[None]:
-        """Raise `TimeoutError` where the block takes longer, and all else that the system says as `ConnectionError`."""
+    def _limit(self, deadline: float | None) -> None:
+        """Let the next call wait until ``deadline`` at most. Raises `TimeoutError`."""
         left = None if deadline is None else deadline - self._monotonic()
         if left is not None and left <= 0:
             raise TimeoutError
-        try:
+        if left != self._socket.gettimeout():
             self._socket.settimeout(left)
-            yield
-        except (ConnectionError, TimeoutError):
-            raise
-        except OSError as error:
-            raise ConnectionError(*error.args) from error

@@ -108,6 +108,6 @@ def _decode(body: bytes) -> Any:
     import json
 
     try:
-        return json.loads(body)
+        return json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise FormatError(f"a message is JSON in UTF-8: {error}") from error

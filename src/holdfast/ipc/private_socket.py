@@ -92,6 +92,8 @@ def receive(connection: socket.socket, size: int, descriptors: int) -> tuple[byt
 
     Nothing when the other side has hung up. Raises `OSError`.
     """
+    if not descriptors:
+        return connection.recv(size), []
     import array
     import socket
 

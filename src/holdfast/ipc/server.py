@@ -68,7 +68,7 @@ class Client:
 
     __slots__ = (
         *("_server", "deadline", "descriptors", "group", "inbox", "is_last", "is_outside", "keeps", "outbox", "peer"),
-        *("process", "socket", "waits"),
+        *("events", "process", "socket", "waits"),
     )
 
     def __init__(self, server: Server, connection: socket.socket) -> None:
@@ -85,6 +85,8 @@ class Client:
         """True while the connection must not be ended for being idle."""
         self.deadline = math.inf
         self._server = server
+        self.events = _READ
+        """What of it the server waits for, in the terms of epoll."""
         self.inbox = bytearray()
         self.outbox = memoryview(b"")
         self.waits = False
@@ -211,8 +213,9 @@ class Server:
         client.waits = False
         client.outbox = memoryview(messages.frame(body))
         client.group.unread -= len(client.outbox)
-        client.deadline = self._clock.monotonic() + self._limits.answer
         self._flush(client)
+        if client.outbox:
+            client.deadline = self._clock.monotonic() + self._limits.answer
 
     def _accept(self) -> None:
         try:
@@ -246,21 +249,17 @@ class Server:
         if not piece:
             self._end(client)
             return
-        if not client.inbox:
-            client.deadline = self._clock.monotonic() + self._limits.request
+        begins = not client.inbox
         client.inbox += piece
-        if len(client.inbox) < messages.HEADER_BYTES:
-            return
         try:
-            end = messages.HEADER_BYTES + messages.body_bytes(client.inbox, self._limits.request_bytes)
-            if len(client.inbox) < end:
-                return
-            if len(client.inbox) > end:
-                # (No client can fill the server's time in advance.)
-                raise FormatError("a request came before the last one was answered")
+            is_whole = self._is_whole(client.inbox)
         except FormatError as error:
             client.is_last = True
             self.answer_to(client, messages.encode_error(error))
+            return
+        if not is_whole:
+            if begins:
+                client.deadline = self._clock.monotonic() + self._limits.request
             return
         body = bytes(client.inbox[messages.HEADER_BYTES :])
         client.inbox.clear()
@@ -270,7 +269,17 @@ class Server:
         if answer is not None:
             self.answer_to(client, answer)
         elif not client.is_gone:
-            self._epoll.modify(client.socket.fileno(), _NONE)
+            self._await(client, _NONE)
+
+    def _is_whole(self, inbox: bytearray) -> bool:
+        """Whether it holds one request. Raises `FormatError` if it can become none."""
+        if len(inbox) < messages.HEADER_BYTES:
+            return False
+        end = messages.HEADER_BYTES + messages.body_bytes(inbox, self._limits.request_bytes)
+        if len(inbox) > end:
+            # (No client can fill the server's time in advance.)
+            raise FormatError("a request came before the last one was answered")
+        return len(inbox) == end
 
     def _answered(self, client: Client, body: bytes) -> bytes | None:
         if _LOG.wants("trace"):
@@ -298,12 +307,17 @@ class Server:
         client.group.unread += sent
         client.outbox = client.outbox[sent:]
         if client.outbox:
-            self._epoll.modify(client.socket.fileno(), _WRITE)
+            self._await(client, _WRITE)
         elif client.is_last:
             self._end(client)
         else:
             self._rest(client)
-            self._epoll.modify(client.socket.fileno(), _READ)
+            self._await(client, _READ)
+
+    def _await(self, client: Client, events: int) -> None:
+        if events != client.events:
+            client.events = events
+            self._epoll.modify(client.socket.fileno(), events)
 
     def _end(self, client: Client) -> None:
         if client.is_gone:
