@@ -289,7 +289,7 @@ class Server:
         except HoldfastError as error:
             return messages.encode_error(error)
         except OSError as error:
-            return messages.encode_error(HoldfastError(f"{error.strerror}", code="storage"))
+            return messages.encode_error(HoldfastError(f"{error.strerror or error}", code="storage"))
         except Exception as error:  # noqa: BLE001
             # A mistake of ours ends one request, and not everything that the process does.
             _LOG.warning("a request failed by a mistake of Holdfast's own: %r", error)
