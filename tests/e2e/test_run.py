@@ -368,13 +368,13 @@ def test_a_group_of_commands_is_committed_or_rolled_back_as_one_step(bench: Cli)
 def keeper_of(home: Path) -> int:
     """The process that keeps the undo log in a home."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            is_keeper = b"holdfast.supervisor.keeper.keeper" in command_of(int(pid)).split(b"\0")
-            held = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")] if is_keeper else []
-        except OSError:
-            continue  # it ended meanwhile
-        if any(path.startswith(str(home)) for path in held):
-            return int(pid)
+        with suppress(OSError):  # it ended meanwhile
+            if b"holdfast.supervisor.keeper.keeper" not in command_of(int(pid)).split(b"\0"):
+                continue
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(OSError):  # it was closed meanwhile
+                    if os.readlink(f"/proc/{pid}/fd/{fd}").startswith(str(home)):
+                        return int(pid)
     raise AssertionError("there is no keeper")
 
 
