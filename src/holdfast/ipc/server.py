@@ -122,13 +122,15 @@ class Server:
         left: Callable[[Client], object] = lambda _: None,
         group_of: Callable[[Client], ClientGroup] | None = None,
         limits: Limits = Limits(),  # noqa: B008 - a value
+        epoll: select.epoll | None = None,
     ) -> None:
         """Bind the socket in place of one that a dead process left: the caller holds a lock, or the name is its own.
 
         ``answer(client, body)`` gives the body of the answer, or None if `Client.send` will be called with it; a
         `HoldfastError` that it raises is the answer. ``left(client)`` is told of the end of every connection.
-        ``group_of(client)`` says with which others a new client shares what it may take; else all do. Raises
-        `StorageError`.
+        ``group_of(client)`` says with which others a new client shares what it may take; else all do. Where ``epoll``
+        is given, its owner waits, and calls `serve_ready` for what the server `owns`: one wait less for each request.
+        Raises `StorageError`.
         """
         self._path = folder + b"/" + name
         self._clock = clock
@@ -145,7 +147,8 @@ class Server:
             self._socket.listen(_BACKLOG)
         except OSError as error:
             raise StorageError(f"cannot open the socket {display(self._path)}: {error.strerror}") from error
-        self._epoll = select.epoll()
+        self._owns_epoll = epoll is None
+        self._epoll = epoll or select.epoll()
         self._epoll.register(self._socket.fileno(), _READ)
 
     def fileno(self) -> int:
@@ -158,18 +161,26 @@ class Server:
         One alone: it may call this again, and end other clients. `fileno` stays readable while there are more.
         """
         for fd, _ in self._epoll.poll(0, 1):
-            if fd == self._socket.fileno():
-                self._accept()
-            elif (client := self._clients.get(fd)) is not None:
-                if client.outbox:
-                    self._flush(client)
-                elif client.waits:
-                    self._end(client)
-                else:
-                    self._receive(client)
+            self.serve_ready(fd)
         now = self._clock.monotonic()
         for client in [one for one in self._clients.values() if one.due <= now]:
             self._end(client)
+
+    def owns(self, fd: int) -> bool:
+        """Whether the descriptor is the socket, or that of a client."""
+        return fd == self._socket.fileno() or fd in self._clients
+
+    def serve_ready(self, fd: int) -> None:
+        """Do what can be done for one of its descriptors."""
+        if fd == self._socket.fileno():
+            self._accept()
+        elif (client := self._clients.get(fd)) is not None:
+            if client.outbox:
+                self._flush(client)
+            elif client.waits:
+                self._end(client)
+            else:
+                self._receive(client)
 
     def due_in(self) -> float | None:
         """Seconds until the time of a client is up; None if none's will be."""
@@ -195,7 +206,8 @@ class Server:
             elif last:
                 self.answer_to(client, last)
             self._end(client)
-        self._epoll.close()
+        if self._owns_epoll:
+            self._epoll.close()
 
     def answer_to(self, client: Client, body: bytes) -> None:
         """Send the body of an answer; of an error instead if there is no room for it until it is read."""

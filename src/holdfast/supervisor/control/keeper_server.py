@@ -26,6 +26,7 @@ from holdfast.supervisor.control.keeper_port import (
 from holdfast.supervisor.process_tree.members import has_ended
 
 if TYPE_CHECKING:
+    import select
     from collections.abc import Callable
 
     from holdfast.model.clock import Clock
@@ -59,6 +60,7 @@ class KeeperServer:
     def __init__(
         self,
         folder: bytes,
+        epoll: select.epoll,
         clock: Clock,
         perform: Callable[[Client, str, tuple[Any, ...]], object],
         left: Callable[[Client], None],
@@ -76,16 +78,16 @@ class KeeperServer:
         self._insiders = ClientGroup(clients=16, unread=1 << 26)
         self._outsiders = ClientGroup(clients=64, unread=2 * MAX_ANSWER_BYTES)
         self._server = Server(
-            folder, KEEPER_SOCKET, clock, self._answer, left=left, group_of=self._group_of, limits=_LIMITS
+            folder, KEEPER_SOCKET, clock, self._answer, left=left, group_of=self._group_of, limits=_LIMITS, epoll=epoll
         )
 
-    def fileno(self) -> int:
-        """Readable when there is something to `serve`."""
-        return self._server.fileno()
+    def owns(self, fd: int) -> bool:
+        """Whether the descriptor that ``epoll`` named is one of ours."""
+        return self._server.owns(fd)
 
-    def serve(self) -> None:
-        """Do all that can be done now."""
-        self._server.serve()
+    def serve(self, fd: int) -> None:
+        """Do what can be done for the descriptor."""
+        self._server.serve_ready(fd)
 
     def close(self) -> None:
         """Take no client in any more, remove the socket, and hang up."""

@@ -143,8 +143,9 @@ class Keeper:
         """The second thread is about to do what is due."""
         self._over = False
         self._begun = False
-        self._control = KeeperServer(settings.log, clock, self._perform, self._end_client, self._runs.holds)
-        self._epoll.register(self._control.fileno(), select.EPOLLIN)
+        self._control = KeeperServer(
+            settings.log, self._epoll, clock, self._perform, self._end_client, self._runs.holds
+        )
 
     # The serving thread -----------------------------------------------------------------------------------------
 
@@ -210,8 +211,8 @@ class Keeper:
             if fd == self._worker.wake_fd:
                 self._worker.settle()
                 self._runs.settle()
-            elif fd == self._control.fileno():
-                self._control.serve()
+            elif self._control.owns(fd):
+                self._control.serve(fd)
             elif self._runs.watches(fd):
                 self._runs.ended(fd)
             # (Else it was closed by what came before it.)

@@ -45,7 +45,10 @@ class Served:
         self.waiting: list[Client] = []
         self.left: list[Client] = []
         self.insiders: set[int] = set()
-        self.control = KeeperServer(folder, SystemClock(), self._perform, self.left.append, self.insiders.__contains__)
+        self.epoll = select.epoll()
+        self.control = KeeperServer(
+            folder, self.epoll, SystemClock(), self._perform, self.left.append, self.insiders.__contains__
+        )
 
     def _perform(self, client: Client, method: str, _: tuple[Any, ...]) -> object:
         self.asked.append(method)
@@ -56,8 +59,10 @@ class Served:
 
     def serve(self) -> None:
         """Do all that there is to do."""
-        while select.select([self.control], [], [], 0)[0]:
-            self.control.serve()
+        while ready := self.epoll.poll(0):
+            for fd, _ in ready:
+                assert self.control.owns(fd)
+                self.control.serve(fd)
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -75,6 +80,7 @@ def _served(tmp_path: Path) -> Generator[Served]:
     yield served
     os.close(lock)
     served.control.close()
+    served.epoll.close()
 
 
 def answer(connection: socket.socket, method: str) -> Any:
