@@ -580,6 +580,8 @@ class Callers:
             sets.append(chosen)
         self._check_tree(self.first, "all undone")
         for chosen in reversed(sets):
+            if any(self.service.conflicts(step) for step in chosen):
+                return
             if not self._reverse("redo", chosen):
                 # (What was undone or denied before, and had to do with the same, would have to come with it.)
                 _check(self.refused.startswith("steps_connected"), f"{chosen} cannot be redone, {self.refused}")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.errors import RefusedError
+
 from ..callers import Callers, Move, moves
 from ..sampling import some
 
@@ -95,6 +97,18 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("start", 0, 0, 0), ("exchange_directories", 0, 0, 1), ("exit", 0, 0, 0), ("undo", 0, 0, 0), ("start", 0, 0, 0),
         ("open", 0, 3, 1), ("deny", 0, 4, 0), ("redo", 0, 0, 1), ("redo", 0, 0, 0),
     ],
+    "what is still open was moved, and its step made a file in its place": [
+        ("start", 0, 0, 0), ("fork", 0, 0, 0), ("start", 0, 0, 0), ("open", 1, 5, 2), ("rename", 2, 5, 7),
+        ("pause", 2, 0, 0), ("write", 1, 5, 2), ("pause", 1, 0, 0), ("rename_directory", 2, 1, 3),
+    ],
+    "a directory from which a redone step had removed a file comes back": [
+        ("start", 0, 0, 0), ("unlink", 0, 4, 0), ("exchange_directories", 0, 0, 1), ("exit", 0, 0, 0),
+        ("start", 0, 0, 0), ("undo", 0, 0, 1), ("exchange_directories", 0, 1, 0), ("save", 0, 4, 0),
+    ],
+    "a directory with what a denied step has open takes the place of one that was removed": [
+        ("start", 0, 0, 0), ("save", 0, 3, 0), ("pause", 0, 0, 0), ("start", 0, 0, 0), ("fork", 0, 0, 0),
+        ("open", 0, 3, 2), ("deny", 0, 3, 0), ("clear", 1, 0, 0), ("rename_directory", 1, 1, 0),
+    ],
 }  # fmt: skip
 
 
@@ -121,12 +135,26 @@ def test_an_original_is_not_lost_with_a_link_that_a_denied_step_had_made(tmp_pat
         callers.close()
 
 
+@pytest.mark.parametrize("way", [0, 1, 2])
 @pytest.mark.parametrize("name", _ONCE_REFUSED)
-def test_nothing_is_taken_for_an_outsiders_where(tmp_path: Path, name: str) -> None:
+def test_nothing_is_taken_for_an_outsiders_where(tmp_path: Path, name: str, way: int) -> None:
     callers = Callers(tmp_path)
     try:
         for move in _ONCE_REFUSED[name]:
             callers.make(move)
+        callers.finish(way)
+    finally:
+        callers.close()
+
+
+def test_what_an_undo_could_not_take_back_is_not_blamed_on_another_process(tmp_path: Path) -> None:
+    callers = Callers(tmp_path)
+    try:
+        denied: list[Move] = [("open", 0, 2, 2), ("rename", 1, 2, 1), ("rename", 2, 3, 2), ("utime", 0, 2, 0)]
+        for move in [("start", 0, 0, 0)] * 3 + denied + [("deny", 1, 2, 0)]:
+            callers.make(move)
         callers.finish(0)
+        with pytest.raises(RefusedError, match="steps 1 and 3 could not be undone whole: d/y stayed as it was"):
+            callers.service.redo([1, 3])
     finally:
         callers.close()

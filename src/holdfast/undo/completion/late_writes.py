@@ -19,7 +19,7 @@ from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.errors import IntegrityError
 from holdfast.undo.foreign_edits.other_links import KEPT, find_in_log, find_survivors, lost_names
-from holdfast.undo.journal.step_footprint import objects_by_path
+from holdfast.undo.journal.step_footprint import last_paths, objects_by_path
 from holdfast.undo.tree.signatures import (
     CHECKED_BYTES,
     content_at,
@@ -327,6 +327,7 @@ def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, was: Si
     them had brought it by then); None if they have not, or it is nowhere.
     """
     mine = {object_ for object_ in objects_by_path(sealed.records).values() if object_ is not None}
+    mine |= last_paths(sealed.records).keys()  # (its old place may hold another object of the step's by now)
     since = sealed.head.begun or sealed.head.looked_at
     later = [head.id for head in log.heads.values() if head.state == "done" and max(head.last, head.acted) > since]
     records = [record for step in later if step != sealed.head.id for record in log.read(step).records]

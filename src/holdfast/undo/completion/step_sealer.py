@@ -129,6 +129,9 @@ def find_remains(
                 found[path] = signature(directories, end, alive_until)
             if end is not None and found[path] is None:
                 absent.add(end)
+    for path in _gone_before_a_move(step) if found else ():
+        if places.get(path) is None and found.get(path) is not None:
+            del found[path]
     found |= {path: NOT_OURS for path in foreign if found.get(path) is not None}
     unsettled = filter_writable(log, {path: left for path, left in found.items() if ends[path] == path})
     if unsettled:
@@ -137,6 +140,9 @@ def find_remains(
     else:
         log.unsettled.pop(step.id, None)
     left = StepRemains(tuple(found.items()), _signatures_of_others(log, step, alive_until, foreign))
+    # (A directory above may have been moved since, and what was there is not missing where that comes back.)
+    taken = {record.path for record in step.records if isinstance(record, Remove | Move)}
+    log.recorder.last_state.forget_places(taken - found.keys())
     log.recorder.last_state.note(left.paths, left.others)
     log.recorder.last_state.forget(unsettled.items())
     if left.others:
@@ -175,8 +181,7 @@ def _with_moved_paths(
     """
     mine = {record.identity: record.path for record in step.records if isinstance(record, PutBack)}
     mine |= last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
-    gone = {path for path in _gone_before_a_move(step) if places.get(path) is None}
-    paths = places.keys() - {path for path in gone if signature(directories, path) is not None}
+    paths = set(places)
     for object_, old in mine.items():
         path = now.get(object_, old)
         if places.get(path) == object_ or (places.get(old) == object_ and _is_there(directories, old, object_)):
@@ -187,8 +192,8 @@ def _with_moved_paths(
 
 
 def _gone_before_a_move(step: OpenStep) -> frozenset[bytes]:
-    """What the step has taken away before steps beside it moved a directory above: what is there now came with that."""
-    moves = DirectoryMoves(step.renames_by_others)
+    """What the step has taken away before a directory above was moved: what is there now came with that."""
+    moves = DirectoryMoves(_records_with_renames(step))
     gone = {record.path: record.seq for record in step.records if isinstance(record, Remove | Move)}
     return frozenset(path for path, seq in gone.items() if moves.above(path) > seq)
 

@@ -232,6 +232,16 @@ def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequ
             code="barrier",
             data=_reported_paths(lost),
         )
+    stayed = {met.path for one in sealed for met in one.head.conflicts}
+    if kept := [path for path in lost if path in stayed]:
+        before = "undone" if sealed[0].head.state == "undone" else "redone"
+        raise RefusedError(
+            f"{named_steps(one.head.id for one in sealed)} could not be {before} whole: "
+            f"{_format_paths(kept)} stayed as it was",
+            hint=_force_hint(sealed[0].head.state),
+            code="barrier",
+            data=_reported_paths(lost),
+        )
     if lost:
         raise RefusedError(
             f"another process has changed what {named_steps(one.head.id for one in sealed)} left: "
