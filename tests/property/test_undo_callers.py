@@ -109,6 +109,14 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("start", 0, 0, 0), ("save", 0, 3, 0), ("pause", 0, 0, 0), ("start", 0, 0, 0), ("fork", 0, 0, 0),
         ("open", 0, 3, 2), ("deny", 0, 3, 0), ("clear", 1, 0, 0), ("rename_directory", 1, 1, 0),
     ],
+    "a denied step had made what another one put in place of a file": [
+        ("start", 0, 0, 0), ("start", 0, 0, 0), ("write", 0, 6, 2), ("rename", 1, 6, 0), ("unlink", 0, 0, 0),
+        ("deny", 0, 2, 0),
+    ],
+    "another step wrote to what a denied one had made": [
+        ("start", 0, 0, 0), ("start", 0, 0, 0), ("save", 1, 6, 2), ("write", 0, 6, 2), ("save", 1, 6, 5),
+        ("exit", 0, 0, 1), ("deny", 0, 6, 0),
+    ],
 }  # fmt: skip
 
 
