@@ -105,12 +105,13 @@ def find_remains(
     with log.open_directories() as directories:
         if concurrent is not None and concurrent.is_alone(step.id):
             ends = _final_objects(places, concurrent)
+            for path in _brought_paths(directories, step, places):
+                del ends[path]
         elif concurrent is not None:
             paths = _with_moved_paths(directories, step, places, concurrent.now)
             ends = {path: path for path in paths}
         else:
             step.renames_by_others = log.recorder.renames_by_others(step)
-            paths: Iterable[bytes] = places
             if step.renames_by_others:
                 now = {
                     object_: path
@@ -118,6 +119,8 @@ def find_remains(
                     if object_ is not None
                 }
                 paths = _with_moved_paths(directories, step, places, now)
+            else:
+                paths = places.keys() - _brought_paths(directories, step, places)
             ends = {path: path for path in paths}
         found: dict[bytes, Signature | None] = {}
         absent: set[bytes] = set()
@@ -129,9 +132,6 @@ def find_remains(
                 found[path] = signature(directories, end, alive_until)
             if end is not None and found[path] is None:
                 absent.add(end)
-    for path in _gone_before_a_move(step) if found else ():
-        if places.get(path) is None and found.get(path) is not None:
-            del found[path]
     found |= {path: NOT_OURS for path in foreign if found.get(path) is not None}
     unsettled = filter_writable(log, {path: left for path, left in found.items() if ends[path] == path})
     if unsettled:
@@ -181,7 +181,7 @@ def _with_moved_paths(
     """
     mine = {record.identity: record.path for record in step.records if isinstance(record, PutBack)}
     mine |= last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
-    paths = set(places)
+    paths = places.keys() - _brought_paths(directories, step, places)
     for object_, old in mine.items():
         path = now.get(object_, old)
         if places.get(path) == object_ or (places.get(old) == object_ and _is_there(directories, old, object_)):
@@ -191,11 +191,19 @@ def _with_moved_paths(
     return paths
 
 
-def _gone_before_a_move(step: OpenStep) -> frozenset[bytes]:
-    """What the step has taken away before a directory above was moved: what is there now came with that."""
+def _brought_paths(
+    directories: Directories, step: OpenStep, places: Mapping[bytes, Identity | None]
+) -> frozenset[bytes]:
+    """What the step has taken away before a directory above was moved, and is there now: it came with that."""
     moves = DirectoryMoves(_records_with_renames(step))
+    if not moves:
+        return frozenset()
     gone = {record.path: record.seq for record in step.records if isinstance(record, Remove | Move)}
-    return frozenset(path for path, seq in gone.items() if moves.above(path) > seq)
+    return frozenset(
+        path
+        for path, seq in gone.items()
+        if path in places and places[path] is None and moves.above(path) > seq and signature(directories, path)
+    )
 
 
 def _span(records: Sequence[Mutation]) -> tuple[int, int] | None:
