@@ -542,7 +542,8 @@ class Callers:
             self.refused = f"{refused.code}: {refused.message}"
             return False
         # (What a step that was rolled back had made went with it, and with that what others had written to it.)
-        conflicts = [met for met in report.conflicts if not (self._has_rolled_back and met.reason == _IS_GONE)]
+        is_gone = self._has_rolled_back and way == "undo"
+        conflicts = [met for met in report.conflicts if not (is_gone and met.reason == _IS_GONE)]
         _check(not (conflicts and self._is_exact), f"{way} {steps}: {conflicts}")
         _check(edited <= self._marks(), f"{way} {steps}: an edit is lost: {edited - self._marks()}")
         return True

@@ -117,6 +117,35 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("start", 0, 0, 0), ("start", 0, 0, 0), ("save", 1, 6, 2), ("write", 0, 6, 2), ("save", 1, 6, 5),
         ("exit", 0, 0, 1), ("deny", 0, 6, 0),
     ],
+    "a step moved a file that lies in an exchanged directory by its end": [
+        ("start", 0, 0, 0), ("write", 584, 298, 188), ("start", 962, 542, 370), ("start", 519, 493, 890),
+        ("exit", 591, 633, 659), ("rename", 798, 298, 315), ("exchange_directories", 65, 633, 298),
+    ],
+    "two steps exchanged directories and one moved them on": [
+        ("start", 0, 0, 0), ("start", 929, 894, 566), ("exchange_directories", 762, 541, 260),
+        ("exchange_directories", 335, 458, 769), ("start", 638, 412, 860), ("rename_directory", 51, 753, 769),
+        ("exit", 111, 860, 84), ("undo", 424, 951, 180),
+    ],
+    "an undo brings a file into a directory that is exchanged with it": [
+        ("start", 0, 0, 0), ("rename", 282, 850, 491), ("start", 277, 829, 557), ("deny", 242, 491, 850),
+        ("start", 714, 850, 491), ("start", 447, 850, 247), ("rename", 731, 891, 944), ("start", 55, 491, 491),
+        ("exchange_directories", 429, 850, 693), ("rename", 473, 491, 15),
+    ],
+    "a step came while an earlier one was undone": [
+        ("start", 0, 0, 0), ("unlink", 417, 749, 308), ("exit", 326, 525, 184), ("start", 263, 202, 202),
+        ("start", 446, 202, 763), ("exit", 357, 424, 202), ("undo", 55, 202, 760), ("open", 857, 813, 979),
+        ("exit", 762, 202, 202), ("undo", 359, 783, 202), ("redo", 746, 709, 645), ("redo", 215, 202, 202),
+    ],
+    "a step went on while one before it was undone": [
+        ("start", 0, 0, 0), ("unlink", 931, 704, 330), ("start", 530, 704, 907), ("mkdir", 109, 704, 767),
+        ("exit", 736, 2, 730), ("undo", 186, 704, 324), ("save", 888, 704, 704), ("exit", 707, 704, 10),
+        ("undo", 901, 704, 656), ("redo", 804, 704, 704),
+    ],
+    "what a step beside it still has open lies in a directory that is moved": [
+        ("start", 0, 0, 0), ("open", 154, 943, 389), ("start", 307, 665, 666), ("start", 257, 853, 219),
+        ("unlink", 206, 535, 952), ("open", 593, 535, 118), ("pause", 488, 931, 853), ("pause", 642, 931, 735),
+        ("exchange_directories", 575, 765, 952),
+    ],
 }  # fmt: skip
 
 

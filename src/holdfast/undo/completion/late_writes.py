@@ -296,7 +296,7 @@ def _settle(
             continue
         at = path
         now = signature(directories, at)
-        if (now is None or now.key != was.key) and (moved := moved_to(log, directories, sealed, was)) is not None:
+        if (now is None or now.key != was.key) and (moved := moved_to(log, directories, sealed, path, was)) is not None:
             at = moved
             now = signature(directories, at)
         if not is_unchanged(now, was, path, edited):
@@ -322,7 +322,7 @@ def _settle(
     return found
 
 
-def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, was: Signature) -> bytes | None:
+def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, path: bytes, was: Signature) -> bytes | None:
     """Where other steps have brought what the step left, from the step's beginning on (it may have left it where one of
     them had brought it by then); None if they have not, or it is nowhere.
     """
@@ -333,8 +333,15 @@ def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, was: Si
     records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
     records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
     records = sorted([*sealed.records, *(one for one in records if one.seq > since)], key=lambda record: record.seq)
+    # (Another step may have put there what was seen then.)
+    seen = objects_by_path([one for one in records if one.seq <= sealed.head.left_at]).get(path)
     for where, there in objects_by_path(records).items():
-        if there in mine and (now := signature(directories, where)) is not None and now.key == was.key:
+        if (
+            there is not None
+            and (there in mine or there == seen)
+            and (now := signature(directories, where)) is not None
+            and now.key == was.key
+        ):
             return where
     return None
 

@@ -179,7 +179,11 @@ def _with_moved_paths(
     The step's own records do not tell of it. By them it left that, or something else, at the old path; and what it did
     to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
     """
-    mine = {record.identity: record.path for record in step.records if isinstance(record, PutBack)}
+    mine = {
+        record.identity: record.target if isinstance(record, Move) else record.path
+        for record in step.records
+        if isinstance(record, PutBack | Move)
+    }
     mine |= last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
     paths = places.keys() - _brought_paths(directories, step, places)
     for object_, old in mine.items():
@@ -391,6 +395,7 @@ def seal_step(
         late=before.late if before else (),
         kept_open=before.kept_open if before else (),
         open_until=_open_until(log, begin.step, before),
+        absences=_absences(log, before, end, last) if before else (),
         begun=before.begun if before else begin.seq,
         spared=tuple(_signatures_at(log, spared)),
         # (Without a file or a link among it, there is nothing of which a hash could be told.)
@@ -398,6 +403,14 @@ def seal_step(
     )
     log.write(SealedStep(head, tuple(step.records)))
     return head
+
+
+def _absences(log: UndoLog, before: StepHead, end: StepEnd, now: int) -> tuple[tuple[int, int], ...]:
+    """`StepHead.absences`."""
+    is_redone = before.state == "undone" and end.state == "done"
+    if is_redone and any(before.acted < head.first < now for head in log.heads.values()):
+        return (*before.absences, (before.acted, now))
+    return before.absences
 
 
 def _open_until(log: UndoLog, step: StepId, before: StepHead | None) -> tuple[tuple[bytes, int], ...]:

@@ -271,7 +271,7 @@ def _unknown(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[StepH
             if left is not None and is_unknown(left):
                 there = signature(log.directories, path)
                 is_there = there is not None and there.key == left.key
-                yield one.head, path, path if is_there else moved_to(log, log.directories, one, left) or path
+                yield one.head, path, path if is_there else moved_to(log, log.directories, one, path, left) or path
 
 
 def _why_unknown(log: UndoLog, head: StepHead, path: bytes) -> str:
