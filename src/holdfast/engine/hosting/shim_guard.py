@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 
+from holdfast.processes.process_tree import GRACE_SECONDS, become_subreaper, end_in_order
 from holdfast.sandbox.channel import shim_command
-from holdfast.supervisor.process_tree.descendants import GRACE_SECONDS, become_subreaper, end_in_order
 
 
 def main(ready: int) -> int:

@@ -23,6 +23,7 @@ import msgspec
 
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.processes.process_tree import become_subreaper, children, end_descendants
 from holdfast.supervisor.confinement.filter_shim import arguments
 from holdfast.supervisor.launch._parent_messages import (
     ANSWER,
@@ -32,7 +33,6 @@ from holdfast.supervisor.launch._parent_messages import (
     receive_message,
     send_message,
 )
-from holdfast.supervisor.process_tree.descendants import become_subreaper, children, end_descendants
 from holdfast.undo.service import OFF
 
 if TYPE_CHECKING:
