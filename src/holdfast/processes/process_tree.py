@@ -1,10 +1,10 @@
-"""All that descends from a process, and the end of it."""
+"""All that descends from a process, and the end of it; how a child is ended, and waited for."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
+import subprocess
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
@@ -21,14 +21,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _OF_THIS_THREAD = 0x20000000  # __WNOTHREAD: not what another thread traces
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def become_subreaper(*, wanted: bool = True) -> bool:
     """Whatever is orphaned below this process becomes its child, or does not any more; returns what was so before."""
+    import ctypes  # (most that use this module become none)
+
+    libc = ctypes.CDLL(None)
     before = ctypes.c_int()
-    _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
     return bool(before.value)
 
 
@@ -91,6 +92,23 @@ def end_descendants(spare: Collection[int] = ()) -> None:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 pass
+
+
+def kill_tree(process: int) -> None:
+    """Kill a process that was not waited for yet, and what descends from it."""
+    signal_all(lambda: (process, *descendants(process)), (signal.SIGKILL,))
+
+
+def end_child(child: subprocess.Popen[bytes], grace: float, *, patience: float = 0.0) -> int:
+    """Wait until a child has ended, and end it if it takes longer than ``patience`` seconds: first by SIGTERM, and
+    ``grace`` seconds later by SIGKILL. Its exit code, negative for a signal.
+    """
+    for seconds, end in ((patience, child.terminate), (grace, child.kill)):
+        try:
+            return child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            end()
+    return child.wait()
 
 
 def end_in_order(seconds: float, spare: Collection[int] = ()) -> None:
