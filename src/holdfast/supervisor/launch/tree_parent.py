@@ -142,7 +142,7 @@ class _Parent:
             shim = its.detach()
         self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)  # the child would note them in our place
-        self._child = os.fork()
+        self._child = os.fork()  # (it enters the filter before its program: no `processes.child`)
         if not self._child:
             self._channel.close()
             self._become_command(shim)
