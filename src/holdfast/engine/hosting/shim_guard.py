@@ -19,6 +19,7 @@ from holdfast.sandbox.channel import shim_command
 def main(ready: int) -> int:
     """Run a shim until it ends; 0 if that was in order."""
     become_subreaper()
+    # (It has our standard streams, and the orphans of what it runs are to come to us: a `processes.child` has neither.)
     shim = subprocess.Popen(shim_command())
     os.close(ready)
     signal.signal(signal.SIGTERM, lambda number, _frame: shim.send_signal(number))
