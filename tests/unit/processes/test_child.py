@@ -236,17 +236,16 @@ from holdfast.processes import child
 
 words = ["sh", "-c", "setsid sleep 1000 & echo $! > daemon; sleep 1000 & echo $! > pid; mv pid pid.done; wait"]
 given = {"cwd": os.getcwdb(), "environment": os.environb}
-if sys.argv[1] == "run":
-    child.run(words, child.Limits(100), **given)
-elif sys.argv[1] == "run_contained":
+if sys.argv[1] == "run_contained":
     child.run_contained(words, child.Limits(100), **given)
 else:
     child.run_contained_to_file(words, child.FileLimits(100, 0, 1000, 0.1), b"output", **given)
 """
 
 
-@pytest.mark.parametrize("way", ["run", "run_contained", "run_contained_to_file"])
+@pytest.mark.parametrize("way", ["run_contained", "run_contained_to_file"])
 def test_its_starter_is_killed_and_nothing_goes_on(tmp_path: Path, way: str) -> None:
+    """The same of `run`: ``test_kill_on_exit.py``."""
     starter = subprocess.Popen([sys.executable, "-c", STARTER, way], cwd=tmp_path)
     try:
         wait_until((tmp_path / "pid.done").exists)
@@ -254,8 +253,6 @@ def test_its_starter_is_killed_and_nothing_goes_on(tmp_path: Path, way: str) -> 
         starter.kill()
         starter.wait()
     ended_pid(tmp_path / "pid.done")
-    if way == "run":  # which ends a process group
-        os.kill(int((tmp_path / "daemon").read_text()), signal.SIGKILL)
     ended_pid(tmp_path / "daemon")
 
 
