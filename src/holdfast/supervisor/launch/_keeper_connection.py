@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.processes.helper_process import start_module
 from holdfast.supervisor.control.frames import GONE, LENGTH, JoinRequest, decode_answer
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.keeper.stderr_log import open_log
@@ -72,14 +72,13 @@ def _start(settings: KeeperSettings) -> tuple[subprocess.Popen[bytes], socket.so
     ours, its = socket.socketpair()
     notes = open_log(settings.log)
     try:
-        keeper = subprocess.Popen(
-            [sys.executable, "-P", "-m", "holdfast.supervisor.keeper.keeper", str(its.fileno())],
+        keeper = start_module(
+            "holdfast.supervisor.keeper.keeper",
+            str(its.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=notes,
-            cwd="/",
             pass_fds=[its.fileno()],
-            start_new_session=True,
         )
     finally:
         os.close(notes)
