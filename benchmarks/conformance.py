@@ -28,7 +28,7 @@ from typing import Any
 
 from compare import machine, program
 from conformance_suites import PASSED, SKIPPED, SUITES, Cases, Ground
-from holdfast.supervisor.process_tree.descendants import become_subreaper, descendants, reap_orphans
+from holdfast.processes.process_tree import become_subreaper, descendants, reap_orphans
 from holdfast.testing.tree_state import PathState, differences, photograph
 from run import file_system, stand_apart
 from run_subjects import BEHIND, BRIDGE, HOLDFAST, NATIVE, PEERS, Failed, Subject, available, call

@@ -27,6 +27,7 @@ from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import StepId
+from holdfast.undo.journal.step_footprint import DirectoryMoves
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -39,6 +40,7 @@ from .waiting import wait_until
 DIRECTORIES = (b"d", b"e", b"d/g")
 FILES = (b"f", b"x", b"d/y", b"e/y", b"d/g/z", b"d/x", b"n", b"e/n")
 _RUN = "run"
+_IS_GONE = "it is not there any more"
 _REST_NS = 25_000_000
 _MARK = re.compile(rb"<\d+>")
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -101,7 +103,8 @@ class Callers:
         """Nothing was denied that others had changed since: what belongs there lies aside then."""
         self._is_dated = True
         """Nothing was reversed beside a step that went on, and none has set the mode, the mtime or an attribute of a
-        directory: the mtime of one in which others change names is not always brought back exactly then.
+        directory, or moved one while another step went on: the mtime of one in which others change names is not always
+        brought back exactly then.
         """
         self._has_rolled_back = False
         """A step was: then another one that went on beside it may be refused."""
@@ -150,6 +153,9 @@ class Callers:
         else:
             way(a, b, c)
         self._check_alone()
+        going_on = self.log.recorder.open_steps
+        if len(going_on) > 1 and any(DirectoryMoves(step.records) for step in going_on):
+            self._is_dated = False
 
     def _check_alone(self) -> None:
         if not self.edits:
@@ -535,7 +541,10 @@ class Callers:
             _check(refused.code != "barrier" or self.edits > 0, f"{way} {steps}: {refused.message}")
             self.refused = f"{refused.code}: {refused.message}"
             return False
-        _check(not (report.conflicts and self._is_exact), f"{way} {steps}: {report.conflicts}")
+        # (What a step that was rolled back had made went with it, and with that what others had written to it.)
+        is_gone = self._has_rolled_back and way == "undo"
+        conflicts = [met for met in report.conflicts if not (is_gone and met.reason == _IS_GONE)]
+        _check(not (conflicts and self._is_exact), f"{way} {steps}: {conflicts}")
         _check(edited <= self._marks(), f"{way} {steps}: an edit is lost: {edited - self._marks()}")
         return True
 
@@ -580,6 +589,8 @@ class Callers:
             sets.append(chosen)
         self._check_tree(self.first, "all undone")
         for chosen in reversed(sets):
+            if any(self.service.conflicts(step) for step in chosen):
+                return
             if not self._reverse("redo", chosen):
                 # (What was undone or denied before, and had to do with the same, would have to come with it.)
                 _check(self.refused.startswith("steps_connected"), f"{chosen} cannot be redone, {self.refused}")

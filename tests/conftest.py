@@ -21,7 +21,7 @@ from holdfast.engine.opening import missing_workspaces
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.files.linux.mount_table import mounts
 from holdfast.model.errors import UnsupportedError
-from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.processes.process_tree import descendants
 
 from .sampling import be_thorough
 from .waiting import has_ended, wait_until

@@ -164,7 +164,7 @@ def _start(tmp_path: Path, tree: Path) -> Iterator[Start]:
     more, their logs have no mistakes, and the store is sound.
     """
     import holdfast
-    from holdfast.supervisor.process_tree.descendants import descendants
+    from holdfast.processes.process_tree import descendants
 
     from .frontend import HOLDFAST, Frontend
 

@@ -19,7 +19,7 @@ from holdfast.engine.hosting.working_directory import DirectorySpec, HostedDirec
 from holdfast.model.config.settings import Isolation
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import hash_bytes
-from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.processes.process_tree import descendants
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.journal.heartbeat import Heartbeat, encode_beat
 from holdfast.undo.service import OFF, PRESET, LogLimits

@@ -16,9 +16,9 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import HoldfastError
+from holdfast.processes.process_tree import descendants
 from holdfast.sandbox.isolation_probe import require_isolation
 from holdfast.sandbox.policy import FileAccess, SandboxPolicy
-from holdfast.supervisor.process_tree.descendants import descendants
 from holdfast.testing.tree_state import differences, photograph
 
 from ..processes import command_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.processes.process_tree import descendants
 
 from .frontend import Frontend
 from .mcp_client import Place, call, refused, run

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.processes.process_tree import descendants
 from holdfast.testing.tree_state import differences, photograph
 
 from ..fuse import ONLY_WITH_FUSE

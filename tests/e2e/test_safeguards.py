@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.processes.process_tree import descendants
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
-from holdfast.supervisor.process_tree.descendants import descendants
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.testing.yama_stub import keepers_that_see_nothing
 from holdfast.undo.service import TicketInfo

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.processes.process_tree import descendants
 
 from ..fuse import ONLY_WITH_FUSE
 from ..waiting import wait_until

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.processes.process_tree import descendants
 
 from ..processes import command_of
 from ..waiting import wait_until

@@ -24,8 +24,8 @@ import pytest
 
 from holdfast.ipc.private_socket import address, peer_of
 from holdfast.model.paths import KEEPER_SOCKET
+from holdfast.processes.process_tree import descendants, end_descendants
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
-from holdfast.supervisor.process_tree.descendants import descendants, end_descendants
 from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.service import StepInfo

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.processes.process_tree import descendants
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.testing.yama_stub import keepers_that_see_nothing
 

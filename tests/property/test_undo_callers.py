@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.errors import RefusedError
+
 from ..callers import Callers, Move, moves
 from ..sampling import some
 
@@ -95,6 +97,55 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("start", 0, 0, 0), ("exchange_directories", 0, 0, 1), ("exit", 0, 0, 0), ("undo", 0, 0, 0), ("start", 0, 0, 0),
         ("open", 0, 3, 1), ("deny", 0, 4, 0), ("redo", 0, 0, 1), ("redo", 0, 0, 0),
     ],
+    "what is still open was moved, and its step made a file in its place": [
+        ("start", 0, 0, 0), ("fork", 0, 0, 0), ("start", 0, 0, 0), ("open", 1, 5, 2), ("rename", 2, 5, 7),
+        ("pause", 2, 0, 0), ("write", 1, 5, 2), ("pause", 1, 0, 0), ("rename_directory", 2, 1, 3),
+    ],
+    "a directory from which a redone step had removed a file comes back": [
+        ("start", 0, 0, 0), ("unlink", 0, 4, 0), ("exchange_directories", 0, 0, 1), ("exit", 0, 0, 0),
+        ("start", 0, 0, 0), ("undo", 0, 0, 1), ("exchange_directories", 0, 1, 0), ("save", 0, 4, 0),
+    ],
+    "a directory with what a denied step has open takes the place of one that was removed": [
+        ("start", 0, 0, 0), ("save", 0, 3, 0), ("pause", 0, 0, 0), ("start", 0, 0, 0), ("fork", 0, 0, 0),
+        ("open", 0, 3, 2), ("deny", 0, 3, 0), ("clear", 1, 0, 0), ("rename_directory", 1, 1, 0),
+    ],
+    "a denied step had made what another one put in place of a file": [
+        ("start", 0, 0, 0), ("start", 0, 0, 0), ("write", 0, 6, 2), ("rename", 1, 6, 0), ("unlink", 0, 0, 0),
+        ("deny", 0, 2, 0),
+    ],
+    "another step wrote to what a denied one had made": [
+        ("start", 0, 0, 0), ("start", 0, 0, 0), ("save", 1, 6, 2), ("write", 0, 6, 2), ("save", 1, 6, 5),
+        ("exit", 0, 0, 1), ("deny", 0, 6, 0),
+    ],
+    "a step moved a file that lies in an exchanged directory by its end": [
+        ("start", 0, 0, 0), ("write", 584, 298, 188), ("start", 962, 542, 370), ("start", 519, 493, 890),
+        ("exit", 591, 633, 659), ("rename", 798, 298, 315), ("exchange_directories", 65, 633, 298),
+    ],
+    "two steps exchanged directories and one moved them on": [
+        ("start", 0, 0, 0), ("start", 929, 894, 566), ("exchange_directories", 762, 541, 260),
+        ("exchange_directories", 335, 458, 769), ("start", 638, 412, 860), ("rename_directory", 51, 753, 769),
+        ("exit", 111, 860, 84), ("undo", 424, 951, 180),
+    ],
+    "an undo brings a file into a directory that is exchanged with it": [
+        ("start", 0, 0, 0), ("rename", 282, 850, 491), ("start", 277, 829, 557), ("deny", 242, 491, 850),
+        ("start", 714, 850, 491), ("start", 447, 850, 247), ("rename", 731, 891, 944), ("start", 55, 491, 491),
+        ("exchange_directories", 429, 850, 693), ("rename", 473, 491, 15),
+    ],
+    "a step came while an earlier one was undone": [
+        ("start", 0, 0, 0), ("unlink", 417, 749, 308), ("exit", 326, 525, 184), ("start", 263, 202, 202),
+        ("start", 446, 202, 763), ("exit", 357, 424, 202), ("undo", 55, 202, 760), ("open", 857, 813, 979),
+        ("exit", 762, 202, 202), ("undo", 359, 783, 202), ("redo", 746, 709, 645), ("redo", 215, 202, 202),
+    ],
+    "a step went on while one before it was undone": [
+        ("start", 0, 0, 0), ("unlink", 931, 704, 330), ("start", 530, 704, 907), ("mkdir", 109, 704, 767),
+        ("exit", 736, 2, 730), ("undo", 186, 704, 324), ("save", 888, 704, 704), ("exit", 707, 704, 10),
+        ("undo", 901, 704, 656), ("redo", 804, 704, 704),
+    ],
+    "what a step beside it still has open lies in a directory that is moved": [
+        ("start", 0, 0, 0), ("open", 154, 943, 389), ("start", 307, 665, 666), ("start", 257, 853, 219),
+        ("unlink", 206, 535, 952), ("open", 593, 535, 118), ("pause", 488, 931, 853), ("pause", 642, 931, 735),
+        ("exchange_directories", 575, 765, 952),
+    ],
 }  # fmt: skip
 
 
@@ -121,12 +172,26 @@ def test_an_original_is_not_lost_with_a_link_that_a_denied_step_had_made(tmp_pat
         callers.close()
 
 
+@pytest.mark.parametrize("way", [0, 1, 2])
 @pytest.mark.parametrize("name", _ONCE_REFUSED)
-def test_nothing_is_taken_for_an_outsiders_where(tmp_path: Path, name: str) -> None:
+def test_nothing_is_taken_for_an_outsiders_where(tmp_path: Path, name: str, way: int) -> None:
     callers = Callers(tmp_path)
     try:
         for move in _ONCE_REFUSED[name]:
             callers.make(move)
+        callers.finish(way)
+    finally:
+        callers.close()
+
+
+def test_what_an_undo_could_not_take_back_is_not_blamed_on_another_process(tmp_path: Path) -> None:
+    callers = Callers(tmp_path)
+    try:
+        denied: list[Move] = [("open", 0, 2, 2), ("rename", 1, 2, 1), ("rename", 2, 3, 2), ("utime", 0, 2, 0)]
+        for move in [("start", 0, 0, 0)] * 3 + denied + [("deny", 1, 2, 0)]:
+            callers.make(move)
         callers.finish(0)
+        with pytest.raises(RefusedError, match="steps 1 and 3 could not be undone whole: d/y stayed as it was"):
+            callers.service.redo([1, 3])
     finally:
         callers.close()

@@ -140,6 +140,7 @@ def _run(console: Console, mounted: Mounted, words: list[str], signals: _Signals
     try:
         # The shell replaces itself by the command: this process, which has to answer those that look at the mount,
         # would stand still until a program that lies in there has been started.
+        # It is the user's, at the terminal, and what it leaves running goes on: no `processes.child`.
         process = subprocess.Popen(["/bin/sh", "-c", 'exec "$@"', "sh", *words])
     except OSError as error:
         raise StorageError(f"cannot run a command: {error.strerror}") from error

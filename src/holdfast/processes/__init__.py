@@ -1,1 +1,1 @@
-"""Processes of our own: workers, modules that run by themselves, and their end by a signal."""
+"""Other processes: children that are run to their end, helpers that go on, their environments, and the end of all."""

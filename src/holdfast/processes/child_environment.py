@@ -1,10 +1,9 @@
-"""The environment that commands of others get from this process: all of it, but for the password of the catalog.
-
-What a command prints, logs or reports of its surroundings is for others to read.
-"""
+"""The environments of children: what commands of others get from this process, and what our own modules need."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, AnyStr
 
 from holdfast.model.store_location import without_secrets
@@ -33,7 +32,9 @@ _OF_ONE_REPOSITORY = frozenset(
 
 
 def inherited_environment(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
-    """What to start a command with, as text or as bytes."""
+    """What to start a command of others with, as text or as bytes: all but the password of the catalog. What a command
+    prints, logs or reports of its surroundings is for others to read.
+    """
     given = dict(environ)
     for name, value in environ.items():
         if isinstance(name, str) and isinstance(value, str):
@@ -49,3 +50,8 @@ def without_git_repository(environ: Mapping[str, str]) -> dict[str, str]:
     would work in the user's.
     """
     return {name: value for name, value in environ.items() if name not in _OF_ONE_REPOSITORY}
+
+
+def with_our_modules(environ: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The same with a ``PYTHONPATH`` by which a child finds the modules that this process does."""
+    return {**environ, b"PYTHONPATH": os.fsencode(os.pathsep.join(path for path in sys.path if path))}

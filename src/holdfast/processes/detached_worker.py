@@ -40,7 +40,7 @@ class DetachedWorker:
             if _may_be_copied():
                 self.pid = _copy(module, order_read, said_write)
             else:
-                from holdfast.processes.module_process import start_module
+                from holdfast.processes.helper_process import start_module
 
                 process = start_module(module, stdin=order_read, stdout=said_write)
                 self.pid = process.pid

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.model.errors import FormatError, HoldfastError, rebuilt
 from holdfast.model.fast_namedtuple import NamedTuple
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Sequence
 
 
 class ProcessOutcome(NamedTuple):
@@ -47,24 +41,3 @@ def decode_outcome(said: bytes) -> ProcessOutcome:
 def failed_outcome(error: HoldfastError) -> ProcessOutcome:
     """That it has failed."""
     return ProcessOutcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)
-
-
-def start_module(
-    module: str, *arguments: str, stdin: int, stdout: int, pass_fds: Sequence[int] = ()
-) -> subprocess.Popen[bytes]:
-    """Run a module. Raises `OSError`.
-
-    What lies in the current directory is none of its modules; the signals of our terminal are not for it; and it is in
-    the root directory, so that it keeps no other busy.
-    """
-    import subprocess
-
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments],
-        stdin=stdin,
-        stdout=stdout,
-        pass_fds=pass_fds,
-        start_new_session=True,
-        cwd="/",
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from holdfast.model.errors import ChannelError, FormatError, HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
+from holdfast.processes.helper_process import program_words
 from holdfast.wire.control_channel import (
     MAX_LINE_BYTES,
     Cancel,
@@ -53,7 +53,7 @@ def shim_command(*arguments: str) -> list[bytes]:
     environment nor the working directory has a say in what code that is.
     """
     shim = Path(__file__).with_name("shim.py")
-    return [os.fsencode(word) for word in (sys.executable, "-I", "-S", "-B", shim, *arguments)]
+    return [os.fsencode(word) for word in program_words(str(shim), *arguments)]
 
 
 class Endpoint(Protocol):

@@ -1,7 +1,7 @@
 """Becomes a command with the signals as any program finds them: in a box, some are ignored on the way in
 (`holdfast.sandbox.namespace_entry`), and a program that inherits that could not be asked to end.
 
-A program of its own, of the standard library alone.
+A program of its own, of the standard library alone: it starts no child, but becomes the command.
 """
 
 from __future__ import annotations

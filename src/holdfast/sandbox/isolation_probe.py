@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import UnsupportedError
+from holdfast.processes.child import Limits, run
 from holdfast.sandbox.namespace import Namespace
 from holdfast.sandbox.policy import (
     AllowedConnections,
@@ -78,22 +78,19 @@ def _try(name: str, network: Network, quota: Quota = _NO_LIMITS) -> IsolationFin
     box = Namespace(SandboxPolicy(FileAccess(_ANY), network, quota=quota))
     try:
         with box.prepare([b"true"], directory=b"/", environment=os.environb) as prepared:
-            found = subprocess.run(
+            found = run(
                 prepared.arguments,
-                env=prepared.environment,
+                Limits(_PATIENCE_SECONDS),
+                environment=prepared.environment,
                 pass_fds=prepared.descriptors,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PATIENCE_SECONDS,
-                check=False,
             )
     except UnsupportedError as error:
         return IsolationFinding(name, works=False, reason=error.message, help=error.hint or "")
-    except subprocess.TimeoutExpired:
+    if found.why:
         return IsolationFinding(name, works=False, reason=f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds")
-    if not found.returncode:
+    if not found.code:
         return IsolationFinding(name, works=True)
-    reason = found.stderr.decode("utf-8", "replace").strip() or f"it ended with {found.returncode}"
+    reason = found.errors.decode("utf-8", "replace").strip() or f"it ended with {found.code}"
     return IsolationFinding(name, works=False, reason=reason, help=_help())
 
 

@@ -189,6 +189,7 @@ def _run(words: Sequence[str], text: str = "") -> str:
     """Run a program; returns what is wrong if it fails, else nothing."""
     import subprocess
 
+    # (This module is loaded on the way into a box, of the standard library alone: no `holdfast.processes`.)
     found = subprocess.run(words, input=text, capture_output=True, text=True, check=False, env={})
     return (found.stderr.strip() or f"exit code {found.returncode}") if found.returncode else ""
 

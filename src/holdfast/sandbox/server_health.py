@@ -1,8 +1,9 @@
 """Starts a server and asks until it is well, or does not become so in time: run where the server is to run, in a box.
 
-A program of its own, of the standard library alone. What it finds out it writes as one JSON object to a descriptor:
-``outcome`` (``healthy``, ``ended``, ``unhealthy``), ``exit_code`` (the server's, or the last check's), ``detail`` (a
-sentence), ``checks`` (how often was asked). The server is ended before it ends; the caller ends what is left.
+A program of its own, of the standard library alone, and so without `holdfast.processes`. What it finds out it writes as
+one JSON object to a descriptor: ``outcome`` (``healthy``, ``ended``, ``unhealthy``), ``exit_code`` (the server's, or
+the last check's), ``detail`` (a sentence), ``checks`` (how often was asked). The server is ended before it ends; the
+caller ends what is left.
 """
 
 from __future__ import annotations

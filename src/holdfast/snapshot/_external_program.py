@@ -1,25 +1,26 @@
-"""Runs a program that is none of ours: no shell, nothing of ours but its input, and an end to it, come what may."""
+"""Runs a program that is none of ours for a provider: with limits, which it raises as errors of their own."""
 
 from __future__ import annotations
 
 import os
 import resource
-import select
-import signal
-import subprocess
-import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError, UnsupportedError
 from holdfast.model.fast_namedtuple import NamedTuple
-from holdfast.snapshot.kill_on_exit import ends_with_us
+from holdfast.processes.child import Limits, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MAX_ERRORS = 8192
-_PIECE = 1 << 16
+_ULIMITS: Mapping[int, tuple[str, int]] = {
+    resource.RLIMIT_AS: ("-v", 1024),
+    resource.RLIMIT_FSIZE: ("-f", 512),
+    resource.RLIMIT_CORE: ("-c", 512),
+    resource.RLIMIT_NOFILE: ("-n", 1),
+}
+"""What a shell calls a limit, and of how many bytes it counts it."""
 
 
 class ProgramResult(NamedTuple):
@@ -28,25 +29,7 @@ class ProgramResult(NamedTuple):
     code: int
     out: bytes
     errors: str
-    """The beginning of what it wrote to its standard error."""
-
-
-class _Gate:
-    """Holds a program back until it may begin: its limits are there by then. Closed before, it never begins."""
-
-    def __init__(self) -> None:
-        self.held, self._free = os.pipe2(os.O_CLOEXEC)
-        self.words = ("/bin/sh", "-c", 'read -r word < "$0" && exec "$@"', f"/proc/self/fd/{self.held}")
-        """What waits, and becomes the program whose words follow; `held` is to be passed to it."""
-
-    def open(self) -> None:
-        """Let it begin."""
-        os.write(self._free, b"\n")
-
-    def close(self) -> None:
-        """Be done with it."""
-        os.close(self.held)
-        os.close(self._free)
+    """The beginning and the end of what it wrote to its standard error."""
 
 
 class ProgramLimits(NamedTuple):
@@ -60,7 +43,7 @@ class ProgramLimits(NamedTuple):
     hint: str | None = None
     """And the hint."""
     resources: Mapping[int, int] = MappingProxyType({})
-    """Limits of `resource`, by their numbers there."""
+    """Limits of `resource`, by their numbers there, rounded up to what a shell counts."""
 
 
 def execute(
@@ -71,61 +54,34 @@ def execute(
     *,
     stdin: bytes = b"",
 ) -> ProgramResult:
-    """Run a program in a session of its own, with nothing of ours but its standard input; none of it is left when this
-    returns or raises, nor when this process is killed.
+    """Run a program in a session of its own, with nothing of ours but its standard input; none of its process group is
+    left when this returns or raises, nor when this process is killed.
 
     Raises `StorageError` if it takes too long, `UnsupportedError` if it writes too much, `OSError`.
     """
-    given = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    gate = _Gate() if limits.resources else None
-    try:
-        with open(given, "wb", closefd=False) as file:
-            file.write(stdin)
-        os.lseek(given, 0, os.SEEK_SET)
-        child = subprocess.Popen(
-            words if gate is None else [*gate.words, *words],
-            env=environ,
-            cwd=directory,
-            stdin=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=() if gate is None else (gate.held,),
-        )
-    except BaseException:
-        if gate is not None:
-            gate.close()
-        raise
-    finally:
-        os.close(given)
+    ended = run(
+        [*_limited(limits.resources), *words],
+        Limits(limits.seconds, limits.output),
+        stdin=stdin,
+        cwd=directory,
+        environment=environ,
+    )
     name = os.path.basename(os.fsdecode(words[0]))
-    with ends_with_us(child.pid):
-        try:
-            if gate is not None:
-                try:
-                    for kind, most in limits.resources.items():
-                        resource.prlimit(child.pid, kind, (most, most))
-                    gate.open()
-                finally:
-                    gate.close()
-            try:
-                out, errors = _read(child, time.monotonic() + limits.seconds, limits.output)
-            except TimeoutError:
-                raise StorageError(
-                    f"{name} was stopped, as it took too long", hint=limits.hint, code=limits.slow
-                ) from None
-            if len(out) > limits.output:
-                raise UnsupportedError(
-                    f"{name} says more than {limits.output} bytes: there is too much for this provider"
-                )
-            return ProgramResult(child.wait(), out, errors)
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-            for stream in (child.stdout, child.stderr):
-                assert stream is not None
-                stream.close()
+    if ended.why == "time":
+        raise StorageError(f"{name} was stopped, as it took too long", hint=limits.hint, code=limits.slow)
+    if ended.why == "output":
+        raise UnsupportedError(f"{name} says more than {limits.output} bytes: there is too much for this provider")
+    return ProgramResult(ended.code, ended.output, ended.errors.decode("utf-8", "replace"))
+
+
+def _limited(resources: Mapping[int, int]) -> Sequence[str]:
+    """What to put before a program that begins with these limits, or does not begin."""
+    if not resources:
+        return ()
+    set_all = "".join(
+        f"ulimit {name} {-(-most // unit)} && " for kind, most in resources.items() for name, unit in (_ULIMITS[kind],)
+    )
+    return ("/bin/sh", "-c", f'{set_all}exec "$@"', "sh")
 
 
 def error_line(errors: str, beginnings: tuple[str, ...]) -> str:
@@ -133,28 +89,3 @@ def error_line(errors: str, beginnings: tuple[str, ...]) -> str:
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     chosen = next((line for line in lines if line.startswith(beginnings)), lines[-1] if lines else "no reason")
     return "".join(char if char.isprintable() else "?" for char in chosen)[:300]
-
-
-def _read(child: subprocess.Popen[bytes], until: float, limit: int) -> tuple[bytes, str]:
-    """What it writes, to its end or until it is more than ``limit`` bytes. Raises `TimeoutError`."""
-    assert child.stdout is not None
-    assert child.stderr is not None
-    out, errors = bytearray(), bytearray()
-    poll = select.poll()
-    streams = {child.stdout.fileno(): out, child.stderr.fileno(): errors}
-    for fd in streams:
-        poll.register(fd, select.POLLIN)
-    while streams and len(out) <= limit:
-        left = until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        for fd, _ in poll.poll(left * 1000):
-            piece = os.read(fd, _PIECE)
-            if not piece:
-                poll.unregister(fd)
-                del streams[fd]
-            elif fd == child.stderr.fileno():
-                errors += piece[: _MAX_ERRORS - len(errors)]
-            else:
-                out += piece
-    return bytes(out), errors.decode("utf-8", "replace")

@@ -6,12 +6,12 @@ import errno
 import os
 import shutil
 import socket
-import subprocess
 from typing import TYPE_CHECKING, Final
 
 from holdfast.ipc import private_socket
 from holdfast.model.errors import StorageError, UnsupportedError
 from holdfast.model.paths import display
+from holdfast.processes.child import Limits, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,7 @@ MOUNTING_NEEDS: Final = (
 
 _PROGRAM: Final = "fusermount3"
 _SECONDS: Final = 30
+_LIMITS: Final = Limits(_SECONDS)
 
 
 def mount(directory: bytes, options: Sequence[bytes]) -> int:
@@ -37,19 +38,18 @@ def mount(directory: bytes, options: Sequence[bytes]) -> int:
     ours, theirs = socket.socketpair()  # (What goes over it is libfuse's protocol: the device, and no message.)
     with ours, theirs:
         try:
-            done = subprocess.run(
+            done = run(
                 [program, b"-o", b",".join(options), b"--", directory],
-                env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+                _LIMITS,
+                environment={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
                 pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_SECONDS,
-                check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except OSError as error:
             raise UnsupportedError(f"{program} cannot be used: {error}", hint=MOUNTING_NEEDS) from error
-        if done.returncode:
-            why = display(done.stderr.strip()) or f"it ended with {done.returncode}"
+        if done.why:
+            raise UnsupportedError(f"{program} cannot be used: it does not end", hint=MOUNTING_NEEDS)
+        if done.code:
+            why = display(done.errors.strip()) or f"it ended with {done.code}"
             raise UnsupportedError(f"{display(directory)} cannot be mounted on: {why}", hint=MOUNTING_NEEDS)
         theirs.close()
         return _received(ours)
@@ -57,17 +57,10 @@ def mount(directory: bytes, options: Sequence[bytes]) -> int:
 
 def unmount(directory: bytes, *, lazily: bool = False) -> str:
     """Have it unmount ``directory``; why it has not, or nothing. Raises `OSError` if it does not end."""
-    try:
-        done = subprocess.run(
-            [shutil.which(_PROGRAM) or _PROGRAM, b"-u", *([b"-z"] if lazily else []), b"--", directory],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(errno.ETIMEDOUT, f"{_PROGRAM} does not end") from error
-    return display(done.stderr.strip()) or f"{_PROGRAM} ended with {done.returncode}" if done.returncode else ""
+    done = run([shutil.which(_PROGRAM) or _PROGRAM, b"-u", *([b"-z"] if lazily else []), b"--", directory], _LIMITS)
+    if done.why:
+        raise OSError(errno.ETIMEDOUT, f"{_PROGRAM} does not end")
+    return display(done.errors.strip()) or f"{_PROGRAM} ended with {done.code}" if done.code else ""
 
 
 def _received(ours: socket.socket) -> int:

@@ -15,7 +15,7 @@ from holdfast.engine.opening.home import INDEX, LAYER
 from holdfast.model.errors import HoldfastError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import TEMPORARY_PREFIX, display
-from holdfast.snapshot.kill_on_exit import run_program
+from holdfast.processes.child import Limits, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,9 +96,9 @@ def _copy(context: Context, note: ForkNote, copy: bytes) -> None:
     with ServedFork(context, note, merged):
         try:
             for words in (["cp", "-a", "--", merged + b"/.", copy + b"/"], ["sync", "-f", "--", copy]):
-                done = run_program(words)
-                if done.returncode:
-                    said = display(done.stderr.strip().splitlines()[0]) if done.stderr.strip() else "it failed"
+                done = run(words, Limits(None))
+                if done.code:
+                    said = display(done.errors.strip().splitlines()[0]) if done.errors.strip() else "it failed"
                     raise StorageError(f"the fork cannot be copied to {display(copy)}: {said}")
         finally:
             unmount_overlay(merged)

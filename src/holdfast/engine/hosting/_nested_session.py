@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.engine.hosting.launcher import wait_for
 from holdfast.engine.opening.undo_log import find_open_step
 from holdfast.files.protected_directories import find_protected
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display
+from holdfast.processes.helper_process import start_module
 from holdfast.processes.module_process import ProcessOutcome
+from holdfast.processes.process_tree import end_child
 from holdfast.supervisor.control.remote_service import visit
 from holdfast.undo.local_service.file_writer import write_file
 from holdfast.undo.safeguards.guard import NO_RISK
@@ -44,14 +44,14 @@ class InnerShim:
     def __init__(self, launch: Launch) -> None:
         """Start it, and return when it is there: it is not to belong to the first step. Raises `OSError`."""
         ready, its = os.pipe2(os.O_CLOEXEC)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "holdfast.engine.hosting.shim_guard", str(its)],
+        self._process = start_module(
+            "holdfast.engine.hosting.shim_guard",
+            str(its),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=[its],
-            start_new_session=True,
             cwd=launch.root,
-            env=launch.environment | {b"PYTHONPATH": os.fsencode(os.pathsep.join(path for path in sys.path if path))},
+            environment=launch.environment,
+            pass_fds=[its],
         )
         os.close(its)
         os.read(ready, 1)
@@ -68,7 +68,7 @@ class InnerShim:
 
     def wait(self, seconds: float) -> ProcessOutcome:
         """See `Launcher.wait`."""
-        if wait_for(self._process, seconds):
+        if end_child(self._process, seconds, patience=seconds):
             return ProcessOutcome(
                 kind=ChannelError.__name__, code="shim_gone", message="what runs the commands was killed"
             )

@@ -26,7 +26,9 @@ from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFo
 from holdfast.model.log import Level, set_sender
 from holdfast.model.log_format import LineHandler, send
 from holdfast.model.paths import display
-from holdfast.processes.module_process import ProcessOutcome, decode_outcome, failed_outcome, start_module
+from holdfast.processes.helper_process import start_module
+from holdfast.processes.module_process import ProcessOutcome, decode_outcome, failed_outcome
+from holdfast.processes.process_tree import end_child
 from holdfast.sandbox.channel import shim_command
 from holdfast.undo.reports.unreported_rollbacks import note_rollback
 from holdfast.undo.service import LogLimits, Thresholds
@@ -85,24 +87,13 @@ class Launcher:
 
     def wait(self, seconds: float) -> ProcessOutcome:
         """Wait until it has ended, and end it if it takes longer than ``seconds``: first in order, then at once."""
-        wait_for(self._process, seconds)
+        end_child(self._process, seconds, patience=seconds)
         try:
             with self._outcome:
                 return decode_outcome(self._outcome.receive())
         except (ConnectionError, FormatError):
             message = f"what runs the commands was killed (status {self._process.returncode})"
             return ProcessOutcome(kind="HoldfastError", code="launcher_gone", message=message)
-
-
-def wait_for(process: subprocess.Popen[bytes], seconds: float) -> int:
-    """Wait until a process has ended, and end it if it takes longer than ``seconds``: first in order, then at once.
-    Its exit code, negative for a signal.
-    """
-    for end in (lambda: None, process.terminate, process.kill):
-        end()
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(seconds)
-    return process.wait()
 
 
 def main(fd: int) -> None:

@@ -12,13 +12,14 @@ import signal
 import subprocess
 import sys
 
+from holdfast.processes.process_tree import GRACE_SECONDS, become_subreaper, end_in_order
 from holdfast.sandbox.channel import shim_command
-from holdfast.supervisor.process_tree.descendants import GRACE_SECONDS, become_subreaper, end_in_order
 
 
 def main(ready: int) -> int:
     """Run a shim until it ends; 0 if that was in order."""
     become_subreaper()
+    # (It has our standard streams, and the orphans of what it runs are to come to us: a `processes.child` has neither.)
     shim = subprocess.Popen(shim_command())
     os.close(ready)
     signal.signal(signal.SIGTERM, lambda number, _frame: shim.send_signal(number))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -23,7 +22,9 @@ from holdfast.model.content import HashSink
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.ids import CheckpointId
 from holdfast.model.paths import display
-from holdfast.sandbox.limited_command import CommandLimits, run_contained
+from holdfast.processes.child import FileLimits
+from holdfast.processes.helper_process import program_words
+from holdfast.sandbox.limited_command import run_contained
 from holdfast.snapshot.provider_selection import choose
 from holdfast.store.blobs.content_supply import StoredContent
 from holdfast.store.manifests import manifest
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.engine.promotion._job_context import PromotionJob
     from holdfast.engine.promotion.spec import Stage
     from holdfast.files.local_tree import LocalTree
-    from holdfast.sandbox.limited_command import CommandEnd
+    from holdfast.processes.child import Ended
 
 _SAID_BYTES = 64 << 10
 """So much of an output is in an answer; all that is kept is in the promotion's folder."""
@@ -180,7 +181,7 @@ def _check(job: PromotionJob) -> PromotionAnswer | None:
     said = os.memfd_create("holdfast")
     try:
         program = os.path.join(os.path.dirname(os.path.abspath(_sandbox())), "server_health.py")
-        words = [sys.executable, "-I", "-S", "-B", program, str(said), json.dumps(order)]
+        words = program_words(program, str(said), json.dumps(order))
         ran = _run(job, "check", list(map(os.fsencode, words)), spec.health_timeout + _SLACK_SECONDS, said)
         if ran.why == "stopped":
             return interrupted_answer()
@@ -215,10 +216,10 @@ def _sandbox() -> str:
     return limited_command.__file__
 
 
-def _run(job: PromotionJob, stage: Stage, command: list[bytes], seconds: float, *keep: int) -> CommandEnd:
+def _run(job: PromotionJob, stage: Stage, command: list[bytes], seconds: float, *keep: int) -> Ended:
     spec = job.spec
     tree = build_directory.tree_of(job)
-    limits = CommandLimits(seconds, spec.memory, spec.max_output_bytes)
+    limits = FileLimits(seconds, spec.memory, spec.max_output_bytes)
     box = make_box(job, tree)
     return run_contained(
         [*signal_reset_prefix(), *command],
@@ -263,7 +264,7 @@ def _failed(job: PromotionJob, stage: str, step: str, words: list[str], code: in
     )
 
 
-def _failure_reason(job: PromotionJob, ran: CommandEnd, seconds: float) -> str:
+def _failure_reason(job: PromotionJob, ran: Ended, seconds: float) -> str:
     if ran.why == "time":
         return f"it took longer than {seconds:g} s, and was ended"
     if ran.why == "memory":

@@ -6,11 +6,11 @@ At that path what a build writes down of where it is (as virtual environments an
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import own_directories
 from holdfast.engine.running.isolation import absolute_paths
+from holdfast.processes.helper_process import program_words
 
 if TYPE_CHECKING:
     from holdfast.engine.promotion._job_context import PromotionJob
@@ -55,7 +55,7 @@ def signal_reset_prefix() -> list[bytes]:
     from holdfast.sandbox import limited_command
 
     program = os.path.join(os.path.dirname(os.path.abspath(limited_command.__file__)), "default_signals.py")
-    return list(map(os.fsencode, [sys.executable, "-I", "-S", "-B", program]))
+    return list(map(os.fsencode, program_words(program)))
 
 
 def environment_of(job: PromotionJob) -> dict[bytes, bytes]:

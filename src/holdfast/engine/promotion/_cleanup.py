@@ -20,6 +20,7 @@ from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.processes.helper_process import start_in_own_session
 
 if TYPE_CHECKING:
     from holdfast.engine.promotion._job_context import PromotionJob
@@ -43,14 +44,14 @@ def restart(job: PromotionJob) -> None:
     try:
         with open(output, "wb") as file:
             os.fchmod(file.fileno(), 0o600)
-            process = subprocess.Popen(
+            # (No `processes.child`, with which all that it leaves running would end.)
+            process = start_in_own_session(
                 words,
                 stdin=subprocess.DEVNULL,
-                stdout=file,
+                stdout=file.fileno(),
                 stderr=subprocess.STDOUT,
                 cwd=job.context.workspace.path,
-                env=environment_of(job),
-                start_new_session=True,
+                environment=environment_of(job),
             )
         try:
             code = process.wait(job.spec.timeout)

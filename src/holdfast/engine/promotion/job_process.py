@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from contextlib import suppress
@@ -27,6 +26,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.log import Log
 from holdfast.model.message_text import visible
+from holdfast.processes.helper_process import module_words, start_in_own_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,20 +59,19 @@ class PromotionProcesses:
         has ended is in the catalog, also if this returns an error: a caller looks there first. The process goes on
         if this one is killed, and comes to its end.
         """
-        line = [sys.executable, "-P", "-m", "holdfast", "--home", self._home, "--json", "promote", "--steps", *words]
+        line = [*module_words("holdfast", "--home"), self._home, "--json", "promote", "--steps", *words]
         with tempfile.TemporaryFile() as errors:
             try:
                 with self._lock:
                     if self._ended:
                         return _ending()
-                    child = subprocess.Popen(
+                    # (In the root directory, where a checkpoint's name is no directory.)
+                    child = start_in_own_session(
                         line,
-                        cwd="/",  # (a checkpoint's name is no directory there, and nothing is imported from it)
-                        env={**os.environ, **settings},
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE,
-                        stderr=errors,
-                        start_new_session=True,
+                        stderr=errors.fileno(),
+                        environment={**os.environ, **settings},
                     )
                     self._running.add(child)
             except OSError as error:

@@ -6,7 +6,7 @@ heard.
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, HOOK_VARIABLE, SESSION_VARIABLE
@@ -16,12 +16,13 @@ from holdfast.model.message_text import visible
 from holdfast.processes.child_environment import inherited_environment
 
 if TYPE_CHECKING:
-    import subprocess
+    import threading
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.sessions.holder.request_server import RequestServer
     from holdfast.model.config.settings import Hooks
+    from holdfast.processes.child import Ended
 
 _LOG = Log(__name__)
 
@@ -31,8 +32,7 @@ HookEvent = Literal[
 """When a hook is run, which is the name of the setting that holds its command as well."""
 
 _MAX_SAID = 300
-_MAX_OUTPUT = 64 << 10
-_PIECE = 64 << 10
+_MOST_ERRORS = 64 << 10
 _NOT_RUN, _BY_SIGNAL = 127, range(129, 193)
 """Exit codes: of what is not there, and of what a signal ended."""
 
@@ -128,38 +128,21 @@ class HookRunner:
     def _run_child(
         self, command: Sequence[str], given: bytes, environment: Mapping[str, str], door: RequestServer | None
     ) -> str | None:
-        import os
-        import subprocess
+        from holdfast.processes.child import Ended, Limits, run_contained
 
-        from holdfast.sandbox.limited_command import CommandLimits, read_end, watch_command
-
-        said = os.memfd_create("holdfast")
-        try:
-            # (What watches over it ends it at its time, and with all of it when this process is killed.)
-            limits = CommandLimits(seconds=self._hooks.timeout, memory=0, output=0, grace=0)
+        def run(stop: threading.Event | None = None) -> Ended:
+            limits = Limits(self._hooks.timeout, errors=_MOST_ERRORS)
             try:
-                child = subprocess.Popen(
-                    [*watch_command(said, limits), *command],
-                    cwd=self._directory,
-                    env=environment,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    pass_fds=(said,),
-                    start_new_session=True,
+                return run_contained(
+                    command, limits, stdin=given, cwd=self._directory, environment=environment, stop=stop
                 )
             except OSError as error:
-                return f"{visible(command[0])} cannot be run: {error.strerror or error}"
-            try:
-                errors = _errors_of(child, given, door)
-            finally:
-                _end(child)
-            ended = read_end(said)
-        finally:
-            os.close(said)
+                return Ended(_NOT_RUN, errors=f"holdfast: {command[0]}: {error.strerror or error}".encode())
+
+        ended = run() if door is None else _serving(door, run)
         if ended.why == "time":
             return f"it took longer than hooks.timeout, {self._hooks.timeout:g} s"
-        return None if ended.exit_code == 0 else _failure(command[0], ended.exit_code, errors)
+        return None if ended.exit_code == 0 else _failure(command[0], ended.exit_code, ended.errors)
 
 
 def _failure(program: str, code: int, errors: bytes) -> str:
@@ -184,89 +167,28 @@ def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
     return {**inherited_environment(os.environ), **own}
 
 
-def _errors_of(child: subprocess.Popen[bytes], given: bytes, door: RequestServer | None) -> bytes:
-    """Give ``child`` its input, and return what it says on standard error, once it has ended; what it asks of the
-    session is done meanwhile.
-    """
-    if door is None:
-        return _talk(child, given)
+def _serving(door: RequestServer, run: Callable[[threading.Event], Ended]) -> Ended:
+    """What ``run`` returns, which its event ends; what is asked at the ``door`` is done meanwhile, by this thread."""
     import os
     import select
-    from concurrent.futures import Future
-    from threading import Thread
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
 
-    done: Future[bytes] = Future()
-    ended = os.eventfd(0, os.EFD_CLOEXEC)
-
-    def talk() -> None:
-        try:
-            done.set_result(_talk(child, given))
-        except BaseException as error:  # noqa: BLE001 - it is raised where it was waited for
-            done.set_exception(error)
-        os.eventfd_write(ended, 1)
-
-    thread = Thread(target=talk, daemon=True)
-    thread.start()
+    stop = threading.Event()
+    over = os.eventfd(0, os.EFD_CLOEXEC)
     try:
-        poll = select.poll()
-        poll.register(ended, select.POLLIN)
-        poll.register(door.fileno(), select.POLLIN)
-        while not done.done():
-            poll.poll()
-            door.serve()
-        return done.result()
+        with ThreadPoolExecutor(1) as other:
+            running = other.submit(run, stop)
+            running.add_done_callback(lambda _: os.eventfd_write(over, 1))
+            try:
+                poll = select.poll()
+                poll.register(over, select.POLLIN)
+                poll.register(door.fileno(), select.POLLIN)
+                while not running.done():
+                    poll.poll()
+                    door.serve()
+                return running.result()
+            finally:
+                stop.set()
     finally:
-        if not done.done():
-            _ask_to_end(child)
-        thread.join()
-        os.close(ended)
-
-
-def _talk(child: subprocess.Popen[bytes], given: bytes) -> bytes:
-    """Give ``child`` its input, and return the end of what it says on standard error, however much that is."""
-    import os
-    import selectors
-
-    assert child.stdin is not None, "it is started with pipes"
-    assert child.stderr is not None, "it is started with pipes"
-    said = b""
-    os.set_blocking(child.stdin.fileno(), False)
-    with selectors.DefaultSelector() as selector:
-        selector.register(child.stdin, selectors.EVENT_WRITE)
-        selector.register(child.stderr, selectors.EVENT_READ)
-        while selector.get_map():
-            for key, _ in selector.select():
-                if key.fileobj is child.stderr:
-                    piece = os.read(key.fd, _PIECE)
-                    said = (said + piece)[-_MAX_OUTPUT:]
-                    if not piece:
-                        selector.unregister(child.stderr)
-                    continue
-                try:
-                    given = given[os.write(key.fd, given) :]
-                except BrokenPipeError:
-                    given = b""  # it wants no more of it
-                if not given:
-                    selector.unregister(child.stdin)
-                    child.stdin.close()
-    child.wait()
-    return said
-
-
-def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
-    """Have what watches over a hook end all of it at once."""
-    with suppress(ProcessLookupError):
-        child.terminate()
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Leave nothing of a hook behind."""
-    from holdfast.sandbox.limited_command import end_watched
-
-    if child.poll() is None:
-        _ask_to_end(child)
-    end_watched(child)
-    for stream in (child.stdin, child.stderr):
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()
+        os.close(over)

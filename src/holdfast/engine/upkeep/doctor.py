@@ -10,8 +10,6 @@ import os
 import platform
 import shutil
 import stat
-import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
@@ -133,35 +131,25 @@ def _trial(directory: bytes) -> tempfile.TemporaryDirectory[str]:
 
 def _supervision(directory: bytes) -> Iterator[Finding]:
     """Whether `holdfast run` can record what a command does: tried with one that does nothing."""
+    from holdfast.processes.child import Limits, run
+    from holdfast.processes.child_environment import with_our_modules
+    from holdfast.processes.helper_process import module_words
     from holdfast.supervisor.confinement import landlock
     from holdfast.supervisor.launch.supervised_run import yama_scope
 
     with _trial(directory) as folder:
         os.mkdir(os.path.join(folder, "tree"))
-        words = [
-            sys.executable,
-            "-P",
-            "-m",
-            "holdfast.supervisor.launch.supervised_run",
-            "--root",
-            os.path.join(folder, "tree"),
-        ]
-        words += ["--log", os.path.join(folder, "log"), "--", "true"]
-        path = os.pathsep.join(filter(None, sys.path))
-        try:
-            tried = subprocess.run(
-                words,
-                env=os.environ | {"PYTHONPATH": path},
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PATIENCE_SECONDS,
-                check=False,
-            )
-            reason = tried.stderr.decode("utf-8", "replace").strip().removeprefix("holdfast: ")
-        except subprocess.TimeoutExpired:
-            tried, reason = None, f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds"
-    if tried is None or tried.returncode:
+        options = ["--root", os.path.join(folder, "tree"), "--log", os.path.join(folder, "log"), "--", "true"]
+        tried = run(
+            module_words("holdfast.supervisor.launch.supervised_run", *options),
+            Limits(_PATIENCE_SECONDS),
+            cwd=os.fsencode(folder),
+            environment=with_our_modules(os.environb),
+        )
+        reason = tried.errors.decode("utf-8", "replace").strip().removeprefix("holdfast: ")
+        if tried.why:
+            reason = f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds"
+    if tried.code:
         text = f"`holdfast run` cannot record what a command does here: {reason or 'it ended without a word'}"
         yield Finding("supervision", "limited", text, "`holdfast watch` saves without supervision")
         return

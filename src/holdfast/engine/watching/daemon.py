@@ -12,6 +12,8 @@ from holdfast.engine.opening.watch_client import connect
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError, StorageError
 from holdfast.model.paths import display
+from holdfast.processes.helper_process import start_in_own_session
+from holdfast.processes.process_tree import end_child
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,15 +50,7 @@ def start_detached(
     log = open_process_log(folder, LOG)
     try:
         start = os.fstat(log).st_size
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd="/",  # it must not keep the caller's directory from being unmounted or removed
-            env=None if environ is None else dict(environ),
-        )
+        process = start_in_own_session(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, environment=environ)
     except OSError as error:
         raise StorageError(f"cannot start the watcher: {error.strerror}") from error
     finally:
@@ -68,12 +62,7 @@ def start_detached(
             process.returncode = 0  # it is not ours to wait for any more, and to be warned about
             return found
         if clock.monotonic() >= deadline:
-            process.terminate()
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_child(process, 5)
             raise HoldfastError(
                 f"the watcher did not answer within {limit:g} s{_tail(folder, start)}",
                 hint=f"its log is {display(folder + b'/' + LOG)}",

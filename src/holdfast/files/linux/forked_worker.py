@@ -51,6 +51,7 @@ def start(work: Callable[[], object]) -> int | None:
 def _start(work: Callable[[], object], parent: int) -> int | None:
     here = _processor()
     try:
+        # (A copy, which has what we have in memory, and no program to start: nothing of `holdfast.processes` is that.)
         process = os.fork()
         if process == 0:
             try:

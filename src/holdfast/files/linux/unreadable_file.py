@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import subprocess
-import sys
 
 from holdfast.files.linux.metadata import proc_path
 from holdfast.ipc import private_socket
@@ -56,22 +54,24 @@ def takes_long(found: os.stat_result) -> bool:
 
 def _open_in_a_namespace(fd: int) -> int:
     """-1 if that is not possible."""
+    from holdfast.processes.child import Limits, run
+    from holdfast.processes.helper_process import program_words
+
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         with its:
-            command = [sys.executable, "-I", "-S", "-B", "-c", _HELPER, str(fd), str(its.fileno())]
             try:
-                helper = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(fd, its.fileno())
+                # (It may have been stopped, and would never end by itself.)
+                run(
+                    program_words("-c", _HELPER, str(fd), str(its.fileno())),
+                    Limits(_PATIENCE_SECONDS),
+                    pass_fds=(fd, its.fileno()),
                 )
             except OSError:
                 return -1
-        with helper:
-            ours.settimeout(_PATIENCE_SECONDS)
-            try:
-                _, found = private_socket.receive(ours, 1, 1)
-            except OSError:
-                found = []
-            finally:
-                helper.kill()  # it may have been stopped: it would never end by itself
+        ours.setblocking(False)
+        try:
+            _, found = private_socket.receive(ours, 1, 1)
+        except OSError:
+            found = []
     return found[0] if found else -1

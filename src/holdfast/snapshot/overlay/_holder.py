@@ -9,12 +9,11 @@ import json
 import os
 import select
 import signal
-import subprocess
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.model.errors import RefusedError, StorageError, rebuilt
-from holdfast.snapshot.kill_on_exit import run_program
+from holdfast.processes.child import Limits, run
 from holdfast.snapshot.overlay.namespace_process import arguments, holder_of
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 _SECONDS: Final = 60.0
 _HALF_HOUR: Final = 1800.0
+_MOST_SAID: Final = 64 << 10
 
 
 def start(held: bytes, root: bytes, layers: tuple[bytes, ...]) -> None:
@@ -99,16 +99,15 @@ def _end(fd: int, process: int) -> None:
 
 
 def _run(seconds: float, verb: str, *words: bytes) -> None:
-    try:
-        done = run_program(arguments(verb, *words), seconds=seconds, cwd=b"/", bare=True)
-    except subprocess.TimeoutExpired as error:
-        raise StorageError(f"an overlay could not be mounted in {seconds:.0f} s") from error
-    if done.returncode == 0:
+    done = run(arguments(verb, *words), Limits(seconds, _MOST_SAID), cwd=b"/", environment={})
+    if done.why == "time":
+        raise StorageError(f"an overlay could not be mounted in {seconds:.0f} s")
+    if done.code == 0:
         return
     try:
-        said: dict[str, Any] = json.loads(done.stdout)
+        said: dict[str, Any] = json.loads(done.output)
         found = rebuilt(said["kind"], said["message"], hint=said["hint"], code=said["code"])
     except (ValueError, TypeError, KeyError) as error:
-        why = done.stderr.decode("utf-8", "replace").strip()[-500:]
-        raise StorageError(f"the process that was to mount an overlay was ended: {why or done.returncode}") from error
+        why = done.errors.decode("utf-8", "replace").strip()[-500:]
+        raise StorageError(f"the process that was to mount an overlay was ended: {why or done.code}") from error
     raise found

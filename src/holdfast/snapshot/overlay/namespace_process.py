@@ -86,7 +86,7 @@ def main(verb: str, *texts: str) -> NoReturn:
 def _hold(held: bytes, root: bytes, *layers: bytes) -> None:
     """Start a process that holds, which is no child of ours, and wait until it has mounted the ``layers``."""
     said, saying = os.pipe()
-    if os.fork():
+    if os.fork():  # (a copy, which has loaded all that it needs: no helper has to be started)
         os.close(saying)
         with open(said, "rb") as pipe:
             found = pipe.read()

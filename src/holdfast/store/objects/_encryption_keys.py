@@ -80,22 +80,23 @@ def _from_file(path: str) -> bytes:
 
 def _from_command(line: str) -> bytes:
     import shlex
-    import subprocess
+
+    from holdfast.processes.child import Limits, run_at_terminal
 
     try:
         words = shlex.split(line)
     except ValueError as error:
         raise ConfigError(f"store.encryption_key: the command is no list of words: {error}") from error
     try:
-        ran = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_PATIENCE, check=False)
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"store.encryption_key: {words[0]} has not ended within {_PATIENCE:.0f} s") from None
+        ran = run_at_terminal(words, Limits(_PATIENCE, _MOST_BYTES))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it cannot be run"
         raise ConfigError(f"store.encryption_key: cannot run {words[0]}: {reason}") from None
-    if ran.returncode:
-        raise ConfigError(f"store.encryption_key: {words[0]} ended with {ran.returncode}")
-    return ran.stdout[:_MOST_BYTES]
+    if ran.why == "time":
+        raise ConfigError(f"store.encryption_key: {words[0]} has not ended within {_PATIENCE:.0f} s")
+    if ran.code and not ran.why:
+        raise ConfigError(f"store.encryption_key: {words[0]} ended with {ran.code}")
+    return ran.output[:_MOST_BYTES]
 
 
 def _decoded(raw: bytes, where: str) -> bytes:

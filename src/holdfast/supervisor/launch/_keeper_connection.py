@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import msgspec
 from holdfast.ipc import messages
 from holdfast.ipc.connection import Connection
 from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.processes.helper_process import start_module
 from holdfast.supervisor.control.keeper_port import GONE, JoinRequest
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.keeper.stderr_log import open_log
@@ -75,14 +75,13 @@ def _start(settings: KeeperSettings) -> tuple[subprocess.Popen[bytes], Connectio
     ours, its = socket.socketpair()
     notes = open_log(settings.log)
     try:
-        keeper = subprocess.Popen(
-            [sys.executable, "-P", "-m", "holdfast.supervisor.keeper.keeper", str(its.fileno())],
+        keeper = start_module(
+            "holdfast.supervisor.keeper.keeper",
+            str(its.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=notes,
-            cwd="/",
             pass_fds=[its.fileno()],
-            start_new_session=True,
         )
     finally:
         os.close(notes)

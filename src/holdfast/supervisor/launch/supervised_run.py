@@ -23,6 +23,9 @@ import msgspec
 
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.processes.child_environment import with_our_modules
+from holdfast.processes.helper_process import module_words
+from holdfast.processes.process_tree import become_subreaper, children, end_descendants
 from holdfast.supervisor.confinement.filter_shim import arguments
 from holdfast.supervisor.launch._parent_messages import (
     ANSWER,
@@ -32,7 +35,6 @@ from holdfast.supervisor.launch._parent_messages import (
     receive_message,
     send_message,
 )
-from holdfast.supervisor.process_tree.descendants import become_subreaper, children, end_descendants
 from holdfast.undo.service import OFF
 
 if TYPE_CHECKING:
@@ -187,11 +189,11 @@ def _effective() -> int:
 
 
 def _start_parent(fd: int, passed: Sequence[int]) -> subprocess.Popen[bytes]:
-    # (-P: what lies in the directory where the command runs is none of our modules.)
+    # (In our group, for the signals of the terminal, and with our standard streams: no `helper_process`.)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "holdfast.supervisor.launch.tree_parent", str(fd)],
+        module_words("holdfast.supervisor.launch.tree_parent", str(fd)),
         pass_fds=passed,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        env=with_our_modules(os.environb),
         cwd="/",
     )
 

@@ -24,6 +24,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.processes.process_tree import (
+    GRACE_SECONDS,
+    descendants,
+    end_descendants,
+    end_in_order,
+    reap_orphans,
+)
 from holdfast.supervisor.confinement.filter_shim import CANNOT_EXECUTE, GO, enter
 from holdfast.supervisor.launch._caller_access_server import begin_serving
 from holdfast.supervisor.launch._keeper_connection import join
@@ -33,13 +40,6 @@ from holdfast.supervisor.launch._parent_messages import (
     LaunchRequest,
     receive_message,
     send_message,
-)
-from holdfast.supervisor.process_tree.descendants import (
-    GRACE_SECONDS,
-    descendants,
-    end_descendants,
-    end_in_order,
-    reap_orphans,
 )
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class _Parent:
             shim = its.detach()
         self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)  # the child would note them in our place
-        self._child = os.fork()
+        self._child = os.fork()  # (it enters the filter before its program: no `processes.child`)
         if not self._child:
             self._channel.close()
             self._become_command(shim)
@@ -384,7 +384,7 @@ def _notice(_number: int, _frame: object) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Be the parent of a tree: ``arguments`` name the descriptor of the socket that brings the `LaunchRequest`."""
-    from holdfast.supervisor.process_tree.descendants import become_subreaper
+    from holdfast.processes.process_tree import become_subreaper
 
     launcher = socket.socket(fileno=int(arguments[0]))
     launcher.set_inheritable(False)

@@ -21,7 +21,7 @@ from fcntl import ioctl
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.processes.process_tree import descendants
 from holdfast.undo.service import OFF
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.supervisor.process_tree.descendants import children
+from holdfast.processes.process_tree import children
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.errors import IntegrityError
 from holdfast.undo.foreign_edits.other_links import KEPT, find_in_log, find_survivors, lost_names
-from holdfast.undo.journal.step_footprint import objects_by_path
+from holdfast.undo.journal.step_footprint import last_paths, objects_by_path
 from holdfast.undo.tree.signatures import (
     CHECKED_BYTES,
     content_at,
@@ -296,7 +296,7 @@ def _settle(
             continue
         at = path
         now = signature(directories, at)
-        if (now is None or now.key != was.key) and (moved := moved_to(log, directories, sealed, was)) is not None:
+        if (now is None or now.key != was.key) and (moved := moved_to(log, directories, sealed, path, was)) is not None:
             at = moved
             now = signature(directories, at)
         if not is_unchanged(now, was, path, edited):
@@ -322,18 +322,26 @@ def _settle(
     return found
 
 
-def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, was: Signature) -> bytes | None:
+def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, path: bytes, was: Signature) -> bytes | None:
     """Where other steps have brought what the step left, from the step's beginning on (it may have left it where one of
     them had brought it by then); None if they have not, or it is nowhere.
     """
     mine = {object_ for object_ in objects_by_path(sealed.records).values() if object_ is not None}
+    mine |= last_paths(sealed.records).keys()  # (its old place may hold another object of the step's by now)
     since = sealed.head.begun or sealed.head.looked_at
     later = [head.id for head in log.heads.values() if head.state == "done" and max(head.last, head.acted) > since]
     records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
     records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
     records = sorted([*sealed.records, *(one for one in records if one.seq > since)], key=lambda record: record.seq)
+    # (Another step may have put there what was seen then.)
+    seen = objects_by_path([one for one in records if one.seq <= sealed.head.left_at]).get(path)
     for where, there in objects_by_path(records).items():
-        if there in mine and (now := signature(directories, where)) is not None and now.key == was.key:
+        if (
+            there is not None
+            and (there in mine or there == seen)
+            and (now := signature(directories, where)) is not None
+            and now.key == was.key
+        ):
             return where
     return None
 

@@ -105,12 +105,13 @@ def find_remains(
     with log.open_directories() as directories:
         if concurrent is not None and concurrent.is_alone(step.id):
             ends = _final_objects(places, concurrent)
+            for path in _brought_paths(directories, step, places):
+                del ends[path]
         elif concurrent is not None:
             paths = _with_moved_paths(directories, step, places, concurrent.now)
             ends = {path: path for path in paths}
         else:
             step.renames_by_others = log.recorder.renames_by_others(step)
-            paths: Iterable[bytes] = places
             if step.renames_by_others:
                 now = {
                     object_: path
@@ -118,6 +119,8 @@ def find_remains(
                     if object_ is not None
                 }
                 paths = _with_moved_paths(directories, step, places, now)
+            else:
+                paths = places.keys() - _brought_paths(directories, step, places)
             ends = {path: path for path in paths}
         found: dict[bytes, Signature | None] = {}
         absent: set[bytes] = set()
@@ -137,6 +140,9 @@ def find_remains(
     else:
         log.unsettled.pop(step.id, None)
     left = StepRemains(tuple(found.items()), _signatures_of_others(log, step, alive_until, foreign))
+    # (A directory above may have been moved since, and what was there is not missing where that comes back.)
+    taken = {record.path for record in step.records if isinstance(record, Remove | Move)}
+    log.recorder.last_state.forget_places(taken - found.keys())
     log.recorder.last_state.note(left.paths, left.others)
     log.recorder.last_state.forget(unsettled.items())
     if left.others:
@@ -173,10 +179,13 @@ def _with_moved_paths(
     The step's own records do not tell of it. By them it left that, or something else, at the old path; and what it did
     to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
     """
-    mine = {record.identity: record.path for record in step.records if isinstance(record, PutBack)}
+    mine = {
+        record.identity: record.target if isinstance(record, Move) else record.path
+        for record in step.records
+        if isinstance(record, PutBack | Move)
+    }
     mine |= last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
-    gone = {path for path in _gone_before_a_move(step) if places.get(path) is None}
-    paths = places.keys() - {path for path in gone if signature(directories, path) is not None}
+    paths = places.keys() - _brought_paths(directories, step, places)
     for object_, old in mine.items():
         path = now.get(object_, old)
         if places.get(path) == object_ or (places.get(old) == object_ and _is_there(directories, old, object_)):
@@ -186,11 +195,19 @@ def _with_moved_paths(
     return paths
 
 
-def _gone_before_a_move(step: OpenStep) -> frozenset[bytes]:
-    """What the step has taken away before steps beside it moved a directory above: what is there now came with that."""
-    moves = DirectoryMoves(step.renames_by_others)
+def _brought_paths(
+    directories: Directories, step: OpenStep, places: Mapping[bytes, Identity | None]
+) -> frozenset[bytes]:
+    """What the step has taken away before a directory above was moved, and is there now: it came with that."""
+    moves = DirectoryMoves(_records_with_renames(step))
+    if not moves:
+        return frozenset()
     gone = {record.path: record.seq for record in step.records if isinstance(record, Remove | Move)}
-    return frozenset(path for path, seq in gone.items() if moves.above(path) > seq)
+    return frozenset(
+        path
+        for path, seq in gone.items()
+        if path in places and places[path] is None and moves.above(path) > seq and signature(directories, path)
+    )
 
 
 def _span(records: Sequence[Mutation]) -> tuple[int, int] | None:
@@ -378,6 +395,7 @@ def seal_step(
         late=before.late if before else (),
         kept_open=before.kept_open if before else (),
         open_until=_open_until(log, begin.step, before),
+        absences=_absences(log, before, end, last) if before else (),
         begun=before.begun if before else begin.seq,
         spared=tuple(_signatures_at(log, spared)),
         # (Without a file or a link among it, there is nothing of which a hash could be told.)
@@ -385,6 +403,14 @@ def seal_step(
     )
     log.write(SealedStep(head, tuple(step.records)))
     return head
+
+
+def _absences(log: UndoLog, before: StepHead, end: StepEnd, now: int) -> tuple[tuple[int, int], ...]:
+    """`StepHead.absences`."""
+    is_redone = before.state == "undone" and end.state == "done"
+    if is_redone and any(before.acted < head.first < now for head in log.heads.values()):
+        return (*before.absences, (before.acted, now))
+    return before.absences
 
 
 def _open_until(log: UndoLog, step: StepId, before: StepHead | None) -> tuple[tuple[bytes, int], ...]:

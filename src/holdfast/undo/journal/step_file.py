@@ -110,6 +110,12 @@ class StepHead(msgspec.Struct, frozen=True, kw_only=True):
     """The sequence number with which it began; 0 in what earlier versions have written."""
     open_until: tuple[tuple[bytes, int], ...] = ()
     """The same, with the sequence number at which that was over; 0: not yet."""
+    absences: tuple[tuple[int, int], ...] = ()
+    """When it was undone, and when it was brought forward again, where other steps began in between: without it."""
+
+    def was_undone_at(self, seq: int) -> bool:
+        """Whether what began then began without the step, though it is later."""
+        return any(undone < seq < redone for undone, redone in self.absences)
 
     @property
     def left_at(self) -> int:

@@ -231,6 +231,9 @@ class DirectoryMoves:
             if isinstance(record, Move) and (record.type == "d" or record.exchanged):
                 self._last[record.path] = self._last[record.target] = record.seq
 
+    def __bool__(self) -> bool:
+        return bool(self._last)
+
     def above(self, path: bytes) -> int:
         """The sequence number at which a directory above the path was moved there or away last; 0 if none was."""
         return max((self._last.get(above, 0) for above in _above(path)), default=0) if self._last else 0

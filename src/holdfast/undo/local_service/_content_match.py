@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import stat
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,12 +19,12 @@ from holdfast.files.linux.file_handle import identity
 from holdfast.model.errors import IntegrityError
 from holdfast.undo.completion.late_writes import awaited_writes, edited_since, is_unchanged
 from holdfast.undo.journal.records import KeepMethod
-from holdfast.undo.journal.step_footprint import kept_preimages, objects_by_path
+from holdfast.undo.journal.step_footprint import footprint_of, kept_preimages, objects_by_path
 from holdfast.undo.reversal.durable_reversal import ordered_records
 from holdfast.undo.tree.signatures import content_at, described_at, is_as_left, is_described, signature, with_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.journal.records import Signature, StepId
@@ -147,13 +147,20 @@ def adopt_matching(
     for opened in (*log.recorder.open_steps, *log.unsealed.values()):
         if opened.id not in chosen and not opened.reverses:
             later |= dict.fromkeys(objects_by_path(opened.records), log.recorder.seq)
-    return [_recognise(log, one, places, later, within, keep=keep) for one in steps]
+
+    @cache
+    def own() -> Set[Identity]:
+        going_on = (record for opened in log.recorder.open_steps for record in opened.records)
+        return footprint_of((*ordered_records(steps), *going_on)).objects.keys()
+
+    return [_recognise(log, one, places, own, later, within, keep=keep) for one in steps]
 
 
 def _recognise(
     log: UndoLog,
     sealed: SealedStep,
     places: Mapping[bytes, Identity | None],
+    own: Callable[[], Set[Identity]],
     later: Mapping[bytes, int],
     within: Set[bytes] | None,
     *,
@@ -184,6 +191,8 @@ def _recognise(
             new = _find_same_content(directories, path, now, hashes)
             if new is None or (new == old and stat.S_ISDIR(now.mode)):
                 continue
+            if new != old and new in own():
+                continue  # what a step has moved here stands for nothing else
             left[path] = now
             again.append(path)
             if new != old:

@@ -121,11 +121,13 @@ class _Other(NamedTuple):
     last: float
     acted: float
     reach: Callable[[], Footprint]
+    was_undone_at: Callable[[int], bool] = lambda _seq: False
 
 
 def _others(log: UndoLog, reach_of: Callable[[StepId], Footprint]) -> Iterator[_Other]:
     for head in log.heads.values():
-        yield _Other(head.id, head.state, head.first, _end(head), head.acted, partial(reach_of, head.id))
+        reach = partial(reach_of, head.id)
+        yield _Other(head.id, head.state, head.first, _end(head), head.acted, reach, head.was_undone_at)
         for path, until in head.late if head.state == "done" else ():
             its = partial(_reach_of_file, log, head.id, path)
             yield _Other(head.id, head.state, head.first, until, head.acted, its)
@@ -149,10 +151,15 @@ def _is_in_the_way(head: StepHead, other: _Other, acting_since: Callable[[], int
     if other.state != "undone":
         # (One that was redone acted later than it first did, and so may have come after one that began after it.)
         acted_again = head.state == other.state and other.acted > head.first and other.acted > acting_since()
-        return other.last > head.first or acted_again
+        # (What this one found, it found without the other.)
+        came_without = head.state == "undone" and other.was_undone_at(head.first)
+        return other.last > head.first or acted_again or came_without
     # What began before this one ended, and was undone after this one, or with it, has to be there again before this one
-    # can follow.
-    return head.state == "undone" and other.first < _end(head) < other.acted and acting_since() < other.acted
+    # can follow; unless this one came while it was undone. (Where it went on when this one was undone, it had nothing
+    # to do with the same by then.)
+    is_later = other.first < _end(head) < other.acted and acting_since() < other.acted
+    went_on = not head.rolled_back and other.last > acting_since()
+    return head.state == "undone" and is_later and not went_on and not other.was_undone_at(head.first)
 
 
 def _end(head: StepHead) -> int:

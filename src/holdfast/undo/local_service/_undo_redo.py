@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -232,6 +231,16 @@ def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequ
             code="barrier",
             data=_reported_paths(lost),
         )
+    stayed = {met.path for one in sealed for met in one.head.conflicts}
+    if kept := [path for path in lost if path in stayed]:
+        before = "undone" if sealed[0].head.state == "undone" else "redone"
+        raise RefusedError(
+            f"{named_steps(one.head.id for one in sealed)} could not be {before} whole: "
+            f"{_format_paths(kept)} stayed as it was",
+            hint=_force_hint(sealed[0].head.state),
+            code="barrier",
+            data=_reported_paths(lost),
+        )
     if lost:
         raise RefusedError(
             f"another process has changed what {named_steps(one.head.id for one in sealed)} left: "
@@ -243,17 +252,16 @@ def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequ
 
 
 def _rolled_back_since(log: UndoLog, sealed: Sequence[SealedStep]) -> StepId | None:
-    """A step that was rolled back after the steps came to the same objects. (An undo of it would have been refused.)"""
-    since, mine = min(_since(one) for one in sealed), footprint_of(ordered_records(sealed), log.recorder.aliases)
-    until = max(one.head.last for one in sealed)
-    for head in log.heads.values():
-        if head.rolled_back and head.acted > since and (head.conflicts or head.first < until):
-            if head.conflicts:
-                return head.id  # what it could not take back is in no record any more
-            with suppress(IntegrityError):  # of a step that is damaged nothing is known
-                if mine.meets(footprint_of(log.read(head.id).records, log.recorder.aliases)) is not None:
-                    return head.id
-    return None
+    """A step that went on beside these and was rolled back after they began (an undo of it would have been refused), or
+    could not be rolled back whole: what it took away with it is in no record any more.
+    """
+    since, until = min(_since(one) for one in sealed), max(one.head.last for one in sealed)
+    beside = (
+        head.id
+        for head in log.heads.values()
+        if head.rolled_back and head.acted > since and (head.conflicts or head.first < until)
+    )
+    return next(beside, None)
 
 
 def _unknown(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[StepHead, bytes, bytes]]:
@@ -263,7 +271,7 @@ def _unknown(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[StepH
             if left is not None and is_unknown(left):
                 there = signature(log.directories, path)
                 is_there = there is not None and there.key == left.key
-                yield one.head, path, path if is_there else moved_to(log, log.directories, one, left) or path
+                yield one.head, path, path if is_there else moved_to(log, log.directories, one, path, left) or path
 
 
 def _why_unknown(log: UndoLog, head: StepHead, path: bytes) -> str:

@@ -76,6 +76,11 @@ class LastState:
             self._objects.pop(key, None)
         self._places = {path: found for path, found in self._places.items() if found.key not in chosen}
 
+    def forget_places(self, paths: Iterable[bytes]) -> None:
+        """A step has taken away what was left at these paths."""
+        for path in paths:
+            self._places.pop(path, None)
+
     def add_hashes(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
         """The hashes of some of what was noted have become known."""
         for path, found in left:

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.processes.process_tree import descendants
 from holdfast.supervisor.process_tree.members import Processes, Run, parent_of
 
 from ....waiting import wait_until

@@ -20,14 +20,13 @@ from holdfast.model.paths import display
 from holdfast.processes.child_environment import inherited_environment
 
 if TYPE_CHECKING:
-    import subprocess
     import threading
     from collections.abc import Mapping, Sequence
 
     from holdfast.engine.merging.reapply._strategy import ReapplyTask, RungName, RungOutcome
 
 _MOST_SAID = 300
-_LOOK_SECONDS = 0.1
+_MOST_ERRORS = 64 << 10
 _REAPPLY = b"reapply"
 
 
@@ -72,40 +71,33 @@ class CommandRung:
 
     def _run(self, asked: bytes, directory: bytes) -> bytes | Declined:
         import shutil
-        import subprocess
 
-        from holdfast.sandbox.limited_command import CommandLimits, read_end, watch_command
+        from holdfast.processes.child import Limits, run_contained
 
         if shutil.which(self._words[0]) is None:
             return Declined(f"{visible(self._words[0])} cannot be run: there is no such program")
-        ended = os.memfd_create("holdfast")
         try:
-            child = subprocess.Popen(
-                [*watch_command(ended, CommandLimits(0, 0, self._most, grace=0)), *self._words],
+            ended = run_contained(
+                self._words,
+                Limits(self._timeout, self._most, errors=_MOST_ERRORS),
+                stdin=asked,
                 cwd=directory,
-                env=inherited_environment(os.environ) if self._environment is None else self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(ended,),
-                start_new_session=True,
+                environment=inherited_environment(os.environb) if self._environment is None else self._environment,
+                stop=self._stop,
             )
-            try:
-                found = _converse(child, asked, self._timeout, self._most, self._stop)
-            finally:
-                _end(child)
-            code = read_end(ended).exit_code
         except OSError as error:
             return Declined(f"{visible(self._words[0])} cannot be run: {error.strerror or error}")
-        finally:
-            os.close(ended)
-        if isinstance(found, str):
-            return Declined(found)
-        out, errors = found
+        if ended.why == "time":
+            return Declined(f"it took longer than merge.timeout, {self._timeout:g} s")
+        if ended.why == "output":
+            return Declined(f"it answered more than {self._most} bytes")
+        if ended.why == "stopped" and self._stop is not None and self._stop.is_set():
+            return Declined("it was interrupted")
+        code = ended.exit_code
         if code == 0:
-            return out
+            return ended.output
         how = f"it ended with {code}" if code not in range(129, 193) else f"signal {code - 128} ended it"
-        said = errors.decode("utf-8", "replace").strip().splitlines()
+        said = ended.errors.decode("utf-8", "replace").strip().splitlines()
         return Declined(f"{visible(said[-1])[:_MOST_SAID]} ({how})" if said else how)
 
 
@@ -167,73 +159,3 @@ def read_answer(found: dict[str, Any], version: str, *, path: str) -> RungOutcom
         return NewContent(value.encode() if chosen == ["content"] else base64.b64decode(value, validate=True), said)
     except (UnicodeEncodeError, binascii.Error, ValueError):
         return Declined(f"{chosen[0]} cannot be read")
-
-
-def _converse(
-    child: subprocess.Popen[bytes], asked: bytes, timeout: float, most: int, stop: threading.Event | None
-) -> tuple[bytes, bytes] | str:
-    """Give ``asked`` and take both streams, at most ``most`` bytes of the first; or why that came to nothing."""
-    import selectors
-    import subprocess
-    import time
-
-    assert child.stdin is not None
-    assert child.stdout is not None
-    assert child.stderr is not None
-    end = time.monotonic() + timeout
-    out, errors = bytearray(), bytearray()
-    rest = memoryview(asked)
-    os.set_blocking(child.stdin.fileno(), False)
-    with selectors.DefaultSelector() as waiting:
-        waiting.register(child.stdin, selectors.EVENT_WRITE)
-        waiting.register(child.stdout, selectors.EVENT_READ, out)
-        waiting.register(child.stderr, selectors.EVENT_READ, errors)
-        while waiting.get_map():
-            left = end - time.monotonic()
-            ready = waiting.select(max(0.0, left if stop is None else min(left, _LOOK_SECONDS)))
-            if stop is not None and stop.is_set():
-                return "it was interrupted"
-            if left <= 0:
-                return f"it took longer than merge.timeout, {timeout:g} s"
-            for key, _ in ready:
-                if key.fileobj is child.stdin:
-                    try:
-                        rest = rest[os.write(key.fd, rest[: 1 << 16]) :]
-                    except BlockingIOError:
-                        continue
-                    except BrokenPipeError:  # it does not want to know
-                        rest = rest[len(rest) :]
-                    if not rest:
-                        waiting.unregister(child.stdin)
-                        child.stdin.close()
-                    continue
-                data = os.read(key.fd, 1 << 16)
-                if not data:
-                    waiting.unregister(key.fileobj)
-                elif key.data is out:
-                    out += data
-                    if len(out) > most:
-                        return f"it answered more than {most} bytes"
-                else:
-                    errors += data
-                    del errors[: -(64 << 10)]
-        try:
-            child.wait(max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return f"it took longer than merge.timeout, {timeout:g} s"
-    return bytes(out), bytes(errors)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Leave nothing of it behind."""
-    from contextlib import suppress
-
-    from holdfast.sandbox.limited_command import end_watched
-
-    if child.poll() is None:
-        child.terminate()
-    end_watched(child)
-    for stream in (child.stdin, child.stdout, child.stderr):
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()

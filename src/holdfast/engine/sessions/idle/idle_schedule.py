@@ -17,7 +17,7 @@ from holdfast.engine.sessions.holder.lock import is_held, lock_path
 from holdfast.engine.sessions.idle import save_process
 from holdfast.model.errors import HoldfastError, LockedError, unexpected
 from holdfast.model.log import Log, child_level
-from holdfast.processes.module_process import start_module
+from holdfast.processes.helper_process import start_module
 from holdfast.store.catalog.session_rows import SessionRows
 
 if TYPE_CHECKING:

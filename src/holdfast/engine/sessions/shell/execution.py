@@ -204,6 +204,7 @@ class _RunningShell:
         self._began = time.monotonic()
         self._duration = 0.0
         try:
+            # (What it leaves running goes on, and all that it writes is passed on as it comes: no `processes.child`.)
             self._process = subprocess.Popen(
                 started.arguments,
                 stdin=subprocess.DEVNULL if streams.stdin is None else streams.stdin,

@@ -25,6 +25,7 @@ from holdfast.engine.sessions.shell.execution import (
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.model.session_types import CommandResult
+from holdfast.processes.child import Limits, run
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.shell.execution import StreamName
     from holdfast.model.session_types import CommandEntry
+    from holdfast.processes.child import Ended
 
 _LOG = Log(__name__)
 
 KEPT_OUT = "# a line that the shell was to keep out of its history"
 """In the place of such a line; what it has shown is not kept either."""
 _OUTPUT_SECONDS = 1.0
+_CHECK_SECONDS = 10.0
 _MOST_BYTES = 1 << 20
 _FIELDS = {prompt_setup.BEGIN: 2, prompt_setup.PROMPT: 1}
 
@@ -92,6 +95,7 @@ class _Interactive:
         try:
             relay = TerminalRelay(master, self._marks, self._leave)
             relay.resize()
+            # (It has a terminal of its own, at which it goes on as long as the user likes: no `processes.child`.)
             shell = subprocess.Popen(
                 started.arguments,
                 stdin=slave,
@@ -284,15 +288,15 @@ def _wants_more(command: str) -> bool:
     if command.endswith("\\") and not command.endswith("\\\\"):
         return True
     checked = _checked(command)
-    if any(said in checked.stderr for said in (b"end of file", b"Unterminated", b"unexpected EOF")):
+    if any(said in checked.errors for said in (b"end of file", b"Unterminated", b"unexpected EOF")):
         return True
     # What no command can go on with is part of a document that has not ended, and an error anywhere else.
-    return checked.returncode == 0 and "<<" in command and _checked(f"{command}\n)").returncode == 0
+    return checked.code == 0 and "<<" in command and _checked(f"{command}\n)").code == 0
 
 
-def _checked(command: str) -> subprocess.CompletedProcess[bytes]:
+def _checked(command: str) -> Ended:
     words = [b"/bin/sh", b"-n", b"-c", b"--", os.fsencode(command)]
-    return subprocess.run(words, capture_output=True, check=False, env={"LC_ALL": "C"})
+    return run(words, Limits(_CHECK_SECONDS), environment={"LC_ALL": "C"})
 
 
 def _show(stream: StreamName, data: bytes) -> None:

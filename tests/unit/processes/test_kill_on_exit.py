@@ -1,4 +1,4 @@
-"""What providers start ends with the process that has started it, however that ends."""
+"""What is run ends with the process that has started it, however that ends."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.snapshot import kill_on_exit
-
 from ...waiting import has_ended, wait_until
 
 STARTER = """
 import os, sys, threading, time
-from holdfast.snapshot import kill_on_exit
-from holdfast.snapshot import _external_program as external_program
+from holdfast.processes import kill_on_exit
+from holdfast.processes.child import Limits, run
 
 def work(number):
     word = f"echo $$ > {number}.new; mv {number}.new {number}; exec sleep 1000"
-    words = ["sh", "-c", f"sh -c '{word}' & wait"]
-    if number:
-        kill_on_exit.run_program(words)
-    else:
-        external_program.execute(words, os.environ, b".", external_program.ProgramLimits(10, 1000, "slow"))
+    run(["sh", "-c", f"sh -c '{word}' & wait"], Limits(1000))
 
 for number in range(2):
     threading.Thread(target=work, args=(number,)).start()
@@ -61,10 +55,11 @@ def test_also_when_what_watches_was_ended_meanwhile_and_only_what_still_runs(tmp
     script = f"""
 import os, subprocess, sys
 from pathlib import Path
-from holdfast.snapshot import kill_on_exit
+from holdfast.processes import kill_on_exit
+from holdfast.processes.child import Limits, run
 
 mine = Path(f"/proc/self/task/{{os.getpid()}}/children")
-kill_on_exit.run_program(["true"])
+run(["true"], Limits(10))
 [watching] = map(int, mine.read_text().split())
 bystander = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 with kill_on_exit.ends_with_us(bystander.pid):
@@ -91,8 +86,8 @@ os.rename("bystander.new", "bystander")
 def test_a_fork_of_the_starter_keeps_nothing_alive(tmp_path: Path) -> None:
     script = f"""
 import os, sys, time
-from holdfast.snapshot import kill_on_exit
-kill_on_exit.run_program(["true"])
+from holdfast.processes.child import Limits, run
+run(["true"], Limits(10))
 child = os.fork()
 if not child:
     time.sleep(1000)
@@ -110,13 +105,3 @@ os.rename("child.new", "child")
         assert not has_ended(child)
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-def test_what_takes_too_long_is_ended_and_what_was_said_is_returned(tmp_path: Path) -> None:
-    with pytest.raises(subprocess.TimeoutExpired):
-        kill_on_exit.run_program(["sh", "-c", f"echo $$ > {tmp_path}/pid; sleep 1000"], seconds=0.5)
-    assert has_ended(int((tmp_path / "pid").read_text()))
-    done = kill_on_exit.run_program(
-        ["sh", "-c", "pwd; echo $HOME; cat; echo no >&2; exit 3"], cwd=os.fsencode(tmp_path), bare=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (3, f"{tmp_path}\n\n".encode(), b"no\n")

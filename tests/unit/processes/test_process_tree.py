@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 
-from holdfast.supervisor.process_tree.descendants import children, descendants, signal_all
+from holdfast.processes.process_tree import children, descendants, signal_all
 
 PROGRAM = """
 import os, subprocess, sys, time
-from holdfast.supervisor.process_tree.descendants import (
+from holdfast.processes.process_tree import (
     become_subreaper, children, descendants, end_descendants, end_in_order, reap_orphans
 )
 assert not become_subreaper()

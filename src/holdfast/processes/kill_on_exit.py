@@ -8,17 +8,15 @@ closes our end when this process ends, however that is, and the shell kills what
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
 _LOG = Log(__name__)
 # (Not `holdfast.ipc`: a shell is at the other end, which starts in a millisecond and outlives this process.)
@@ -36,32 +34,6 @@ def ends_with_us(group: int) -> Generator[None]:
         yield
     finally:
         _WATCHER.change(group, runs=False)
-
-
-def run_program(
-    words: Sequence[str | bytes], *, seconds: float | None = None, cwd: bytes | None = None, bare: bool = False
-) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end, in a session of its own and with nothing to read; what it has written. It ends with
-    this process. ``bare``: without our environment. Raises `OSError`, `subprocess.TimeoutExpired`; nothing of it is
-    left then.
-    """
-    child = subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=cwd,
-        env={} if bare else None,
-        start_new_session=True,
-    )
-    with child, ends_with_us(child.pid):
-        try:
-            out, errors = child.communicate(timeout=seconds)
-        except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            raise
-    return subprocess.CompletedProcess(words, child.returncode, out, errors)
 
 
 class _Watcher:

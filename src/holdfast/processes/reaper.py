@@ -1,24 +1,23 @@
 """Runs one command, and lets nothing of it live on: neither after its end, nor after the end of the process that
 started this.
 
-A program of its own, of the standard library alone. It takes over the children that the command's processes leave
-behind (PR_SET_CHILD_SUBREAPER, prctl(2)), so that a process that makes itself a daemon is found all the same. It ends
-with 0 when all is done, and has written one JSON object to the descriptor that it was given: ``exit_code``, and
-``ended``, which is empty, or says that the command was ended for its ``time`` or its ``memory``, on request
-(``stopped``), or that it could not be begun (``start``).
+A program of its own, of the standard library alone, and of little of that: it is there before each hook. It takes over
+the children that the command's processes leave behind (PR_SET_CHILD_SUBREAPER, prctl(2)), so that a process that makes
+itself a daemon is found all the same. It ends with 0 when all is done, and has written to the descriptor that it was
+given: the command's exit code, or minus the number of the signal that ended it; a space; and nothing, or that the
+command was ended for its ``time`` or its ``memory``, on request (``stopped``), or that it could not be begun
+(``start``).
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import resource
 import select
 import signal
 import sys
 import time
-from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LOOK_SECONDS = 0.05
@@ -31,40 +30,42 @@ class Stop(Exception):
     """The process that started this wants it to end, or is gone."""
 
 
-def main(fd: int, order: str, *command: str) -> None:
-    """``order`` is a JSON object: ``seconds`` (0: any time), ``memory`` in bytes (0: any amount), ``grace`` (seconds
-    from SIGTERM to SIGKILL), ``parent`` (the process that starts this).
+def main(fd: int, parent: int, seconds: float, memory: int, grace: float, command: list[str]) -> None:
+    """``parent`` is the process that starts this; ``seconds`` are 0 for any time, ``memory`` in bytes is 0 for any
+    amount, ``grace`` is in seconds from SIGTERM to SIGKILL.
     """
-    told = json.loads(order)
+    os.set_inheritable(fd, False)  # the command has no say in how it ended
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, _stop)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != told["parent"]:
+    if os.getppid() != parent:
         return
     code, ended = 125, "start"
     try:
-        code, ended = _run(list(command), told)
+        try:
+            code, ended = _run(command, seconds, memory)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Stop:
         ended = "stopped"
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        polite = ended in ("time", "stopped") and os.getppid() == told["parent"]
-        _end_all(told["grace"] if polite else 0.0)
-        os.pwrite(fd, json.dumps({"exit_code": code, "ended": ended}).encode(), 0)
+        polite = ended in ("time", "stopped") and os.getppid() == parent
+        _end_all(grace if polite else 0.0)
+        os.pwrite(fd, f"{code} {ended}".encode(), 0)
 
 
 def _stop(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # (a second one must not interrupt what ends all of it)
     raise Stop
 
 
-def _run(command: list[str], told: dict[str, float]) -> tuple[int, str]:
+def _run(command: list[str], seconds: float, memory: int) -> tuple[int, str]:
     """Run it to its end; its exit code, and why it was ended, if it was."""
-    memory = int(told["memory"])
     process = os.fork()
     if not process:
         _exec_limited(command, memory)
-    deadline = time.monotonic() + told["seconds"] if told["seconds"] else None
+    deadline = time.monotonic() + seconds if seconds else None
     fd = os.pidfd_open(process)
     poll = select.poll()
     poll.register(fd, select.POLLIN)
@@ -76,7 +77,7 @@ def _run(command: list[str], told: dict[str, float]) -> tuple[int, str]:
             return 137, "memory"
     status = os.waitid(os.P_PID, process, os.WEXITED)
     assert status is not None
-    code = status.si_status if status.si_code == os.CLD_EXITED else 128 + status.si_status
+    code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
     return code, ""
 
 
@@ -155,7 +156,7 @@ def _children(process: int) -> list[int]:
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{process}/task"):
-            found += map(int, Path(f"/proc/{process}/task/{thread}/children").read_text().split())
+            found += map(int, _text(f"/proc/{process}/task/{thread}/children").split())
     except OSError:
         pass
     return found
@@ -164,11 +165,17 @@ def _children(process: int) -> list[int]:
 def _resident(process: int) -> int:
     """Bytes of memory that are its own: resident, without what is shared with files."""
     try:
-        fields = Path(f"/proc/{process}/statm").read_text().split()
+        fields = _text(f"/proc/{process}/statm").split()
         return (int(fields[1]) - int(fields[2])) * _PAGE
     except (OSError, IndexError, ValueError):
         return 0
 
 
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    _fd, _parent, _seconds, _memory, _grace = sys.argv[1:6]
+    main(int(_fd), int(_parent), float(_seconds), int(_memory), float(_grace), sys.argv[6:])

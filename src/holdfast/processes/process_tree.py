@@ -1,0 +1,163 @@
+"""All that descends from a process, and the end of it; how a child is ended, and waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+GRACE_SECONDS = 5.0
+"""From SIGTERM to SIGKILL."""
+_LOOK_SECONDS = 0.02
+_MOST_OPEN = 64
+"""As many descriptors of processes at a time."""
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_OF_THIS_THREAD = 0x20000000  # __WNOTHREAD: not what another thread traces
+
+
+def become_subreaper(*, wanted: bool = True) -> bool:
+    """Whatever is orphaned below this process becomes its child, or does not any more; returns what was so before."""
+    import ctypes  # (most that use this module become none)
+
+    libc = ctypes.CDLL(None)
+    before = ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+    return bool(before.value)
+
+
+def descendants(*of: int, spare: Collection[int] = ()) -> list[int]:
+    """The processes below those in ``of``, parents first, without those in ``spare`` and what is below them."""
+    children: dict[int, list[int]] = {}
+    for pid, (parent, state) in _processes().items():
+        if state != b"Z":
+            children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    waiting = list(of)
+    while waiting:
+        below = [child for child in children.get(waiting.pop(), ()) if child not in spare]
+        found += below
+        waiting += below
+    return found
+
+
+def signal_all(found: Callable[[], Iterable[int]], numbers: Collection[int]) -> None:
+    """Send the signals to every process that ``found`` names, and to no other that has got the number of one since.
+
+    It is asked once more when a descriptor of each is open: what it names again was there all the time, or the
+    descriptor is of a process that has ended.
+    """
+    named = list(found())
+    for at in range(0, len(named), _MOST_OPEN):
+        with ExitStack() as ends:
+            pidfds: dict[int, int] = {}
+            for pid in named[at : at + _MOST_OPEN]:
+                with suppress(ProcessLookupError):
+                    pidfds[pid] = os.pidfd_open(pid)
+                    ends.callback(os.close, pidfds[pid])
+            for pid in pidfds.keys() & set(found()):
+                for number in numbers:
+                    with suppress(ProcessLookupError, PermissionError):
+                        signal.pidfd_send_signal(pidfds[pid], number)
+
+
+def children() -> set[int]:
+    """The processes whose parent this one is."""
+    own = os.getpid()
+    return {pid for pid, (parent, _) in _processes().items() if parent == own}
+
+
+def end_descendants(spare: Collection[int] = ()) -> None:
+    """Kill everything below this process, which must be a subreaper: whatever is orphaned meanwhile comes to it.
+
+    Returns when nothing is left. What has ended is waited for, except for children in ``spare``.
+    """
+    own = os.getpid()
+    while found := descendants(own, spare=spare):
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for pid in found:
+            try:
+                # (Those that are not our children yet will be when their parents have ended.)
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                pass
+
+
+def kill_tree(process: int) -> None:
+    """Kill a process that was not waited for yet, and what descends from it."""
+    signal_all(lambda: (process, *descendants(process)), (signal.SIGKILL,))
+
+
+def end_child(child: subprocess.Popen[bytes], grace: float, *, patience: float = 0.0) -> int:
+    """Wait until a child has ended, and end it if it takes longer than ``patience`` seconds: first by SIGTERM, and
+    ``grace`` seconds later by SIGKILL. Its exit code, negative for a signal.
+    """
+    for seconds, end in ((patience, child.terminate), (grace, child.kill)):
+        try:
+            return child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            end()
+    return child.wait()
+
+
+def end_in_order(seconds: float, spare: Collection[int] = ()) -> None:
+    """`end_descendants`, which are asked to end before, by SIGTERM, and have ``seconds`` for it."""
+    own = os.getpid()
+    for pid in descendants(own, spare=spare):
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+    deadline = time.monotonic() + seconds
+    while descendants(own, spare=spare) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+    end_descendants(spare)
+    reap_orphans(spare)
+
+
+def reap_orphans(spare: Collection[int]) -> None:
+    """Wait for children that have ended, without waiting, except for those in ``spare``."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _OF_THIS_THREAD)
+        except ChildProcessError:
+            return
+        if found is None:
+            return
+        if found.si_pid in spare:
+            # It hides those that come after it; they are looked for one by one.
+            _reap_each(spare)
+            return
+        os.waitpid(found.si_pid, os.WNOHANG)  # (a child that another thread traces need not have ended)
+
+
+def _reap_each(spare: Collection[int]) -> None:
+    own = os.getpid()
+    for pid, (parent, state) in _processes().items():
+        if parent == own and state == b"Z" and pid not in spare:
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _processes() -> dict[int, tuple[int, bytes]]:
+    """Every process, with its parent and state."""
+    found: dict[int, tuple[int, bytes]] = {}
+    for name in os.listdir(b"/proc"):
+        if name.isdigit():
+            try:
+                with open(b"/proc/%b/stat" % name, "rb", buffering=0) as file:
+                    # The name may hold anything, the last parenthesis ends it (proc(5)).
+                    state, parent, _ = file.read(4096).rpartition(b") ")[2].split(b" ", 2)
+            except OSError:
+                continue  # it has ended
+            found[int(name)] = int(parent), state
+    return found
