@@ -40,7 +40,7 @@ from .waiting import wait_until
 DIRECTORIES = (b"d", b"e", b"d/g")
 FILES = (b"f", b"x", b"d/y", b"e/y", b"d/g/z", b"d/x", b"n", b"e/n")
 _RUN = "run"
-_IS_GONE = "it is not there any more"
+_WENT = ("it is not there any more", "something else is there now")
 _REST_NS = 25_000_000
 _MARK = re.compile(rb"<\d+>")
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -541,9 +541,9 @@ class Callers:
             _check(refused.code != "barrier" or self.edits > 0, f"{way} {steps}: {refused.message}")
             self.refused = f"{refused.code}: {refused.message}"
             return False
-        # (What a step that was rolled back had made went with it, and with that what others had written to it.)
+        # (What a step that was rolled back had made or moved went with it, and what others had done to that is said.)
         is_gone = self._has_rolled_back and way == "undo"
-        conflicts = [met for met in report.conflicts if not (is_gone and met.reason == _IS_GONE)]
+        conflicts = [met for met in report.conflicts if not (is_gone and met.reason in _WENT)]
         _check(not (conflicts and self._is_exact), f"{way} {steps}: {conflicts}")
         _check(edited <= self._marks(), f"{way} {steps}: an edit is lost: {edited - self._marks()}")
         return True

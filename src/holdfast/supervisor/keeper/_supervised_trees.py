@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.processes.process_tree import descendants, signal_all
 from holdfast.supervisor.confinement.seccomp_notify import Listener
 from holdfast.supervisor.keeper._call_dispatcher import SupervisedTree, TreeDescriptors, handler_table
 from holdfast.supervisor.keeper._inherited_fds import record_inherited
 from holdfast.supervisor.operations import HANDLERS
-from holdfast.supervisor.process_tree.descendants import descendants, signal_all
 from holdfast.supervisor.process_tree.members import Processes, Run, command_of, descends_from, parent_of, thread_group
 from holdfast.supervisor.process_tree.writable_inodes import inodes_held_for_writing
 from holdfast.supervisor.resolution.directory_cache import DIRECTORIES
