@@ -10,9 +10,10 @@ from holdfast.api._error_details import FOR_FRONTENDS, hint
 from holdfast.api._truncated_results import Step, cut
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio._result_types import MAX_LISTED, Object, Waiting
-from holdfast.engine.encoding import step_json
 from holdfast.engine.hosting import monitor
-from holdfast.model import json_types
+from holdfast.model.answers import steps as answers
+from holdfast.model.answers import words
+from holdfast.model.json_encoder import encode
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class SafeguardTriggered(Object, frozen=True, kw_only=True):
     directory: int
     safeguard_id: str
     step_id: int
-    danger: json_types.Danger
+    danger: words.Danger
     path: str
     message: str
     delete_count: int
@@ -101,13 +102,13 @@ class SafeguardTriggered(Object, frozen=True, kw_only=True):
     denied_at: str
 
 
-class ExternalModification(json_types.Barrier):
+class ExternalModification(answers.Barrier):
     """Somebody else has changed the tree."""
 
     directory: int
 
 
-class Recovery(json_types.RolledBack):
+class Recovery(answers.RolledBack):
     """What was left open by a keeper that was killed has been taken back."""
 
     directory: int
@@ -155,13 +156,13 @@ def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
             )
             return line(event)
         case monitor.ForeignEdit():
-            barrier = step_json.barrier(value.barrier)
-            paths = barrier["paths"][:MAX_LISTED]
-            return _line(ExternalModification, {**barrier, "paths": paths, "directory": directory})
+            paths = value.barrier.paths[:MAX_LISTED]
+            return _line(
+                ExternalModification, encode(ExternalModification, value.barrier, paths=paths, directory=directory)
+            )
         case monitor.StepsRolledBack():
-            done = step_json.rollback_result(value.report)
-            conflicts = done["conflicts"][:MAX_LISTED]
-            return _line(Recovery, {**done, "conflicts": conflicts, "directory": directory})
+            conflicts = value.report.conflicts[:MAX_LISTED]
+            return _line(Recovery, encode(Recovery, value.report, conflicts=conflicts, directory=directory))
         case monitor.VersionMismatch():
             advice = hint(value.error, FOR_FRONTENDS)
             return line(UndoVersionMismatch(directory=directory, message=value.error.message, hint=advice))
@@ -171,13 +172,13 @@ def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
 
 def step(value: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo], most: int) -> Step:
     """A step with its changes, of which at most so many are listed, and with what was ``left`` as it is."""
-    shown = step_json.step_with_changes(value, changes, left[:MAX_LISTED])
+    shown = encode(answers.StepWithChanges, value, changes=changes, conflicts=left[:MAX_LISTED])
     return cut(shown, "changes", most=most)
 
 
 def waiting(directory: int, ticket: TicketInfo) -> Waiting:
     """What waits for an answer, with what the answer has to name."""
-    said = step_json.ticket(ticket)
+    said = encode(answers.Ticket, ticket)
     return Waiting(
         # (The time makes it that of one ticket of one keeper: the next keeper counts from 1 again.)
         safeguard_id=f"{directory}-{ticket.id}-{ticket.asked_at}",

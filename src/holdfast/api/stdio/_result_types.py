@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from holdfast.api._truncated_results import Step
-from holdfast.model.json_types import Barrier, Checkpoint, Danger, Entry
+from holdfast.model.answers.steps import Barrier
+from holdfast.model.answers.words import Danger
+from holdfast.model.answers.workspace import Checkpoint, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.engine.running.run import RunResult
     from holdfast.files.scan.capture_estimate import CaptureEstimate
     from holdfast.files.watch import Watcher
-    from holdfast.model import json_types
+    from holdfast.model.answers import workspace as answers
     from holdfast.model.command_results import (
         CheckpointResult,
         Details,
@@ -110,11 +110,11 @@ class WorkspaceQueries(WorkspaceFace):
 
         return stat(diff, self._contents(diff).fetch)
 
-    def diff_json(self, diff: Diff) -> json_types.Diff:
-        """A diff as the documented JSON object, with the text of each modified file."""
+    def diff_json(self, diff: Diff, *, content: bool = True) -> answers.Diff:
+        """A diff as the documented JSON object; with ``content`` with the text of each modified file."""
         from holdfast.engine.diffs.patch_text import to_json
 
-        return to_json(diff, self._contents(diff).fetch)
+        return to_json(diff, self._contents(diff).fetch if content else None)
 
     def _contents(self, diff: Diff) -> DiffContents:
         from holdfast.engine.diffs.tree_diff import DiffContents
