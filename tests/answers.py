@@ -116,7 +116,7 @@ def validator(schema: Any, definitions: Any = None) -> Draft202012Validator:
     return Draft202012Validator(whole)
 
 
-def wrong(value: object, kind: Any) -> list[str]:
+def wrong(value: Any, kind: Any) -> list[str]:
     """What is wrong with ``value`` as an object of ``kind``."""
     (reference,), parts = json_schema.components([kind], "#/$defs/{name}")
     return [f"{error.json_path}: {error.message}" for error in validator(reference, parts).iter_errors(value)]

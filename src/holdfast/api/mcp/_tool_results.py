@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from holdfast.api._truncated_results import MadeCheckpoint, Restored, Step, cut
 from holdfast.api.mcp._text_content import Encoding  # noqa: TC001 - schemas are made of it
+from holdfast.model.answers import files
 from holdfast.model.answers import workspace as answers
 from holdfast.model.answers.steps import Barrier, StepWithChanges, Ticket
 from holdfast.model.fast_typing import TypedDict
@@ -58,7 +59,7 @@ class FileEdited(TypedDict):
 
 class Listing(TypedDict):
     path: Path
-    entries: list[answers.Entry]
+    entries: list[files.Entry]
     total: int
     next_cursor: str | None
 

@@ -12,6 +12,7 @@ from holdfast.api._truncated_results import MadeCheckpoint, Restored, Status, cu
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio import _result_types as result_types
+from holdfast.model.answers import files
 from holdfast.model.answers import workspace as answers
 from holdfast.model.answers.steps import Barrier
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.api._truncated_results import Step
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.model.command_results import Diff, RestoreResult
-    from holdfast.undo.service import BarrierInfo, LogLimits, Thresholds
+    from holdfast.undo.service import BarrierInfo, Thresholds
 
 MAX_DIFF_BYTES: Final = 16 << 20
 MAX_DIFF_FILES: Final = 10_000
@@ -92,7 +93,7 @@ def undo_configure(hosted: HostedDirectory, asked: messages.UndoConfigure) -> re
         now = hosted.rules(log).limits
     hosted.limit(now._replace(**_said(changed)))
     with hosted.undo_log() as log:
-        return undo_limits(hosted.rules(log).limits)
+        return encode(result_types.UndoLimits, hosted.rules(log).limits)
 
 
 def undo_discard(hosted: HostedDirectory, asked: messages.UndoDiscard) -> result_types.Discarded:
@@ -121,14 +122,14 @@ def fs_list(hosted: HostedDirectory, asked: messages.FsList) -> result_types.Lis
     behind = b"" if asked.after is None else parse_display(asked.after)
     found = hosted.list_directory(path, after=behind, limit=asked.limit)
     following = None if found.following is None else display(found.following)
-    return result_types.Listing(path=display(path), entries=encode_all(answers.Entry, found.items), next=following)
+    return result_types.Listing(path=display(path), entries=encode_all(files.Entry, found.items), next=following)
 
 
-def fs_read(hosted: HostedDirectory, asked: messages.FsRead) -> answers.Part:
+def fs_read(hosted: HostedDirectory, asked: messages.FsRead) -> files.Part:
     """A part of a file."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_file(path, offset=asked.offset, limit=asked.limit)
-    return encode(answers.Part, read, path=path)
+    return encode(files.Part, read, path=path)
 
 
 def fs_status(hosted: HostedDirectory, _asked: messages.FsStatus) -> Status:
@@ -195,11 +196,11 @@ def checkpoint_restore_abort(hosted: HostedDirectory, _asked: messages.Checkpoin
         return _restored(workspace.restore_abort())
 
 
-def checkpoint_read(hosted: HostedDirectory, asked: messages.CheckpointRead) -> answers.Part:
+def checkpoint_read(hosted: HostedDirectory, asked: messages.CheckpointRead) -> files.Part:
     """A part of a file in a checkpoint."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_saved(asked.checkpoint, path, offset=asked.offset, limit=asked.limit)
-    return encode(answers.Part, read, path=path)
+    return encode(files.Part, read, path=path)
 
 
 def fork(hosted: HostedDirectory, asked: messages.Fork) -> answers.Forked:
@@ -219,13 +220,13 @@ OPERATIONS: dict[str, Operation] = {
     "undo.configure": Operation(messages.UndoConfigure, result_types.UndoLimits, undo_configure),
     "undo.discard": Operation(messages.UndoDiscard, result_types.Discarded, undo_discard),
     "fs.list": Operation(messages.FsList, result_types.Listing, fs_list),
-    "fs.read": Operation(messages.FsRead, answers.Part, fs_read),
+    "fs.read": Operation(messages.FsRead, files.Part, fs_read),
     "fs.status": Operation(messages.FsStatus, Status, fs_status),
     "safeguard.configure": Operation(messages.SafeguardConfigure, result_types.Guarding, safeguard_configure),
     "checkpoint.create": Operation(messages.CheckpointCreate, MadeCheckpoint, checkpoint_create),
     "checkpoint.list": Operation(messages.CheckpointList, result_types.Checkpoints, checkpoint_list),
     "checkpoint.diff": Operation(messages.CheckpointDiff, answers.Diff, checkpoint_diff),
-    "checkpoint.read": Operation(messages.CheckpointRead, answers.Part, checkpoint_read),
+    "checkpoint.read": Operation(messages.CheckpointRead, files.Part, checkpoint_read),
     "checkpoint.restore": Operation(messages.CheckpointRestore, Restored, checkpoint_restore),
     "checkpoint.restore_continue": Operation(messages.CheckpointMend, Restored, checkpoint_restore_continue),
     "checkpoint.restore_abort": Operation(messages.CheckpointMend, Restored, checkpoint_restore_abort),
@@ -233,30 +234,9 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def undo_limits(limits: LogLimits) -> result_types.UndoLimits:
-    """How much an undo log holds, as an object."""
-    return result_types.UndoLimits(
-        max_log_size_bytes=limits.max_bytes,
-        max_step_count=limits.max_steps,
-        max_single_step_size_bytes=limits.max_step_bytes,
-    )
-
-
 def guarding_object(holding: Thresholds, own: Thresholds) -> result_types.Guarding:
     """When a person is asked, and when the session alone would have one asked, as an object."""
-    return result_types.Guarding(
-        **_thresholds(holding), own=None if own == holding else result_types.Thresholds(**_thresholds(own))
-    )
-
-
-def _thresholds(value: Thresholds) -> dict[str, Any]:
-    return {
-        "delete_threshold": value.deletes,
-        "overwrite_threshold_bytes": value.overwrite_bytes,
-        "rename_over": value.rename_over,
-        "unprotected": value.limit,
-        "timeout_seconds": value.timeout,
-    }
+    return encode(result_types.Guarding, holding, own=None if own == holding else own)
 
 
 T = TypeVar("T")

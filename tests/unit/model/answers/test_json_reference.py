@@ -8,17 +8,17 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.model.answers import commands, experiments, merges, sessions, steps, upkeep, workspace
+from holdfast.model.answers import commands, experiments, files, merges, sessions, steps, upkeep, workspace
 from holdfast.model.json_encoder import fields, is_described
 
 from ....answers import SECTIONS
 
 REFERENCE = Path(__file__).parents[4] / "docs" / "reference"
-MODULES = (commands, experiments, merges, sessions, steps, upkeep, workspace)
+MODULES = (commands, experiments, files, merges, sessions, steps, upkeep, workspace)
 EVERYWHERE = {workspace.Counts, workspace.NotCaptured, workspace.Paths}
 """The table at the beginning of the page has them."""
 ELSEWHERE: dict[str, list[type]] = {
-    "stdio.md": [workspace.Entry, workspace.Part],
+    "stdio.md": [files.Entry, files.Part],
     "../guide/merge.md": [merges.FileRecord, merges.RungAttempt],
 }
 """On other pages: the objects that no command prints, and what is recorded of a merge."""

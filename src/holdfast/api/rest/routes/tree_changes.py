@@ -7,17 +7,18 @@ import binascii
 import os
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._request_context import cut, host_path, path_of
 from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable
 from holdfast.api.rest.routes.exports import export_object
 from holdfast.engine.history.revisions import resolve_name_for_restore
 from holdfast.engine.merging.write_plan import PlannedWrite, carry_out
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.model.answers.workspace import NotCaptured, Restored
+from holdfast.model.answers.workspace import Restored
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import Hash
-from holdfast.model.json_encoder import encode, encode_all
+from holdfast.model.json_encoder import encode
 from holdfast.model.paths import check_path
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from holdfast.api import _truncated_results as truncated_results
     from holdfast.api.rest import _request_types as request_types
-    from holdfast.api.rest import _response_types as response_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.model.command_results import ForkResult, RestoreResult
     from holdfast.model.ids import CheckpointId
@@ -123,12 +123,7 @@ def fork(call: RequestCall) -> response_types.Forked:
 
 
 def _forked(call: RequestCall, made: ExportRow, done: ForkResult) -> response_types.Forked:
-    return {
-        "export": export_object(call, made),
-        "checkpoint": done.checkpoint,
-        "source": done.source,
-        "written": done.written,
-    }
+    return encode(response_types.Forked, done, export=export_object(call, made))
 
 
 def write_files(call: RequestCall) -> response_types.Written:
@@ -159,13 +154,7 @@ def write_files(call: RequestCall) -> response_types.Written:
     written = () if done.restored is None else done.restored.written
     deleted = () if done.restored is None else done.restored.deleted
     call.happened(row.name, "written", checkpoint=done.state, written=len(written), deleted=len(deleted))
-    return {
-        "written": len(written),
-        "deleted": len(deleted),
-        "errors": encode_all(NotCaptured, done.errors),
-        "before": done.before,
-        "checkpoint": done.state,
-    }
+    return encode(response_types.Written, done, written=len(written), deleted=len(deleted), checkpoint=done.state)
 
 
 def _write(write: request_types.FileWrite) -> PlannedWrite:
