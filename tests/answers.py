@@ -71,6 +71,7 @@ SECTIONS: dict[str, list[type]] = {
         merges.ForeseenRung,
     ],
     "mount": [commands.MountEvent, commands.MountedCommand],
+    "unmount": [commands.UnmountEvent],
     "export, import": [upkeep.Bundle],
     "forget": [upkeep.Forgotten, upkeep.ForgottenCheckpoint, upkeep.KeptCheckpoint],
     "gc": [upkeep.Collected],

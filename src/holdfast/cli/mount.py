@@ -124,7 +124,7 @@ def _unmount(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         from holdfast.model.answers import commands
 
-        console.give(commands.MountEvent, event="unmounted", directory=path)
+        console.give(commands.UnmountEvent, event="unmounted", directory=path)
     else:
         console.say(f"Unmounted {show_path(path)}.")
     return 0

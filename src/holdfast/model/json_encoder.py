@@ -23,7 +23,7 @@ from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeAlias
 
 T = TypeVar("T")
 
@@ -45,14 +45,17 @@ class Field(NamedTuple):
 
 
 def encode(kind: type[T], value: Any = None, /, **more: Any) -> T:
-    """``value`` as an object of ``kind``; the fields in ``more`` are taken from there.
+    """``value`` as an object of ``kind``; the fields in ``more`` are taken from there, and have to be its own.
 
     A value that is an object already stays as it is.
     """
     if type(value) is dict and not more:
         return value  # pyright: ignore[reportReturnType, reportUnknownVariableType]
     found: dict[str, Any] = {}
-    for name, key, read, write, required in _plan(kind):
+    plan = _plan(kind)
+    if more and (unknown := more.keys() - {entry[0] for entry in plan}):
+        raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
+    for name, key, read, write, required in plan:
         item = more[name] if name in more else read(value)
         if item is not None:
             found[key] = item if write is None else write(item)
@@ -115,10 +118,12 @@ def _follow(path: str, missing: Any) -> Callable[[Any], Any]:
     return read
 
 
-_plans: dict[type, list[tuple[str, str, Callable[[Any], Any], Callable[[Any], Any] | None, bool]]] = {}
+_Plan: TypeAlias = "list[tuple[str, str, Callable[[Any], Any], Callable[[Any], Any] | None, bool]]"
+"""For each field its name and key, what reads it, what writes it, and whether it is required."""
+_plans: dict[type, _Plan] = {}
 
 
-def _plan(kind: type) -> list[tuple[str, str, Callable[[Any], Any], Callable[[Any], Any] | None, bool]]:
+def _plan(kind: type) -> _Plan:
     found = _plans.get(kind)
     if found is None:
         found = [

@@ -164,9 +164,11 @@ def test_what_is_inherited_comes_first_and_may_be_said_anew() -> None:
     assert encode(Further, first=1, second=TIME, third=3)["second"] == TIME_TEXT
 
 
-def test_a_field_that_the_value_does_not_have_is_a_mistake() -> None:
+def test_a_field_that_the_value_or_the_object_does_not_have_is_a_mistake() -> None:
     with pytest.raises(AttributeError):
         encode(Base, Value())
+    with pytest.raises(TypeError, match="Base has no forth, fourth"):
+        encode(Base, first=1, second=b"", fourth=4, forth=4)
 
 
 def status(*changes: Change) -> Status:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Annotated
 
     from holdfast.model.answers.words import ContentHash, Milliseconds, Path, PromotionPhase, PromotionResult, Time
+    from holdfast.model.entries import Entry
 
 
 class Condition(TypedDict):
@@ -134,13 +135,18 @@ class Taken(TypedDict):
     stats: Stats
 
 
+def file_mode(entry: Entry) -> str:
+    """The permissions in octal, or that it is a link."""
+    return "120000" if entry.is_symlink else f"{entry.permissions:04o}"
+
+
 class File(TypedDict):
     """A file of a checkpoint."""
 
     path: Path
     hash: ContentHash
     size: int
-    mode: str
+    mode: Annotated[str, file_mode]
 
 
 class FileList(TypedDict):

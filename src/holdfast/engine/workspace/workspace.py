@@ -110,11 +110,11 @@ class WorkspaceQueries(WorkspaceFace):
 
         return stat(diff, self._contents(diff).fetch)
 
-    def diff_json(self, diff: Diff, *, content: bool = True) -> answers.Diff:
-        """A diff as the documented JSON object; with ``content`` with the text of each modified file."""
+    def diff_json(self, diff: Diff) -> answers.Diff:
+        """A diff as the documented JSON object, with the text of each modified file."""
         from holdfast.engine.diffs.patch_text import to_json
 
-        return to_json(diff, self._contents(diff).fetch if content else None)
+        return to_json(diff, self._contents(diff).fetch)
 
     def _contents(self, diff: Diff) -> DiffContents:
         from holdfast.engine.diffs.tree_diff import DiffContents

@@ -49,6 +49,13 @@ class MountEvent(TypedDict):
     pid: NotRequired[int]
 
 
+class UnmountEvent(TypedDict):
+    """That something was unmounted."""
+
+    event: str
+    directory: Path
+
+
 class MountedCommand(TypedDict):
     """What became of a command that was run beside a mount."""
 

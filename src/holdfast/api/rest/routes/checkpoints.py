@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._request_context import MOST_SHOWN, RawAnswer, cut, decode_cursor, page, path_of
+from holdfast.engine.diffs.patch_text import to_json
 from holdfast.model.answers.workspace import Paths
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, format_hash
@@ -188,12 +189,7 @@ def list_files(call: RequestCall) -> response_types.FileList:
     part = list(islice(entries, query.limit + 1))
     shown_part, following = page(part, query, lambda item: display(item[0]))
     return {
-        "files": [
-            encode(
-                response_types.File, entry, path=path, mode="120000" if entry.is_symlink else f"{entry.permissions:04o}"
-            )
-            for path, entry in shown_part
-        ],
+        "files": [encode(response_types.File, entry, path=path) for path, entry in shown_part],
         "next_cursor": following,
     }
 
@@ -213,7 +209,7 @@ def get_file(call: RequestCall) -> RawAnswer:
         "content-type": "application/octet-stream",
         "content-disposition": "attachment",
         "etag": f'"{format_hash(entry.hash)}"',
-        "x-holdfast-mode": "120000" if entry.is_symlink else f"{entry.permissions:04o}",
+        "x-holdfast-mode": response_types.file_mode(entry),
     }
     return RawAnswer(pieces, entry.size, headers)
 
@@ -239,7 +235,7 @@ def diff_checkpoints(call: RequestCall) -> Any:
             f"{MOST_DIFFERENT}; GET …/files lists both sides",
             code="too_much",
         )
-    return workspace.diff_json(found, content=query.content)
+    return workspace.diff_json(found) if query.content else to_json(found, None)
 
 
 def context_of(call: RequestCall, row: ExportRow) -> Context:
