@@ -16,10 +16,11 @@ import pytest
 
 import holdfast
 from holdfast.engine.promotion import _swap as swap
-from holdfast.engine.promotion import promotion_json
 from holdfast.engine.promotion.manager import ProductionRef, Promotions
+from holdfast.model.answers.merges import Promoted
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import WorkspaceId
+from holdfast.model.json_encoder import encode
 
 from ..promoted import PAGES, Ground, content, make_app, needs_isolation
 from ..sampling import some
@@ -86,8 +87,10 @@ def test_a_second_promotion_of_a_fork_brings_what_it_has_done_since(ground: Grou
     fork = ground.fork()
     (fork / "src/other.py").write_text("VALUE = 2\n")
     done = ground.promote(fork)
-    assert promotion_json.promotion(done)["changesets"] == 1
-    assert promotion_json.promotion(done)["changes"]["apply_theirs"] == 1
+    said = encode(Promoted, done)
+    assert said["changesets"] == 1
+    assert said["changes"] is not None
+    assert said["changes"]["apply_theirs"] == 1
     (ground.root / "new").write_text("by somebody else\n")
     (fork / "src/other.py").write_text("VALUE = 3\n")
     ground.promote(fork)
@@ -103,7 +106,7 @@ def test_what_both_have_changed_stops_it(ground: Ground) -> None:
     before = ground.content()
     done = ground.promote(fork, "needs_reapply")
     answer = done.answer
-    (told,) = promotion_json.promotion(done)["files"]
+    (told,) = encode(Promoted, done)["files"]
     assert (told["path"], told["outcome"]) == ("src/other.py", "open")
     assert [one["rung"] for one in told["tried"]] == ["structure", "text", "person"]
     assert [(one.path, one.changeset_count) for one in answer.overlapping_files] == [("src/other.py", 1)]
@@ -149,7 +152,7 @@ def test_an_agent_that_answers_later_is_waited_for(ground: Ground) -> None:
     ground.flags["merge.ladder"] = ["queue"]
     before = ground.content()
     waiting = ground.promote(fork, "needs_reapply")
-    assert [one["outcome"] for one in promotion_json.promotion(waiting)["files"]] == ["pending"]
+    assert [one["outcome"] for one in encode(Promoted, waiting)["files"]] == ["pending"]
     assert ground.content() == before
     with ground.opened() as workspace:
         asked = workspace.next_reapply()
@@ -236,7 +239,7 @@ def test_what_the_fork_has_begun_to_ignore_stays_in_production(
     foreseen = ground.promotions.foresee(fork)
     assert (foreseen.uncaptured, foreseen.changes and foreseen.changes.deletes) == (["requirements"], 1)
     done = ground.promote(fork)
-    assert promotion_json.promotion(done)["uncaptured"] == ["requirements"]
+    assert encode(Promoted, done)["uncaptured"] == ["requirements"]
     assert done.answer.atomic == (where == "exchanged")
     assert (ground.root / "requirements").read_text() == "nothing\n"
     assert not (ground.root / "src/other.py").exists()

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from holdfast.engine.encoding import step_json
+from holdfast.model.answers.steps import Barriers
 from holdfast.model.errors import HoldfastError
+from holdfast.model.json_encoder import encode
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -27,7 +28,7 @@ def with_details(hosted: HostedDirectory) -> Generator[None]:
         if error.code == "barrier":
             with hosted.undo_log() as log:
                 latest = () if log is None else log.barriers()[-_SHOWN_BARRIERS:]
-            error.data = {**step_json.barriers(latest), **(error.data or {})}
+            error.data = {**encode(Barriers, barriers=latest), **(error.data or {})}
         raise
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.model import json_types
+from holdfast.model.answers import steps, workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 Totals = dict[str, int]
 
 
-class MadeCheckpoint(json_types.MadeCheckpoint):
+class MadeCheckpoint(workspace.MadeCheckpoint):
     """A checkpoint that was taken, or (``created`` is false) the one that holds this state already."""
 
     totals: Totals
 
 
-class Status(json_types.Status):
+class Status(workspace.Status):
     """How the tree differs from its last checkpoint."""
 
     totals: Totals
 
 
-class Restored(json_types.Restored):
+class Restored(workspace.Restored):
     """What a restore, an undo or a redo did, or would do."""
 
     totals: Totals
 
 
-class Step(json_types.StepWithChanges):
+class Step(steps.StepWithChanges):
     """One step, with what it did to at most so many paths as were asked for."""
 
     totals: Totals

@@ -25,7 +25,9 @@ def _completion(console: Console, arguments: argparse.Namespace) -> int:
 
     script = shtab.complete(_whole_parser(), shell=arguments.shell)
     if console.json:
-        console.give({"shell": arguments.shell, "script": script})
+        from holdfast.model.answers import commands
+
+        console.give(commands.Completion, shell=arguments.shell, script=script)
     else:
         sys.stdout.write(script if script.endswith("\n") else script + "\n")
     return 0

@@ -14,7 +14,7 @@ from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast import Home, Workspace
     from holdfast.model.content import Progress
@@ -83,11 +83,13 @@ class Console:
                 rest = rest[out.write(rest) :]
         out.flush()
 
-    def give(self, value: Mapping[str, object]) -> None:
-        """Print the one JSON object of ``--json``."""
+    def give(self, kind: type, value: object = None, /, **more: object) -> None:
+        """Print the one JSON object of ``--json``: see `holdfast.model.json_encoder.encode`."""
         import json
 
-        self.write((json.dumps(value).encode() + b"\n",))
+        from holdfast.model.json_encoder import encode
+
+        self.write((json.dumps(encode(kind, value, **more)).encode() + b"\n",))
 
     def warn(self, text: str) -> None:
         """A warning, as any in the log: on standard error, and not with ``-q``."""

@@ -46,7 +46,9 @@ def _diff(console: Console, arguments: argparse.Namespace) -> int:
         except NotFoundError as error:
             raise _explained(error, arguments.names) from None
         if console.json:
-            console.give(workspace.diff_json(diff))
+            from holdfast.model.answers.workspace import Diff
+
+            console.give(Diff, workspace.diff_json(diff))
         elif arguments.name_status:
             console.answer(_name_status(console, diff))
         elif arguments.stat:

@@ -20,11 +20,11 @@ _MARKS = {"good": ("+", "green"), "limited": ("-", "yellow"), "wrong": ("!", "re
 
 def _doctor(console: Console, _arguments: argparse.Namespace) -> int:
     from holdfast import diagnose
-    from holdfast.engine.encoding import workspace_json
+    from holdfast.model.answers import upkeep as answers
 
     found = diagnose(console.directory or current_directory(), home=console.home)
     if console.json:
-        console.give(workspace_json.doctor(found))
+        console.give(answers.Diagnosis, ok=all(finding.verdict != "wrong" for finding in found), findings=found)
     else:
         console.answer(_lines(console, found))
     return int(any(finding.verdict == "wrong" for finding in found))

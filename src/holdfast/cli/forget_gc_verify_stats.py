@@ -71,7 +71,8 @@ def _configure_forget(parser: argparse.ArgumentParser) -> None:
 
 
 def _forget(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import workspace_json
+    from holdfast.model.answers import upkeep as answers
+    from holdfast.model.json_encoder import encode
 
     policy = _policy(arguments)
     if policy is not None and arguments.names:
@@ -85,7 +86,15 @@ def _forget(console: Console, arguments: argparse.Namespace) -> int:
         with console.open(freeing=True) as workspace:
             result = workspace.forget(arguments.names, policy=policy, dry_run=arguments.dry_run)
     if console.json:
-        console.give(workspace_json.forget_result(result))
+        console.give(
+            answers.Forgotten,
+            result,
+            removed=[
+                encode(answers.ForgottenCheckpoint, one, composed_into=result.composed_into.get(one.id, ()))
+                for one in result.removed
+            ],
+            kept=[encode(answers.KeptCheckpoint, one, reasons=reasons) for one, reasons in result.kept],
+        )
     else:
         console.say(*_forgotten_lines(result, verbose=console.verbose))
     return 0
@@ -133,12 +142,12 @@ def _configure_gc(parser: argparse.ArgumentParser) -> None:
 
 
 def _gc(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import workspace_json
+    from holdfast.model.answers import upkeep as answers
 
     with console.open_either(freeing=True) as opened, console.progress() as progress:
         result = opened.gc(grace=arguments.grace, dry_run=arguments.dry_run, progress=progress)
     if console.json:
-        console.give(workspace_json.gc_result(result))
+        console.give(answers.Collected, result)
     else:
         delete, free, rewrite = (
             ("Would delete", "free", "rewrite") if result.dry_run else ("Deleted", "freed", "rewrote")
@@ -155,13 +164,13 @@ def _configure_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import workspace_json
+    from holdfast.model.answers import upkeep as answers
 
     with console.open_either() as opened, console.progress() as progress:
         result = opened.verify(read_data=arguments.read_data, progress=progress)
     looked_at = f"{plural(result.checkpoints, 'checkpoint')}, {plural(result.blobs, 'blob')}"
     if console.json:
-        console.give(workspace_json.verify_result(result))
+        console.give(answers.Verified, result)
     elif result.ok:
         console.say(f"No problem found: {looked_at}.")
     else:
@@ -181,13 +190,13 @@ def _configure_stats(parser: argparse.ArgumentParser) -> None:
 
 
 def _stats(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import workspace_json
+    from holdfast.model.answers import upkeep as answers
 
     del arguments
     with console.open_either() as opened:
         result = opened.stats()
     if console.json:
-        console.give(workspace_json.stats(result))
+        console.give(answers.Stats, result)
     else:
         console.answer(_stats_lines(result))
     return 0

@@ -9,7 +9,6 @@ from holdfast.cli.command import Command, text
 from holdfast.cli.phrases import files, short
 from holdfast.cli.terminal import show_path
 from holdfast.model.message_text import plural, visible
-from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     import argparse
@@ -44,10 +43,10 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
     else:
         with console.open() as workspace, console.progress() as progress:
             result = workspace.fork(name, arguments.directory, progress=progress)
-    from holdfast.engine.encoding import workspace_json
+    from holdfast.model.answers import workspace as answers
 
     if console.json:
-        console.give(workspace_json.fork_result(result))
+        console.give(answers.Forked, result)
     elif result.mounted:
         console.say(
             f"Forked {short(result.source)}, mounted on {show_path(result.path)}.",
@@ -70,7 +69,9 @@ def _materialise(console: Console, arguments: argparse.Namespace) -> int:
     with console.open_home() as home:
         path = home.materialise(arguments.directory)
     if console.json:
-        console.give({"path": display(path), "mounted": False})
+        from holdfast.model.answers import commands
+
+        console.give(commands.Unmounted, path=path, mounted=False)
     else:
         console.say(f"{show_path(path)} is a plain directory now.")
     return 0
@@ -86,7 +87,9 @@ def _export(console: Console, arguments: argparse.Namespace) -> int:
     with console.open() as workspace:
         ids = workspace.export(arguments.names, arguments.file)
     if console.json:
-        console.give({"file": _as_text(arguments.file), "checkpoints": list(ids)})
+        from holdfast.model.answers import upkeep
+
+        console.give(upkeep.Bundle, file=arguments.file, checkpoints=ids)
     else:
         console.say(f"Wrote {plural(len(ids), 'checkpoint')} to {visible(arguments.file)}.")
     return 0
@@ -100,19 +103,15 @@ def _import(console: Console, arguments: argparse.Namespace) -> int:
     with console.open() as workspace:
         ids = workspace.import_(arguments.file)
     if console.json:
-        console.give({"file": _as_text(arguments.file), "checkpoints": list(ids)})
+        from holdfast.model.answers import upkeep
+
+        console.give(upkeep.Bundle, file=arguments.file, checkpoints=ids)
     else:
         console.say(
             f"Took in {plural(len(ids), 'checkpoint')} from {visible(arguments.file)}.",
             *(f"  {short(checkpoint)}" for checkpoint in ids),
         )
     return 0
-
-
-def _as_text(path: str) -> str:
-    from os import fsencode
-
-    return display(fsencode(path))
 
 
 COMMANDS = {

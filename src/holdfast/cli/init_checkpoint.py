@@ -40,13 +40,14 @@ def _init(console: Console, arguments: argparse.Namespace) -> int:
     with holdfast.init(where, home=console.home, force=arguments.force) as workspace:
         wrote = arguments.write_ignore and workspace.write_ignore()
         if console.json:
+            from holdfast.model.answers import commands
+
             console.give(
-                {
-                    "workspace": workspace.id,
-                    "path": os_text(workspace.path),
-                    "created": workspace.new,
-                    "ignore_written": wrote,
-                }
+                commands.Initialised,
+                workspace=workspace.id,
+                path=workspace.path,
+                created=workspace.new,
+                ignore_written=wrote,
             )
         elif workspace.new:
             console.say(
@@ -96,9 +97,9 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
                 progress=progress,
             )
     if console.json:
-        from holdfast.engine.encoding import workspace_json
+        from holdfast.model.answers import workspace as answers
 
-        console.give(workspace_json.checkpoint(result))
+        console.give(answers.MadeCheckpoint, result)
         return 0
     made = result.checkpoint
     if result.created:

@@ -63,7 +63,15 @@ def _integrate(console: Console, arguments: argparse.Namespace) -> int:
         _make_sure(console, arguments.yes)
         carry_out(found)
     if console.json:
-        console.give(_as_json(found, done=not arguments.dry_run))
+        from holdfast.model.answers.commands import Integrated
+
+        console.give(
+            Integrated,
+            client=found.client.name,
+            removed=found.remove,
+            written=bool(found.changes) and not arguments.dry_run,
+            files=[_file_json(change) for change in found.changes],
+        )
     else:
         console.say(*_told(found, dry_run=arguments.dry_run))
     return 0
@@ -148,22 +156,12 @@ def _kept(plan: ConfigPlan) -> Iterator[str]:
             yield f"  What {show_path(change.found.path)} was is kept as {show_path(change.kept)}."
 
 
-def _as_json(plan: ConfigPlan, *, done: bool) -> dict[str, Any]:
-    from holdfast.model.paths import display
+def _file_json(change: FileChange) -> Any:
+    from holdfast.model.answers.commands import ConfigFile
+    from holdfast.model.json_encoder import encode
 
-    return {
-        "client": plan.client.name,
-        "removed": plan.remove,
-        "written": done and bool(plan.changes),
-        "files": [
-            {
-                "path": display(change.found.path),
-                "change": _fate(change),
-                "kept": display(change.kept) if change.keeps and change.found.content is not None else None,
-            }
-            for change in plan.changes
-        ],
-    }
+    keeps = change.keeps and change.found.content is not None
+    return encode(ConfigFile, path=change.found.path, change=_fate(change), kept=change.kept if keeps else None)
 
 
 # -- hook -------------------------------------------------------------------------------------------------------------

@@ -134,12 +134,10 @@ def _report(failure: HoldfastError, as_json: bool) -> int:
     if as_json:
         import json
 
-        from holdfast.engine.encoding import workspace_json
+        from holdfast.model.answers import workspace as answers
+        from holdfast.model.json_encoder import encode
 
-        told = workspace_json.error(failure)
-        if failure.data and "processes" in failure.data:
-            told["error"]["processes"] = failure.data["processes"]
-        _write_error(json.dumps(told))
+        _write_error(json.dumps(encode(answers.Failed, error=failure)))
         return failure.exit_code
     from holdfast.model.message_text import visible
 

@@ -64,7 +64,10 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
         if console.json:
             import json
 
-            line = json.dumps({"listening": display(path), "token_file": display(path + b".token")}) + "\n"
+            from holdfast.model.answers.commands import SocketListening
+            from holdfast.model.json_encoder import encode
+
+            line = json.dumps(encode(SocketListening, listening=path, token_file=path + b".token")) + "\n"
         sys.stderr.write(line)
         sys.stderr.flush()
 

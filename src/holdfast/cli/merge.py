@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import Command, text
@@ -55,9 +55,9 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     if console.json:
-        from holdfast.engine.encoding import workspace_json
+        from holdfast.model.answers import merges as answers
 
-        console.give(workspace_json.merge_result(found))
+        console.give(answers.Merged, found.plan, **_answer(found))
     else:
         _say(console, found)
     return _ended(found)
@@ -117,15 +117,34 @@ def _say(console: Console, found: ForkMerge) -> None:
     console.say(*only_there(found.not_captured, "the fork"))
     if plan.overlapping:
         console.say(f"{files(len(plan.overlapping))} changed on both sides:")
-        from holdfast.engine.merging.stacked_plan import describe
-
         for one in plan.overlapping:
-            console.say(f"  {show_path(one.path)}: {describe(one)}")
+            console.say(f"  {show_path(one.path)}: {one.detail}")
             console.say(*(f"    {line}" for line in (*_declined(found, one.path), *_foreseen(found, one.path))))
             differences = found.prepared.differences.get(one.path, ("", ""))
             for what, hunks in zip(("here", "in the fork"), differences, strict=True):
                 if hunks:
                     console.say(f"    {what}:", *(f"      {visible(line)}" for line in hunks.splitlines()))
+
+
+def _answer(found: ForkMerge) -> dict[str, Any]:
+    """What a merge answers beside its plan."""
+    from holdfast.model.answers.merges import OpenOverlap
+    from holdfast.model.json_encoder import encode
+
+    prepared = found.prepared
+    overlapping: list[OpenOverlap] = []
+    for one in found.plan.overlapping:
+        ours, theirs = prepared.differences.get(one.path, (None, None))
+        foreseen = prepared.foreseen.get(one.path)
+        overlapping.append(encode(OpenOverlap, one, production_diff=ours, fork_diff=theirs, foreseen=foreseen))
+    return {
+        "overlapping_files": overlapping or None,
+        "dry_run": found.dry_run,
+        "files": prepared.records,
+        "merged": prepared.merged,
+        "restored": found.restored,
+        "not_captured": found.not_captured,
+    }
 
 
 def _declined(found: ForkMerge, path: bytes) -> list[str]:
@@ -142,7 +161,12 @@ def _declined(found: ForkMerge, path: bytes) -> list[str]:
 def _foreseen(found: ForkMerge, path: bytes) -> list[str]:
     """What each rung would do about it."""
     expected = found.prepared.foreseen.get(path)
-    return [] if expected is None else foreseen(expected.to_json())
+    if expected is None:
+        return []
+    from holdfast.model.answers.merges import Foreseen
+    from holdfast.model.json_encoder import encode
+
+    return foreseen(encode(Foreseen, expected))
 
 
 def _would(plan: MergePlan) -> str:

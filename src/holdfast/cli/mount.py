@@ -16,7 +16,6 @@ from holdfast.cli.phrases import short
 from holdfast.cli.plain_parser import REST
 from holdfast.cli.terminal import show_path
 from holdfast.model.errors import NotFoundError, StorageError
-from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     import argparse
@@ -66,7 +65,9 @@ def _mount(console: Console, arguments: argparse.Namespace) -> int:
             return _run(console, mounted, words, signals)
         _stay(console, mounted, signals)
     if console.json:
-        console.give({"event": "unmounted"})
+        from holdfast.model.answers import commands
+
+        console.give(commands.MountEvent, event="unmounted")
     return 0
 
 
@@ -83,7 +84,9 @@ def _detach(console: Console, arguments: argparse.Namespace) -> int:
         )
     path = os.path.realpath(os.fsencode(arguments.directory))
     if console.json:
-        console.give({"event": "mounted", "checkpoint": checkpoint, "directory": display(path), "pid": pid})
+        from holdfast.model.answers import commands
+
+        console.give(commands.MountEvent, event="mounted", checkpoint=checkpoint, directory=path, pid=pid)
     else:
         console.say(
             f"Mounted {short(checkpoint)} on {show_path(path)}; `holdfast unmount` with that directory ends it."
@@ -103,7 +106,9 @@ def _mount_fork(console: Console, directory: str) -> bool:
             return False
         raise
     if console.json:
-        console.give({"event": "mounted", "directory": display(path)})
+        from holdfast.model.answers import commands
+
+        console.give(commands.MountEvent, event="mounted", directory=path)
     else:
         console.say(f"Mounted the fork {show_path(path)}, with all that was changed in it.")
     return True
@@ -117,7 +122,9 @@ def _unmount(console: Console, arguments: argparse.Namespace) -> int:
     with console.open_home() as home:
         path = home.unmount(arguments.directory)
     if console.json:
-        console.give({"event": "unmounted", "directory": display(path)})
+        from holdfast.model.answers import commands
+
+        console.give(commands.UnmountEvent, event="unmounted", directory=path)
     else:
         console.say(f"Unmounted {show_path(path)}.")
     return 0
@@ -125,7 +132,9 @@ def _unmount(console: Console, arguments: argparse.Namespace) -> int:
 
 def _stay(console: Console, mounted: Mounted, signals: _Signals) -> None:
     if console.json:
-        console.give({"event": "mounted", "checkpoint": mounted.checkpoint, "directory": display(mounted.path)})
+        from holdfast.model.answers import commands
+
+        console.give(commands.MountEvent, event="mounted", checkpoint=mounted.checkpoint, directory=mounted.path)
     else:
         console.say(
             f"Mounted {short(mounted.checkpoint)} on {show_path(mounted.path)}; Ctrl-C or `umount` ends it.",
@@ -156,7 +165,10 @@ def _run(console: Console, mounted: Mounted, words: list[str], signals: _Signals
     code = code if code >= 0 else 128 - code
     if console.json:
         # (Standard output is the command's.)
-        done = {"checkpoint": mounted.checkpoint, "directory": display(mounted.path), "exit_code": code}
+        from holdfast.model.answers import commands
+        from holdfast.model.json_encoder import encode
+
+        done = encode(commands.MountedCommand, checkpoint=mounted.checkpoint, directory=mounted.path, exit_code=code)
         sys.stderr.write(json.dumps(done) + "\n")
         sys.stderr.flush()
     return code

@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.engine.encoding.workspace_json import Json
     from holdfast.engine.promotion.manager import Promotion, Promotions
     from holdfast.engine.promotion.spec import PromotionAnswer
 
@@ -72,8 +71,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.promotion import promotion_json
     from holdfast.engine.promotion.manager import ProductionRef, Promotions
+    from holdfast.model.answers import merges as answers
 
     _check(arguments)
     promotions = Promotions(home=console.home, tell=lambda step: _tell(console, step, steps=arguments.steps))
@@ -84,7 +83,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         answer = promotions.foresee(arguments.fork, to=arguments.to or console.directory)
         if console.json:
-            console.give(promotion_json.answer(answer))
+            console.give(answers.PromotionPlan, answer)
         else:
             console.answer(_plan(answer))
         return EXITS.get(answer.result, 1)
@@ -103,7 +102,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
                 name=arguments.name,
             )
     if console.json:
-        console.give(promotion_json.promotion(done))
+        console.give(answers.Promoted, done)
     else:
         console.answer(_said(done))
     return EXITS.get(done.answer.result, done.answer.ends_with)
@@ -161,13 +160,15 @@ def _interrupted_by_signals() -> Generator[None]:
 def _tell(console: Console, step: str, *, steps: bool) -> None:
     if steps and console.json:
         with suppress(OSError):  # no process listens; it goes on
-            console.give({"step": step})
+            from holdfast.model.answers.merges import PromotionStep
+
+            console.give(PromotionStep, step=step)
             sys.stdout.flush()
     if is_terminal(sys.stderr) and not console.quiet and not console.json:
         sys.stderr.write(f"{_STEPS.get(step, step)} …\n")
 
 
-def _plan(answer: PromotionAnswer, files: Sequence[Json] = ()) -> list[str]:
+def _plan(answer: PromotionAnswer, files: Sequence[dict[str, Any]] = ()) -> list[str]:
     if answer.result == "unchanged":
         return ["Nothing to promote: production has all of it."]
     counts = answer.changes
@@ -200,7 +201,7 @@ def _plan(answer: PromotionAnswer, files: Sequence[Json] = ()) -> list[str]:
 
 
 def _said(done: Promotion) -> list[str]:
-    from holdfast.engine.promotion import promotion_json
+    from holdfast.model.answers.merges import file_records
 
     answer, facts = done.answer, done.facts
     if answer.result == "promoted":
@@ -226,7 +227,7 @@ def _said(done: Promotion) -> list[str]:
     if answer.result == "unchanged":
         return _plan(answer)
     if answer.result == "needs_reapply":
-        return [*_plan(answer, promotion_json.files(facts)), "Production is unchanged."]
+        return [*_plan(answer, file_records(done)), "Production is unchanged."]
     if answer.result == "build_failed":
         lines = [f"The promotion failed at {answer.failed_step}: {visible(answer.command)}"]
         lines += [f"  {visible(line)}" for line in answer.output.splitlines()[-40:]]
@@ -235,11 +236,11 @@ def _said(done: Promotion) -> list[str]:
 
 
 def _list(console: Console, promotions: Promotions) -> int:
-    from holdfast.engine.promotion import promotion_json
+    from holdfast.model.answers import merges as answers
 
     found = promotions.list()
     if console.json:
-        console.give({"promotions": [promotion_json.promotion(one) for one in found]})
+        console.give(answers.Promotions, promotions=found)
         return 0
     console.answer(
         f"{one.row.id}  {(one.row.result or one.row.phase):<13}  {visible(one.path)}"
@@ -250,11 +251,11 @@ def _list(console: Console, promotions: Promotions) -> int:
 
 
 def _sweep(console: Console, promotions: Promotions, *, force: bool) -> int:
-    from holdfast.engine.promotion import promotion_json
+    from holdfast.model.answers import merges as answers
 
     done = promotions.sweep(force=force)
     if console.json:
-        console.give(promotion_json.swept(done))
+        console.give(answers.PromotionSweep, done)
         return 0
     console.say(
         *(f"Settled {one}, which was cut short." for one in done.settled),

@@ -163,10 +163,10 @@ def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) ->
     with console.progress() as progress:
         result = work(workspace, progress)
     if console.json:
-        from holdfast.engine.encoding import workspace_json
+        from holdfast.model.answers import workspace as answers
         from holdfast.model.message_text import process_details
 
-        console.give({**workspace_json.restore_result(result), "stopped": process_details(result.stopped)})
+        console.give(answers.RestoredByCommand, result, stopped=process_details(result.stopped))
     else:
         console.say(*_lines(result, verb))
     if result.skipped:

@@ -99,9 +99,10 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         import json
 
-        from holdfast.engine.encoding import step_json
+        from holdfast.model.answers import steps as answers
+        from holdfast.model.json_encoder import encode
 
-        sys.stderr.write(json.dumps(step_json.run_result(result)) + "\n")
+        sys.stderr.write(json.dumps(encode(answers.Ran, result)) + "\n")
     elif not console.quiet:
         sys.stderr.writelines(f"holdfast: {line}\n" for line in _summary(result))
     sys.stderr.flush()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import HoldfastError, UsageError
 from holdfast.cli.command import Command, text
+from holdfast.model.answers import commands
 from holdfast.model.errors import UnsupportedError
 from holdfast.model.message_text import visible
 from holdfast.model.paths import display
@@ -78,7 +79,7 @@ def _serve(console: Console, arguments: argparse.Namespace) -> int:
 
     def ready(address: str) -> None:
         if console.json:
-            console.give({"listening": address})
+            console.give(commands.Listening, listening=address)
         else:
             console.say(f"Listening at {visible(address)}; Ctrl-C ends it.")
 
@@ -130,7 +131,7 @@ def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> 
             raise UsageError("one token is revoked at a time", hint="holdfast serve token revoke ID")
         TokenRows(catalog).revoke(words[2])
         if console.json:
-            console.give({"revoked": words[2]})
+            console.give(commands.RevokedToken, revoked=words[2])
         else:
             console.say(f"The token {visible(words[2])} is valid no more.")
         return 0
@@ -139,7 +140,7 @@ def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> 
     if words[1] == "list":
         rows = TokenRows(catalog).list()
         if console.json:
-            console.give({"tenant": catalog.name, "tokens": [_shown(row) for row in rows]})
+            console.give(commands.Tokens, tenant=catalog.name, tokens=rows)
         else:
             console.answer(map(_line, rows))
         return 0
@@ -154,7 +155,7 @@ def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> 
         lasts=None if arguments.expires is None else _age(arguments.expires),
     )
     if console.json:
-        console.give({"tenant": catalog.name, "token": secret, **_shown(row)})
+        console.give(commands.NewToken, row, tenant=catalog.name, token=secret)
     else:
         console.answer((secret,))
         console.say("It is shown this once. Send it as: Authorization: Bearer hft_…")
@@ -168,20 +169,6 @@ def _age(given: str) -> float:
         return parse_age(given)
     except ValueError as error:
         raise UsageError(f"bad --expires: {error}") from None
-
-
-def _shown(row: TokenRow) -> dict[str, object]:
-    from holdfast.model.clock import isoformat
-
-    return {
-        "id": row.id,
-        "rights": row.rights,
-        "exports": list(row.exports),
-        "roots": [display(root) for root in row.roots],
-        "label": row.label,
-        "created_at": isoformat(row.created_at),
-        "expires_at": None if row.expires_at is None else isoformat(row.expires_at),
-    }
 
 
 def _line(row: TokenRow) -> str:

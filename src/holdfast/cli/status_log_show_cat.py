@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 
 from holdfast import NotFoundError, UsageError
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _status(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import workspace_json
+    from holdfast.model.answers import workspace as answers
 
     with console.open(scan=True) as workspace:
         result = workspace.status()
@@ -31,9 +30,10 @@ def _status(console: Console, arguments: argparse.Namespace) -> int:
 
             result = result._replace(not_captured=without_reported(workspace.folder, result.not_captured))
     if console.json:
-        console.give(
-            workspace_json.status(result) if ignored is None else workspace_json.status_and_ignored(result, ignored)
-        )
+        if ignored is None:
+            console.give(answers.Status, result)
+        else:
+            console.give(answers.StatusWithIgnored, result, ignored=ignored)
         return 0
     console.answer(_status_lines(console, result))
     if ignored is not None:
@@ -72,11 +72,11 @@ def _configure_log(parser: argparse.ArgumentParser) -> None:
 
 
 def _log(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import workspace_json
+    from holdfast.model.answers import workspace as answers
 
     result = _all_logged(console, arguments.limit) if arguments.all else _logged(console, arguments.limit)
     if console.json:
-        console.give(workspace_json.log(result))
+        console.give(answers.Log, result)
     elif not result.checkpoints:
         console.say("No checkpoint yet; `holdfast checkpoint` makes one.")
     elif arguments.graph:
@@ -139,12 +139,12 @@ def _configure_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import workspace_json
+    from holdfast.model.answers import workspace as answers
 
     with console.open() as workspace:
         result = workspace.show(arguments.name)
     if console.json:
-        console.give(workspace_json.details(result))
+        console.give(answers.CheckpointDetails, result.checkpoint, not_captured=result.not_captured, paths=result)
     else:
         console.answer(_details_lines(console, result))
     return 0
@@ -186,10 +186,10 @@ def _cat(console: Console, arguments: argparse.Namespace) -> int:
         if console.json:
             from base64 import b64encode
 
-            from holdfast.model.paths import display
+            from holdfast.model.answers import commands
 
             whole = b"".join(content)
-            console.give({"path": display(os.fsencode(path)), "size": len(whole), "base64": b64encode(whole).decode()})
+            console.give(commands.FileContent, path=path, size=len(whole), base64=b64encode(whole).decode())
         else:
             console.write(content)
     return 0

@@ -12,7 +12,7 @@ from holdfast.model.message_text import named_steps, plural, size, visible
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from holdfast.cli.console import Console
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo
@@ -56,7 +56,7 @@ def _configure_steps(parser: argparse.ArgumentParser) -> None:
 
 
 def _steps(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import step_json
+    from holdfast.model.answers import steps as answers
 
     if (arguments.verb is None) != (arguments.id is None) or (arguments.discard and arguments.verb is not None):
         raise UsageError("`steps`, `steps show ID` or `steps --discard`")
@@ -64,20 +64,20 @@ def _steps(console: Console, arguments: argparse.Namespace) -> int:
         if arguments.discard:
             number = workspace.discard_steps()
             if console.json:
-                console.give({"discarded": number})
+                console.give(answers.DiscardedSteps, discarded=number)
             else:
                 console.say("Forgot the undo log." if number is None else f"Forgot {plural(number, 'step')}.")
         elif arguments.verb is None:
             found = workspace.steps()
             if console.json:
-                console.give(step_json.steps(found))
+                console.give(answers.Steps, steps=found)
             else:
                 console.answer(_step_line(console, step) for step in reversed(found))
         else:
             step, changes = workspace.step(arguments.id)
             left = workspace.conflicts(step.id) if step.state == "partly" else ()
             if console.json:
-                console.give(step_json.step_with_changes(step, changes, left))
+                console.give(answers.StepWithChanges, step, changes=changes, conflicts=left)
             else:
                 console.answer(_about(step, changes, left))
     return 0
@@ -135,7 +135,8 @@ def _configure_step(parser: argparse.ArgumentParser) -> None:
 
 
 def _step(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import step_json
+    from holdfast.model.answers import steps as answers
+    from holdfast.model.json_encoder import encode
 
     if arguments.label and arguments.verb != "begin":
         raise UsageError(f"step {arguments.verb} takes no label")
@@ -143,16 +144,17 @@ def _step(console: Console, arguments: argparse.Namespace) -> int:
     with console.open() as workspace:
         if arguments.verb == "begin":
             number = workspace.begin_step(arguments.label)
-            answer, line = {"id": number}, f"Step {number} is open: all that follows belongs to it."
+            kind, answer = answers.BegunStep, encode(answers.BegunStep, id=number)
+            line = f"Step {number} is open: all that follows belongs to it."
         elif arguments.verb == "commit":
             step = workspace.commit_step()
-            answer, line = step_json.step(step), f"Closed step {step.id}: {plural(step.paths, 'path')} changed."
+            kind, answer, line = answers.Step, step, f"Closed step {step.id}: {plural(step.paths, 'path')} changed."
         else:
             report = workspace.rollback_step()
             left = report.conflicts
-            answer = step_json.rollback_result(report)
+            kind, answer = answers.RolledBack, report
             line = f"Took {named_steps(report.steps)} back{_left_note(left)}"
-    _say(console, answer, line, left)
+    _say(console, kind, answer, line, left)
     return 0
 
 
@@ -160,10 +162,10 @@ def _left_note(left: Sequence[ConflictInfo]) -> str:
     return ", but for what is left alone:" if left else "."
 
 
-def _say(console: Console, answer: Mapping[str, object], line: str, left: Sequence[ConflictInfo]) -> None:
+def _say(console: Console, kind: type, answer: object, line: str, left: Sequence[ConflictInfo]) -> None:
     """Say what was done, and refuse to call it done if anything had to be left alone."""
     if console.json:
-        console.give(answer)
+        console.give(kind, answer)
     else:
         console.say(line, *reasons(_items(left)))
     if left:
@@ -178,12 +180,12 @@ def _configure_barriers(_parser: argparse.ArgumentParser) -> None:
 
 
 def _barriers(console: Console, _arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import step_json
+    from holdfast.model.answers import steps as answers
 
     with console.open() as workspace:
         found = workspace.barriers()
     if console.json:
-        console.give(step_json.barriers(found))
+        console.give(answers.Barriers, barriers=found)
     else:
         console.answer(map(_barrier_line, found))
     return 0
@@ -206,7 +208,7 @@ def _configure_safeguard(parser: argparse.ArgumentParser) -> None:
 
 
 def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import step_json
+    from holdfast.model.answers import steps as answers
 
     if (arguments.verb == "list") != (arguments.id is None):
         raise UsageError("`safeguard list`, `safeguard allow ID` or `safeguard deny ID`")
@@ -214,7 +216,7 @@ def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
         if arguments.verb == "list":
             held = workspace.held()
             if console.json:
-                console.give(step_json.tickets(held))
+                console.give(answers.Tickets, held=held)
             else:
                 console.answer(map(_ticket_line, held))
             return 0
@@ -224,7 +226,7 @@ def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
         line = f"Allowed; step {ticket.step} goes on."
     else:
         line = f"Denied; step {ticket.step} was taken back{_left_note(left)}"
-    _say(console, {**step_json.ticket(ticket), "conflicts": step_json.conflicts(left)}, line, left)
+    _say(console, answers.AnsweredTicket, ticket, line, left)
     return 0
 
 

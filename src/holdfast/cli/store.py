@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
+from holdfast.model.answers import upkeep as answers
 from holdfast.model.message_text import plural, size, visible
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _info(console: Console, arguments: argparse.Namespace) -> int:
 
 def _give_info(console: Console, found: StoreInfo) -> None:
     if console.json:
-        console.give(found._asdict())
+        console.give(answers.StoreInfo, found)
         return
     facts = [
         ("home", found.home),
@@ -75,8 +76,7 @@ def _probe(console: Console, arguments: argparse.Namespace) -> int:
     del arguments
     found = store_copies.probe(_opener(console))
     if console.json:
-        steps = [step._asdict() for step in found.steps]
-        console.give({**found._asdict(), "steps": steps})
+        console.give(answers.StoreProbe, found)
     else:
         console.answer([visible(found.location)])
         console.answer(
@@ -98,7 +98,7 @@ def _claim(console: Console, arguments: argparse.Namespace) -> int:
 
     found = store_copies.claim(_opener(console), take=arguments.take)
     if console.json:
-        console.give(found._asdict())
+        console.give(answers.StoreInfo, found)
     else:
         console.say(f"{visible(found.claimed)} is this store's ({found.id}).")
     return 0
@@ -133,18 +133,7 @@ def _copy(console: Console, arguments: argparse.Namespace) -> int:
         )
     copied = done.copied
     if console.json:
-        console.give(
-            {
-                "home": done.home,
-                "location": done.location,
-                "objects": copied.objects,
-                "object_bytes": copied.object_bytes,
-                "copied_objects": copied.copied_objects,
-                "rows": copied.rows,
-                "checkpoints": copied.verified.checkpoints,
-                "blobs": copied.verified.blobs,
-            }
-        )
+        console.give(answers.StoreCopy, done)
         return 0
     console.say(
         f"Copied {plural(copied.copied_objects, 'object')} of {copied.objects:,} ({size(copied.object_bytes)}) to "

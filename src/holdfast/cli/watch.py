@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.command import Command
 from holdfast.cli.init_checkpoint import warn_if_huge
 from holdfast.cli.terminal import show_path
+from holdfast.model.answers import commands
 from holdfast.model.errors import HoldfastError
 from holdfast.model.message_text import visible
 
@@ -38,9 +39,7 @@ def _watch(console: Console, arguments: argparse.Namespace) -> int:
 def _stay(console: Console, workspace: Workspace) -> int:
     def ready(watcher: Watcher) -> None:
         if console.json:
-            from holdfast.model.paths import display
-
-            console.give({"event": "watching", "workspace": display(workspace.path), "backend": watcher.backend})
+            console.give(commands.WatchEvent, event="watching", workspace=workspace.path, backend=watcher.backend)
         else:
             console.say(f"Watching {show_path(workspace.path)} by {watcher.backend}; Ctrl-C ends it.")
         if watcher.limits and console.verbose:
@@ -50,7 +49,7 @@ def _stay(console: Console, workspace: Workspace) -> int:
     console.prepare_log(news=True)
     unsaved = workspace.watch(ready=ready)
     if console.json:
-        console.give({"event": "stopped", "unsaved": unsaved})
+        console.give(commands.WatchEnd, event="stopped", unsaved=unsaved)
     elif unsaved is None:
         console.say("Stopped; everything is saved.")
     _fail_if(unsaved)
@@ -74,7 +73,7 @@ def _detach(console: Console, workspace: Workspace) -> int:
     words += ["--log-level", console.log_level or "info", "watch", "--yes"]
     watching = start_detached(words, workspace.folder)
     if console.json:
-        console.give({"pid": watching.pid, "backend": watching.backend, "limits": watching.limits})
+        console.give(commands.DetachedWatch, watching)
     else:
         console.say(
             f"Watching {show_path(workspace.path)} by {watching.backend}, process {watching.pid}. "
@@ -94,7 +93,7 @@ def _stop(console: Console, workspace: Workspace) -> int:
         with watcher:
             unsaved = watcher.stop()
     if console.json:
-        console.give({"stopped": watcher is not None, "unsaved": unsaved})
+        console.give(commands.StoppedWatch, stopped=watcher is not None, unsaved=unsaved)
     elif watcher is None:
         console.say("No watcher was running.")
     elif unsaved is None:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 """True for type checkers."""
 
 if TYPE_CHECKING:
-    from typing import Generic, Literal, NewType, Protocol, TypeVar, cast
+    from typing import Generic, Literal, NewType, Protocol, TypedDict, TypeVar, cast
 else:
 
     class _Choice:
@@ -32,6 +32,9 @@ else:
     class Protocol(Generic):
         """A base for classes that say what others have to have."""
 
+    class TypedDict:
+        """A base for classes that describe an object of JSON; `holdfast.model.json_schema` makes real ones of them."""
+
     def NewType(_, kind):  # noqa: N802 - as there
         """``kind`` itself."""
         return kind
@@ -45,4 +48,4 @@ else:
         return value
 
 
-__all__ = ["TYPE_CHECKING", "Generic", "Literal", "NewType", "Protocol", "TypeVar", "cast"]
+__all__ = ["TYPE_CHECKING", "Generic", "Literal", "NewType", "Protocol", "TypeVar", "TypedDict", "cast"]

@@ -8,6 +8,8 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from holdfast.model.answers import workspace as answers
+
 _FEW = 10
 _MAX_PROCESSES_NAMED = 3
 _MAX_PROCESSES = 20
@@ -76,9 +78,12 @@ def named_processes(processes: Sequence[Process]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def process_details(processes: Sequence[Process]) -> list[dict[str, object]]:
+def process_details(processes: Sequence[Process]) -> list[answers.Process]:
     """The same, for programs."""
-    return [{"pid": one.pid, "command": [display(word) for word in one.command]} for one in processes[:_MAX_PROCESSES]]
+    from holdfast.model.answers.workspace import Process
+    from holdfast.model.json_encoder import encode_all
+
+    return encode_all(Process, processes[:_MAX_PROCESSES])
 
 
 def _command(process: Process) -> str:

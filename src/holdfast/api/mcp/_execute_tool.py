@@ -10,9 +10,10 @@ from anyio import CapacityLimiter, to_thread
 from holdfast.api._request_arguments import path_in
 from holdfast.api.mcp._text_content import OutputExcerpt
 from holdfast.api.mcp._tool_results import step_object
-from holdfast.engine.encoding import step_json
 from holdfast.engine.hosting.host import MAX_DIRECTORIES
+from holdfast.model.answers.steps import Ticket
 from holdfast.model.errors import ChannelError, HoldfastError
+from holdfast.model.json_encoder import encode_all
 from holdfast.model.log import Log, logged
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _answer(
         "step": None if done.info is None else step_object(done.info, done.changes, done.conflicts),
         "timed_out": timed_out,
         "denied": done.denied,
-        "held": [step_json.ticket(ticket) for ticket in activity.held],
+        "held": encode_all(Ticket, activity.held),
         "output_open": done.output_open,
     }
     notes = [f"exit code {done.exit_code}"]

@@ -10,9 +10,10 @@ from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp._pagination import decode_cursor, encode_cursor, page
 from holdfast.api.mcp._text_content import encode_bytes, whole_characters
 from holdfast.api.mcp._tool_results import step_object
-from holdfast.engine.encoding import step_json, workspace_json
+from holdfast.model.answers import workspace as answers
+from holdfast.model.answers.steps import Barrier, Ticket
 from holdfast.model.entries import count_changes
-from holdfast.model.ids import format_hash
+from holdfast.model.json_encoder import encode, encode_all
 from holdfast.model.message_text import plural
 from holdfast.model.paths import display, parse_display
 
@@ -55,16 +56,16 @@ def read_file(_host: SharedHost, hosted: HostedDirectory, request: ReadFile) -> 
     if more and content:
         content = content[: content.rfind(b"\n") + 1] or whole_characters(content)
     text, how = encode_bytes(content)
-    value: tool_results.FileRead = {
-        "path": display(path),
-        "content": text,
-        "encoding": how,
-        "offset": offset,
-        "bytes": len(content),
-        "size": read.size,
-        "hash": None if read.hash is None else format_hash(read.hash),
-        "next_cursor": encode_cursor("bytes", offset + len(content)) if more and content else None,
-    }
+    value = encode(
+        tool_results.FileRead,
+        read,
+        path=path,
+        content=text,
+        encoding=how,
+        offset=offset,
+        bytes=len(content),
+        next_cursor=encode_cursor("bytes", offset + len(content)) if more and content else None,
+    )
     if how == "utf-8" and not more and not offset:
         return ToolAnswer(value, text)
     said = f"bytes {offset} to {offset + len(content)} of {read.size}" + ("" if how == "utf-8" else ", in Base64")
@@ -78,12 +79,7 @@ def list_directory(_host: SharedHost, hosted: HostedDirectory, request: ListDire
     behind = parse_display(decode_cursor("entries", request.cursor, str) or "")
     found = hosted.list_directory(path, after=behind, limit=request.limit)
     following = None if found.following is None else encode_cursor("entries", display(found.following))
-    value: tool_results.Listing = {
-        **workspace_json.listing(path, found.items),
-        "total": found.total,
-        "next_cursor": following,
-    }
-    return ToolAnswer(value)
+    return ToolAnswer(encode(tool_results.Listing, found, path=path, entries=found.items, next_cursor=following))
 
 
 def get_undo_history(_host: SharedHost, hosted: HostedDirectory, request: GetUndoHistory) -> ToolAnswer:
@@ -96,11 +92,11 @@ def get_undo_history(_host: SharedHost, hosted: HostedDirectory, request: GetUnd
             )
             value = step_object(step, shown, _left(workspace, step))
             value["totals"] = {"changes": len(changes)}
-            return ToolAnswer(tool_results.History(steps=[value], total=1, next_cursor=following))
+            return ToolAnswer(encode(tool_results.History, steps=[value], total=1, next_cursor=following))
         steps = workspace.steps()[::-1]
         shown, following = page(steps, lambda each: each.id, "steps", request.cursor, int, request.limit)
         listed = [step_object(each, left=_left(workspace, each)) for each in shown]
-    return ToolAnswer(tool_results.History(steps=listed, total=len(steps), next_cursor=following))
+    return ToolAnswer(encode(tool_results.History, steps=listed, total=len(steps), next_cursor=following))
 
 
 def _left(workspace: Workspace, step: StepInfo) -> Sequence[ConflictInfo]:
@@ -113,18 +109,7 @@ def get_session_status(host: SharedHost, hosted: HostedDirectory, request: GetSe
         hosted.recover()
     value: tool_results.SessionStatus = {
         "version": __version__,
-        "directories": [
-            {
-                "index": each.index,
-                "label": each.label,
-                "path": display(each.path),
-                "access": each.access,
-                "state": each.state,
-                "run": each.run,
-                "step": each.step,
-            }
-            for each in host.host.directories
-        ],
+        "directories": encode_all(tool_results.WorkingDirectory, host.host.directories),
         "directory": hosted.index,
         "guarded": False,
         "held": [],
@@ -139,15 +124,15 @@ def get_session_status(host: SharedHost, hosted: HostedDirectory, request: GetSe
         with hosted.undo_log() as log:
             value["guarded"] = hosted.rules(log).thresholds.asks
         with hosted.workspace() as workspace:
-            value["held"] = [step_json.ticket(each) for each in workspace.held()]
-            value["barriers"] = [step_json.barrier(each) for each in workspace.barriers()[-_BARRIERS:]]
+            value["held"] = encode_all(Ticket, workspace.held())
+            value["barriers"] = encode_all(Barrier, workspace.barriers()[-_BARRIERS:])
             value["last_checkpoint"] = workspace.log(0).head
             value["steps"] = len(workspace.steps())
             value["unfinished_restore"] = workspace.unfinished() is not None
             if request.compare:
-                value["differs"] = workspace_json.counts(count_changes(workspace.status().changes))
+                value["differs"] = encode(answers.Counts, count_changes(workspace.status().changes))
     # (Last: to look may itself be what has something finished.)
-    value["recovered"] = [{"steps": list(report.steps), "paths": report.paths} for report in host.recovered]
+    value["recovered"] = encode_all(tool_results.Recovered, host.recovered)
     return ToolAnswer(value)
 
 
@@ -158,9 +143,8 @@ def list_checkpoints(_host: SharedHost, hosted: HostedDirectory, request: ListCh
     shown, following = page(
         found.checkpoints, lambda each: str(each.id), "checkpoints", request.cursor, str, request.limit
     )
-    listed = [workspace_json.record(each) for each in shown]
     total = len(found.checkpoints)
-    return ToolAnswer(tool_results.Checkpoints(head=found.head, checkpoints=listed, total=total, next_cursor=following))
+    return ToolAnswer(encode(tool_results.Checkpoints, found, checkpoints=shown, total=total, next_cursor=following))
 
 
 def compare(_host: SharedHost, hosted: HostedDirectory, request: Compare) -> ToolAnswer:
@@ -202,14 +186,7 @@ class _Difference(NamedTuple):
     """Of this file."""
 
     def row(self) -> tool_results.FileDifference:
-        return {
-            "path": display(self.path),
-            "before_path": display(self.before_path),
-            "status": self.status,
-            "added": None,
-            "removed": None,
-            "binary": False,
-        }
+        return encode(tool_results.FileDifference, self, added=None, removed=None, binary=False)
 
 
 def _differences(whole: Diff) -> list[_Difference]:

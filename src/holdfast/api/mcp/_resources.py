@@ -13,9 +13,10 @@ from holdfast.api._truncated_results import cut
 from holdfast.api.mcp._pagination import page
 from holdfast.api.mcp._shared_host import recorded_directories
 from holdfast.api.mcp._tool_results import SHOWN
-from holdfast.engine.encoding import workspace_json
+from holdfast.model.answers.workspace import CheckpointDetails
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.json_encoder import encode
 from holdfast.model.message_text import plural
 from holdfast.model.paths import display
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.api.mcp._shared_host import SharedHost
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.command_results import Details
 
 ROOT: Final = "holdfast://checkpoints/"
 MOST_FILE: Final = 1 << 20
@@ -106,7 +108,7 @@ def _content(
     workspace: Workspace, address: ResourceAddress, uri: str
 ) -> types.TextResourceContents | types.BlobResourceContents:
     if address.path is None:
-        text = json.dumps(_details(workspace_json.details(workspace.show(address.checkpoint))))
+        text = json.dumps(_details(workspace.show(address.checkpoint)))
         return types.TextResourceContents(uri=uri, mime_type="application/json", text=text)
     content = bytearray()
     for piece in workspace.cat(address.checkpoint, address.path):
@@ -124,6 +126,7 @@ def _content(
         return types.BlobResourceContents(uri=uri, mime_type="application/octet-stream", blob=blob)
 
 
-def _details(value: dict[str, Any]) -> dict[str, Any]:
+def _details(found: Details) -> dict[str, Any]:
+    value = encode(CheckpointDetails, found.checkpoint, not_captured=found.not_captured, paths=found)
     paths = cut(value["paths"], "added", "modified", "deleted", most=SHOWN)
     return cut(value, "not_captured", most=SHOWN) | {"paths": paths}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from holdfast.api._truncated_results import MadeCheckpoint, Restored, Step, cut
-from holdfast.api.mcp._text_content import Encoding
-from holdfast.engine.encoding import step_json, workspace_json
-from holdfast.model.json_types import Barrier, Checkpoint, Counts, Entry, Ticket
+from holdfast.api.mcp._text_content import Encoding  # noqa: TC001 - schemas are made of it
+from holdfast.model.answers import files
+from holdfast.model.answers import workspace as answers
+from holdfast.model.answers.steps import Barrier, StepWithChanges, Ticket
+from holdfast.model.fast_typing import TypedDict
+from holdfast.model.json_encoder import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.model.answers.words import ContentHash, Path
     from holdfast.model.command_results import CheckpointResult, RestoreResult
     from holdfast.undo.service import ConflictInfo, PathChange, StepInfo
 
@@ -30,32 +34,32 @@ class Executed(TypedDict):
 
 
 class FileRead(TypedDict):
-    path: str
+    path: Path
     content: str
     encoding: Encoding
     offset: int
     bytes: int
     size: int
-    hash: str | None
+    hash: ContentHash | None
     next_cursor: str | None
 
 
 class FileWritten(TypedDict):
-    path: str
+    path: Path
     bytes: int
-    hash: str
+    hash: ContentHash
     step: Step | None
 
 
 class FileEdited(TypedDict):
-    path: str
+    path: Path
     replaced: int
     step: Step | None
 
 
 class Listing(TypedDict):
-    path: str
-    entries: list[Entry]
+    path: Path
+    entries: list[files.Entry]
     total: int
     next_cursor: str | None
 
@@ -69,7 +73,7 @@ class History(TypedDict):
 class WorkingDirectory(TypedDict):
     index: int
     label: str
-    path: str
+    path: Path
     access: Literal["read_write", "read_only"]
     state: Literal["stopped", "idle", "running", "failed"]
     run: str
@@ -91,13 +95,13 @@ class SessionStatus(TypedDict):
     recovered: list[Recovered]
     last_checkpoint: str | None
     steps: int
-    differs: Counts | None
+    differs: answers.Counts | None
     unfinished_restore: bool
 
 
 class Checkpoints(TypedDict):
     head: str | None
-    checkpoints: list[Checkpoint]
+    checkpoints: list[answers.Checkpoint]
     total: int
     next_cursor: str | None
 
@@ -115,8 +119,8 @@ FileStatus = Literal["A", "M", "D", "T", "R"]
 
 
 class FileDifference(TypedDict):
-    path: str
-    before_path: str
+    path: Path
+    before_path: Path
     status: FileStatus
     added: int | None
     removed: int | None
@@ -143,7 +147,7 @@ def step_object(
     value: StepInfo, changes: Sequence[PathChange] | None = None, left: Sequence[ConflictInfo] = ()
 ) -> Step:
     """A step, with what was ``left`` as it is; without ``changes`` only their number."""
-    shown = step_json.step_with_changes(value, changes or (), left[:SHOWN])
+    shown = encode(StepWithChanges, value, changes=changes or (), conflicts=left[:SHOWN])
     if changes is None:
         return {**shown, "totals": {"changes": value.paths}}
     return cut(shown, "changes", most=SHOWN)
@@ -151,9 +155,9 @@ def step_object(
 
 def restored_object(result: RestoreResult) -> Restored:
     """What a restore, an undo or a redo did, or would do."""
-    return cut(workspace_json.restore_result(result), "written", "deleted", "skipped", "steps", most=SHOWN)
+    return cut(encode(answers.Restored, result), "written", "deleted", "skipped", "steps", most=SHOWN)
 
 
 def checkpoint_object(result: CheckpointResult) -> MadeCheckpoint:
     """A checkpoint that was taken."""
-    return cut(workspace_json.checkpoint(result), "not_captured", most=SHOWN)
+    return cut(encode(answers.MadeCheckpoint, result), "not_captured", most=SHOWN)

@@ -14,15 +14,15 @@ from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp import _write_tools as write_tools
 from holdfast.api.mcp._execute_tool import execute
 from holdfast.api.mcp._read_tools import ToolAnswer
+from holdfast.model.answers import workspace as answers
 from holdfast.model.errors import RefusedError, UsageError
-from holdfast.model.json_types import Forked
+from holdfast.model.json_schema import components
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.api.mcp._call_progress import CallActivity
     from holdfast.api.mcp._shared_host import SharedHost
-    from holdfast.engine.encoding.workspace_json import Json
     from holdfast.engine.hosting.working_directory import HostedDirectory
 
     Work = Callable[[SharedHost, HostedDirectory, Any], ToolAnswer]
@@ -193,7 +193,7 @@ TOOLS = (
         "Fork a checkpoint",
         "Write a checkpoint out into a new directory, which is a workspace of its own with its own history.",
         tool_arguments.Fork,
-        Forked,
+        answers.Forked,
         "change",
         write_tools.fork,
         outside_only=True,
@@ -303,12 +303,12 @@ async def run_tool(host: SharedHost, tool: Tool, request: tool_arguments.Request
             return await host.change(doing)
 
 
-def schema(of: Any, *, optional: bool = False) -> Json:
+def schema(of: Any, *, optional: bool = False) -> dict[str, Any]:
     """The JSON Schema of a type, in one piece: not every client follows references.
 
     ``optional``: what may be null may as well be left out, so that null need not be said (of requests).
     """
-    (root,), parts = msgspec.json.schema_components((of,), ref_template="{name}")
+    (root,), parts = components((of,), "{name}")
     return _inlined(root, parts, optional)
 
 

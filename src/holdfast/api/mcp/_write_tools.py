@@ -12,9 +12,10 @@ from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp._read_tools import ToolAnswer
 from holdfast.api.mcp._text_content import decode_text
 from holdfast.api.mcp._tool_results import checkpoint_object, restored_object, step_object
-from holdfast.engine.encoding import workspace_json
+from holdfast.model.answers.workspace import Forked
 from holdfast.model.errors import RefusedError, StorageError, UsageError
-from holdfast.model.ids import HASH_BYTES, format_hash, hash_bytes
+from holdfast.model.ids import HASH_BYTES, hash_bytes
+from holdfast.model.json_encoder import encode
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def write_file(_host: SharedHost, hosted: HostedDirectory, request: WriteFile) -
     content = decode_text(request.content, request.encoding)
     _require_keeper(hosted)
     step = hosted.write_file(path, content, expected=_expected(request.expected_hash))
-    digest = format_hash(hash_bytes(content))
-    return ToolAnswer(tool_results.FileWritten(path=display(path), bytes=len(content), hash=digest, step=_step(step)))
+    digest = hash_bytes(content)
+    return ToolAnswer(encode(tool_results.FileWritten, path=path, bytes=len(content), hash=digest, step=_step(step)))
 
 
 def edit_file(_host: SharedHost, hosted: HostedDirectory, request: EditFile) -> ToolAnswer:
@@ -53,7 +54,7 @@ def edit_file(_host: SharedHost, hosted: HostedDirectory, request: EditFile) -> 
     path = file_in(hosted.path, request.path)
     _require_keeper(hosted)
     done = hosted.edit_file(path, request.old_text.encode(), request.new_text.encode(), every=request.replace_all)
-    return ToolAnswer(tool_results.FileEdited(path=display(path), replaced=done.replaced, step=_step(done.step)))
+    return ToolAnswer(encode(tool_results.FileEdited, done, path=path, step=_step(done.step)))
 
 
 def undo(_host: SharedHost, hosted: HostedDirectory, request: Undo) -> ToolAnswer:
@@ -99,13 +100,13 @@ def fork(host: SharedHost, hosted: HostedDirectory, request: Fork) -> ToolAnswer
         if os.path.lexists(target):
             raise RefusedError(f"there is a {display(target)} already", hint="choose another name", code="exists")
         with hosted.workspace() as workspace:
-            return ToolAnswer(workspace_json.fork_result(workspace.fork(request.checkpoint, target)))
+            return ToolAnswer(encode(Forked, workspace.fork(request.checkpoint, target)))
 
 
 def next_reapply(_host: SharedHost, hosted: HostedDirectory, _request: NextReapply) -> ToolAnswer:
     """The change that waits longest to be applied anew; the client's for a while."""
     with hosted.workspace() as workspace:
-        return ToolAnswer(tool_results.NextReapply(change=workspace.next_reapply()))
+        return ToolAnswer(encode(tool_results.NextReapply, change=workspace.next_reapply()))
 
 
 def answer_reapply(_host: SharedHost, hosted: HostedDirectory, request: AnswerReapply) -> ToolAnswer:
@@ -119,7 +120,7 @@ def answer_reapply(_host: SharedHost, hosted: HostedDirectory, request: AnswerRe
         given["decline"] = request.decline
     with hosted.workspace() as workspace:
         status = workspace.answer_reapply(request.id, request.token, given)
-    return ToolAnswer({"id": request.id, "status": status})
+    return ToolAnswer(encode(tool_results.AnsweredReapply, id=request.id, status=status))
 
 
 @contextmanager

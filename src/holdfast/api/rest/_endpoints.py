@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.api import _truncated_results as truncated_results
 from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest.routes import checkpoints, exports, merges, promotions, tree_changes
-from holdfast.model import json_types
+from holdfast.model.answers import workspace as answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ ENDPOINTS = (
     Endpoint("GET", _E, "read", exports.get_export, response_types.ExportDetails),
     Endpoint("PUT", _E, "admin", exports.configure_export, response_types.ExportDetails, request_types.ExportChange),
     Endpoint("DELETE", _E, "admin", exports.delete_export, response_types.Deleted),
-    Endpoint("GET", f"{_E}/status", "read", exports.get_status, response_types.Status),
+    Endpoint("GET", f"{_E}/status", "read", exports.get_status, truncated_results.Status),
     EVENTS,
     Endpoint(
         "GET",
@@ -111,10 +112,10 @@ ENDPOINTS = (
         response_types.Taken,
         request_types.NewCheckpoint,
     ),
-    Endpoint("POST", f"{_E}/restore", "write", tree_changes.restore, response_types.Restored, request_types.Restore),
-    Endpoint("POST", f"{_E}/recover", "write", tree_changes.recover, response_types.Restored, request_types.Recover),
-    Endpoint("POST", f"{_E}/undo", "write", tree_changes.undo, response_types.Restored, request_types.Steps),
-    Endpoint("POST", f"{_E}/redo", "write", tree_changes.redo, response_types.Restored, request_types.Steps),
+    Endpoint("POST", f"{_E}/restore", "write", tree_changes.restore, truncated_results.Restored, request_types.Restore),
+    Endpoint("POST", f"{_E}/recover", "write", tree_changes.recover, truncated_results.Restored, request_types.Recover),
+    Endpoint("POST", f"{_E}/undo", "write", tree_changes.undo, truncated_results.Restored, request_types.Steps),
+    Endpoint("POST", f"{_E}/redo", "write", tree_changes.redo, truncated_results.Restored, request_types.Steps),
     Endpoint("POST", f"{_E}/fork", "admin", tree_changes.fork, response_types.Forked, request_types.Fork),
     Endpoint(
         "POST", f"{_E}/write-files", "write", tree_changes.write_files, response_types.Written, request_types.WriteFiles
@@ -164,7 +165,7 @@ ENDPOINTS = (
         "/api/checkpoints/{a}/diff/{b}",
         "read",
         checkpoints.diff_checkpoints,
-        json_types.Diff,
+        answers.Diff,
         query=request_types.DiffQuery,
     ),
     Endpoint("POST", "/api/merge", "read", merges.dry_run, response_types.Merged, request_types.Merge, name="merge"),

@@ -14,8 +14,9 @@ from collections import OrderedDict, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.engine.encoding import workspace_json
+from holdfast.model.answers.workspace import Checkpoint
 from holdfast.model.clock import isoformat
+from holdfast.model.json_encoder import encode
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class EventHub:
             self._saved[key] = name
             if len(self._saved) > EXPORTS:
                 self._saved.popitem(last=False)
-        self.happened(tenant, export, "checkpoint", {"checkpoint": workspace_json.record(result.checkpoint)})
+        self.happened(tenant, export, "checkpoint", {"checkpoint": encode(Checkpoint, result.checkpoint)})
 
     def progress(self, tenant: str, export: str, operation: str, request_id: str) -> Progress:
         """Tells how far an operation is, a few times a second."""

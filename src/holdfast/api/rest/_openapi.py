@@ -15,6 +15,7 @@ from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._endpoints import ENDPOINTS
 from holdfast.engine.exports.named_workspaces import NAME_PATTERN
+from holdfast.model.json_schema import components
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +51,7 @@ def document() -> Json:
         kind for one in ENDPOINTS for kind in (one.answer, one.body) if kind not in (bytes, str, request_types.NoBody)
     ]
     each = list({id(kind): kind for kind in types}.values())
-    references, components = msgspec.json.schema_components(each, ref_template=_REF)
+    references, schemas = components(each, _REF)
     known = {id(kind): reference for kind, reference in zip(each, references, strict=True)}
     problem = known[id(response_types.Problem)]
     paths: dict[str, Json] = {}
@@ -69,7 +70,7 @@ def document() -> Json:
         "security": [{"token": []}],
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": schemas,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "responses": {
                 "Problem": {

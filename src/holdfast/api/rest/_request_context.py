@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.api import _truncated_results as truncated_results
 from holdfast.model.errors import UsageError
 from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from holdfast.api.rest._authorization import Principal
     from holdfast.api.rest._request_types import Page
@@ -132,14 +133,9 @@ def decode_cursor(text: str) -> str:
         raise UsageError("this is no cursor of mine", hint="send next_cursor of the last answer") from error
 
 
-def cut(value: dict[str, Any], *names: str) -> Any:
+def cut(value: Mapping[str, Any], *names: str) -> Any:
     """``value`` with at most `MOST_SHOWN` items in its lists ``names``, and how long they are in ``totals``."""
-    lists = {name: value[name] for name in names}
-    return {
-        **value,
-        **{name: items[:MOST_SHOWN] for name, items in lists.items()},
-        "totals": {name: len(items) for name, items in lists.items()},
-    }
+    return truncated_results.cut(value, *names, most=MOST_SHOWN)
 
 
 def set_value(value: T | msgspec.UnsetType) -> T | None:

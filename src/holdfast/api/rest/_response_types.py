@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.api.rest._request_types import Mode
-from holdfast.model import json_types
+from holdfast.api.rest._request_types import Mode  # noqa: TC001 - schemas are made of it
+from holdfast.model.answers import merges
+from holdfast.model.answers import workspace as answers
+from holdfast.model.fast_typing import TypedDict
+
+if TYPE_CHECKING:
+    from typing import Annotated
+
+    from holdfast.model.answers.words import ContentHash, Milliseconds, Path, PromotionPhase, PromotionResult, Time
+    from holdfast.model.entries import Entry
 
 
 class Condition(TypedDict):
@@ -21,12 +29,12 @@ class Export(TypedDict):
 
     name: str
     kind: str
-    path: str
+    path: Path
     workspace: str
     project: str
-    auto_checkpoint: bool
+    auto_checkpoint: Annotated[bool, "auto"]
     mode: Mode
-    created_at: str
+    created_at: Time
     revision: int
     upkeep: Condition
 
@@ -72,13 +80,6 @@ class ExportDetails(Export):
     """Null if its directory cannot be reached."""
 
 
-class Status(json_types.Status):
-    """How the tree differs from its last checkpoint."""
-
-    totals: dict[str, int]
-    """How long the lists really are: 1,000 items of each are shown."""
-
-
 class ExportList(TypedDict):
     """Exports, by name."""
 
@@ -86,7 +87,7 @@ class ExportList(TypedDict):
     next_cursor: str | None
 
 
-class Checkpoint(json_types.Checkpoint):
+class Checkpoint(answers.Checkpoint):
     """A checkpoint."""
 
     export: str
@@ -95,8 +96,8 @@ class Checkpoint(json_types.Checkpoint):
 class CheckpointDetails(Checkpoint):
     """A checkpoint, and what it changed."""
 
-    paths: json_types.Paths
-    not_captured_paths: list[json_types.NotCaptured]
+    paths: answers.Paths
+    not_captured_paths: list[answers.NotCaptured]
     totals: dict[str, int]
     """How long the lists in ``paths`` and ``not_captured_paths`` really are: 1,000 items of each are shown."""
 
@@ -111,36 +112,41 @@ class CheckpointList(TypedDict):
 class Stats(TypedDict):
     """What taking a checkpoint came to."""
 
-    total_files: int
-    new_blobs: int
-    stored_bytes: int
-    elapsed_ms: float
+    total_files: Annotated[int, "checkpoint.total_files"]
+    new_blobs: Annotated[int, "checkpoint.new_blobs"]
+    stored_bytes: Annotated[int, "checkpoint.stored_bytes"]
+    elapsed_ms: Milliseconds
 
 
 class Taken(TypedDict):
     """A checkpoint that was taken, or (``created`` is false) the one that holds this state already."""
 
-    checkpoint_id: str
+    checkpoint_id: Annotated[str, "checkpoint.id"]
     snapshot_id: str | None
     """Of the blocks below it: null for a directory."""
-    parent: str | None
-    label: str
-    kind: str
+    parent: Annotated[str | None, "checkpoint.parent"]
+    label: Annotated[str, "checkpoint.label"]
+    kind: Annotated[str, "checkpoint.kind"]
     created: bool
     labelled: bool
-    created_at: str
-    changes: json_types.Counts
-    not_captured: list[json_types.NotCaptured]
+    created_at: Annotated[Time, "checkpoint.created_at"]
+    changes: Annotated[answers.Counts, "checkpoint.changes"]
+    not_captured: list[answers.NotCaptured]
     stats: Stats
+
+
+def file_mode(entry: Entry) -> str:
+    """The permissions in octal, or that it is a link."""
+    return "120000" if entry.is_symlink else f"{entry.permissions:04o}"
 
 
 class File(TypedDict):
     """A file of a checkpoint."""
 
-    path: str
-    hash: str
+    path: Path
+    hash: ContentHash
     size: int
-    mode: str
+    mode: Annotated[str, file_mode]
 
 
 class FileList(TypedDict):
@@ -148,13 +154,6 @@ class FileList(TypedDict):
 
     files: list[File]
     next_cursor: str | None
-
-
-class Restored(json_types.Restored):
-    """What happened to the tree, or would happen."""
-
-    totals: dict[str, int]
-    """How long the lists really are: 1,000 items of each are shown."""
 
 
 class Forked(TypedDict):
@@ -172,53 +171,17 @@ class Written(TypedDict):
 
     written: int
     deleted: int
-    errors: list[json_types.NotCaptured]
+    errors: list[answers.NotCaptured]
     before: str
     """The checkpoint that holds the state before."""
     checkpoint: str
     """The one with the state that it led to."""
 
 
-class MergeCounts(TypedDict):
-    """How many files are which."""
-
-    apply_theirs: int
-    keep_production: int
-    deletes: int
-    unchanged: int
-    overlapping: int
-    identical: int
-
-
-class ForeseenRung(TypedDict):
-    """What one rung of `merge.ladder` would do about a file."""
-
-    rung: Literal["command", "queue", "structure", "text", "person"]
-    result: Literal["applies", "declines", "asked"]
-    said: NotRequired[str]
-    """Why it declines."""
-
-
-class Foreseen(TypedDict):
-    """What the ladder would do about a file: the first rung is asked, or tried, first."""
-
-    applies: bool
-    rungs: list[ForeseenRung]
-
-
-class Overlap(TypedDict):
+class Overlap(merges.Overlap):
     """A file that both lines of work have changed; docs/reference/json.md has the fields."""
 
-    path: str
-    production_path: str
-    fork_path: str
-    changeset_count: int
-    changesets: list[int]
-    why: str
-    detail: str
-    version: str
-    can_reapply: bool
-    foreseen: Foreseen
+    foreseen: merges.Foreseen
 
 
 class MergeTotals(TypedDict):
@@ -230,86 +193,16 @@ class MergeTotals(TypedDict):
     uncaptured: int
 
 
-class Merged(TypedDict):
+class Merged(merges.MergePlan):
     """What a merge would come to: as ``merge --dry-run --json`` says it."""
 
-    result: Literal["clean", "needs_reapply"]
-    fork_checkpoint: str
-    production_checkpoint: str
-    promote_checkpoint: str
-    changesets: int
-    straight: bool
-    changes: MergeCounts
-    writes: list[str]
-    deletes: list[str]
-    uncaptured: list[str]
-    """What the fork captures no more, and has not deleted: it stays as production has it."""
     overlapping_files: list[Overlap]
     totals: MergeTotals
 
 
-class PromotionOverlap(TypedDict):
-    """A file that both sides have changed."""
-
-    path: str
-    changeset_count: int
-    detail: str
-
-
-class InUse(TypedDict):
-    """A process that is still in the directory that was production."""
-
-    pid: int
-    command: str
-
-
-class Restarted(TypedDict):
-    """How the restart went."""
-
-    exit_code: int
-    output: str
-
-
-Result = Literal["", "promoted", "unchanged", "needs_reapply", "build_failed", "failed"]
-Phase = Literal["building", "swapping", "swapped", "ended"]
-
-
-class Promoted(TypedDict):
+class Promoted(merges.Promoted):
     """A promotion: as ``promote --json`` says it."""
 
-    id: str
-    result: Result
-    """Empty while it is under way, or was cut short."""
-    changesets: int
-    changes: MergeCounts | None
-    overlapping_files: list[PromotionOverlap]
-    uncaptured: list[str]
-    files: list[dict[str, Any]]
-    """What became of each file that both sides have changed, and what each rung did: docs/guide/merge.md."""
-    production: str
-    phase: Phase
-    theirs: str
-    checkpoint: str
-    previous: str
-    atomic: bool
-    hindrance: str
-    provider: str
-    provider_reason: str
-    undo_command: str
-    failed_step: str
-    command: str
-    exit_code: int
-    output: str
-    code: str
-    message: str
-    recovery: str
-    replans: int
-    late: list[str]
-    used_by: list[InUse]
-    kept: str
-    restart: Restarted | None
-    created_at: str
-    updated_at: str
     totals: dict[str, int]
     """How long ``overlapping_files``, ``uncaptured``, ``files`` and ``late`` really are: 1,000 items of each are
     shown.
@@ -319,16 +212,16 @@ class Promoted(TypedDict):
 class PromotionSummary(TypedDict):
     """How a promotion has ended, in short."""
 
-    id: str
-    result: Result
-    phase: Phase
-    theirs: str
-    checkpoint: str
-    failed_step: str
-    code: str
-    message: str
-    created_at: str
-    updated_at: str
+    id: Annotated[str, "row.id"]
+    result: Annotated[PromotionResult, "answer.result"]
+    phase: Annotated[PromotionPhase, "row.phase"]
+    theirs: Annotated[str, "row.theirs"]
+    checkpoint: Annotated[str, "answer.checkpoint"]
+    failed_step: Annotated[str, "answer.failed_step"]
+    code: Annotated[str, "answer.code"]
+    message: Annotated[str, "answer.message"]
+    created_at: Annotated[Time, "row.created_at"]
+    updated_at: Annotated[Time, "row.updated_at"]
 
 
 class PromotionList(TypedDict):
@@ -344,7 +237,7 @@ class WaitingReapply(TypedDict):
     id: str
     path: str
     held: bool
-    """Somebody has taken it."""
+    """An agent has taken it."""
     deadline: str
 
 

@@ -12,9 +12,11 @@ from holdfast.api._truncated_results import MadeCheckpoint, Restored, Status, cu
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio import _result_types as result_types
-from holdfast.engine.encoding import step_json, workspace_json
-from holdfast.model import json_types
+from holdfast.model.answers import files
+from holdfast.model.answers import workspace as answers
+from holdfast.model.answers.steps import Barrier
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.json_encoder import encode, encode_all
 from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.api._truncated_results import Step
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.model.command_results import Diff, RestoreResult
-    from holdfast.undo.service import BarrierInfo, LogLimits, Thresholds
+    from holdfast.undo.service import BarrierInfo, Thresholds
 
 MAX_DIFF_BYTES: Final = 16 << 20
 MAX_DIFF_FILES: Final = 10_000
@@ -76,7 +78,7 @@ def undo_history(hosted: HostedDirectory, asked: messages.UndoHistory) -> result
     ids, known = {step.id for step in page}, {step.id for step in steps}
     # (What was edited before the oldest step is on the page that ends the list.)
     among = [each for each in barriers if each.after in ids or (following is None and each.after not in known)]
-    said = [step_json.barrier(each) for each in among[-result_types.MAX_LISTED :]]
+    said = encode_all(Barrier, among[-result_types.MAX_LISTED :])
     return result_types.History(steps=shown, next=following, barriers=said)
 
 
@@ -91,7 +93,7 @@ def undo_configure(hosted: HostedDirectory, asked: messages.UndoConfigure) -> re
         now = hosted.rules(log).limits
     hosted.limit(now._replace(**_said(changed)))
     with hosted.undo_log() as log:
-        return undo_limits(hosted.rules(log).limits)
+        return encode(result_types.UndoLimits, hosted.rules(log).limits)
 
 
 def undo_discard(hosted: HostedDirectory, asked: messages.UndoDiscard) -> result_types.Discarded:
@@ -120,20 +122,20 @@ def fs_list(hosted: HostedDirectory, asked: messages.FsList) -> result_types.Lis
     behind = b"" if asked.after is None else parse_display(asked.after)
     found = hosted.list_directory(path, after=behind, limit=asked.limit)
     following = None if found.following is None else display(found.following)
-    return result_types.Listing(**workspace_json.listing(path, found.items), next=following)
+    return result_types.Listing(path=display(path), entries=encode_all(files.Entry, found.items), next=following)
 
 
-def fs_read(hosted: HostedDirectory, asked: messages.FsRead) -> json_types.Part:
+def fs_read(hosted: HostedDirectory, asked: messages.FsRead) -> files.Part:
     """A part of a file."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_file(path, offset=asked.offset, limit=asked.limit)
-    return workspace_json.file_part(path, read)
+    return encode(files.Part, read, path=path)
 
 
 def fs_status(hosted: HostedDirectory, _asked: messages.FsStatus) -> Status:
     """How the tree differs from its last checkpoint."""
     with hosted.workspace() as workspace:
-        status = workspace_json.status(workspace.status())
+        status = encode(answers.Status, workspace.status())
     names = ("added", "modified", "deleted", "not_captured")
     return cut(status, *names, most=result_types.MAX_LISTED)
 
@@ -155,8 +157,8 @@ def safeguard_configure(hosted: HostedDirectory, asked: messages.SafeguardConfig
 def checkpoint_create(hosted: HostedDirectory, asked: messages.CheckpointCreate) -> MadeCheckpoint:
     """Save the present state."""
     with hosted.workspace() as workspace:
-        made = workspace_json.checkpoint(workspace.checkpoint(asked.label, message=asked.message, author=asked.author))
-    return cut(made, "not_captured", most=result_types.MAX_LISTED)
+        made = workspace.checkpoint(asked.label, message=asked.message, author=asked.author)
+    return cut(encode(answers.MadeCheckpoint, made), "not_captured", most=result_types.MAX_LISTED)
 
 
 def checkpoint_list(hosted: HostedDirectory, asked: messages.CheckpointList) -> result_types.Checkpoints:
@@ -164,12 +166,10 @@ def checkpoint_list(hosted: HostedDirectory, asked: messages.CheckpointList) -> 
     with hosted.workspace() as workspace:
         log = workspace.log()
     page, following = _page(log.checkpoints, lambda each: str(each.id), asked.before, asked.limit)
-    return result_types.Checkpoints(
-        head=log.head, checkpoints=[workspace_json.record(each) for each in page], next=following
-    )
+    return result_types.Checkpoints(head=log.head, checkpoints=encode_all(answers.Checkpoint, page), next=following)
 
 
-def checkpoint_diff(hosted: HostedDirectory, asked: messages.CheckpointDiff) -> json_types.Diff:
+def checkpoint_diff(hosted: HostedDirectory, asked: messages.CheckpointDiff) -> answers.Diff:
     """What differs, with its text."""
     with hosted.workspace() as workspace:
         diff = workspace.diff(asked.base, asked.target, paths=_paths(hosted, asked.paths))
@@ -196,21 +196,21 @@ def checkpoint_restore_abort(hosted: HostedDirectory, _asked: messages.Checkpoin
         return _restored(workspace.restore_abort())
 
 
-def checkpoint_read(hosted: HostedDirectory, asked: messages.CheckpointRead) -> json_types.Part:
+def checkpoint_read(hosted: HostedDirectory, asked: messages.CheckpointRead) -> files.Part:
     """A part of a file in a checkpoint."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_saved(asked.checkpoint, path, offset=asked.offset, limit=asked.limit)
-    return workspace_json.file_part(path, read)
+    return encode(files.Part, read, path=path)
 
 
-def fork(hosted: HostedDirectory, asked: messages.Fork) -> json_types.Forked:
+def fork(hosted: HostedDirectory, asked: messages.Fork) -> answers.Forked:
     """Write a checkpoint out elsewhere."""
     path = parse_display(asked.path)
     if not os.path.isabs(path):
         raise UsageError("path: a fork's path begins with /")
     hosted.refuse_others(path)
     with hosted.workspace() as workspace:
-        return workspace_json.fork_result(workspace.fork(asked.checkpoint, path))
+        return encode(answers.Forked, workspace.fork(asked.checkpoint, path))
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -220,44 +220,23 @@ OPERATIONS: dict[str, Operation] = {
     "undo.configure": Operation(messages.UndoConfigure, result_types.UndoLimits, undo_configure),
     "undo.discard": Operation(messages.UndoDiscard, result_types.Discarded, undo_discard),
     "fs.list": Operation(messages.FsList, result_types.Listing, fs_list),
-    "fs.read": Operation(messages.FsRead, json_types.Part, fs_read),
+    "fs.read": Operation(messages.FsRead, files.Part, fs_read),
     "fs.status": Operation(messages.FsStatus, Status, fs_status),
     "safeguard.configure": Operation(messages.SafeguardConfigure, result_types.Guarding, safeguard_configure),
     "checkpoint.create": Operation(messages.CheckpointCreate, MadeCheckpoint, checkpoint_create),
     "checkpoint.list": Operation(messages.CheckpointList, result_types.Checkpoints, checkpoint_list),
-    "checkpoint.diff": Operation(messages.CheckpointDiff, json_types.Diff, checkpoint_diff),
-    "checkpoint.read": Operation(messages.CheckpointRead, json_types.Part, checkpoint_read),
+    "checkpoint.diff": Operation(messages.CheckpointDiff, answers.Diff, checkpoint_diff),
+    "checkpoint.read": Operation(messages.CheckpointRead, files.Part, checkpoint_read),
     "checkpoint.restore": Operation(messages.CheckpointRestore, Restored, checkpoint_restore),
     "checkpoint.restore_continue": Operation(messages.CheckpointMend, Restored, checkpoint_restore_continue),
     "checkpoint.restore_abort": Operation(messages.CheckpointMend, Restored, checkpoint_restore_abort),
-    "fork": Operation(messages.Fork, json_types.Forked, fork),
+    "fork": Operation(messages.Fork, answers.Forked, fork),
 }
-
-
-def undo_limits(limits: LogLimits) -> result_types.UndoLimits:
-    """How much an undo log holds, as an object."""
-    return result_types.UndoLimits(
-        max_log_size_bytes=limits.max_bytes,
-        max_step_count=limits.max_steps,
-        max_single_step_size_bytes=limits.max_step_bytes,
-    )
 
 
 def guarding_object(holding: Thresholds, own: Thresholds) -> result_types.Guarding:
     """When a person is asked, and when the session alone would have one asked, as an object."""
-    return result_types.Guarding(
-        **_thresholds(holding), own=None if own == holding else result_types.Thresholds(**_thresholds(own))
-    )
-
-
-def _thresholds(value: Thresholds) -> dict[str, Any]:
-    return {
-        "delete_threshold": value.deletes,
-        "overwrite_threshold_bytes": value.overwrite_bytes,
-        "rename_over": value.rename_over,
-        "unprotected": value.limit,
-        "timeout_seconds": value.timeout,
-    }
+    return encode(result_types.Guarding, holding, own=None if own == holding else own)
 
 
 T = TypeVar("T")
@@ -277,7 +256,7 @@ def _page(items: Sequence[T], key: Callable[[T], K], before: K | None, limit: in
 
 def _restored(done: RestoreResult) -> Restored:
     names = ("written", "deleted", "skipped")
-    return cut(workspace_json.restore_result(done), *names, most=result_types.MAX_LISTED)
+    return cut(encode(answers.Restored, done), *names, most=result_types.MAX_LISTED)
 
 
 def _said(values: dict[str, Any]) -> dict[str, Any]:

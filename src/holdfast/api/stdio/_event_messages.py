@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from holdfast.api._error_details import FOR_FRONTENDS, hint
 from holdfast.api._truncated_results import Step, cut
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio._result_types import MAX_LISTED, Object, Waiting
-from holdfast.engine.encoding import step_json
 from holdfast.engine.hosting import monitor
-from holdfast.model import json_types
-from holdfast.model.paths import display
+from holdfast.model.answers import steps as answers
+from holdfast.model.fast_typing import TypedDict
+from holdfast.model.json_encoder import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.hosting.monitor import HostEvent
     from holdfast.engine.hosting.working_directory import HostedDirectory
+    from holdfast.model.answers.words import Danger, NanoTime, Path
     from holdfast.undo.service import ConflictInfo, PathChange, StepInfo, TicketInfo
 
 T = TypeVar("T")
@@ -84,30 +83,30 @@ class Error(Object, frozen=True, kw_only=True):
     hint: str | None
 
 
-class SafeguardTriggered(Object, frozen=True, kw_only=True):
+class SafeguardTriggered(TypedDict):
     """An operation waits for a person's answer, and its step with it."""
 
     directory: int
     safeguard_id: str
-    step_id: int
-    danger: json_types.Danger
-    path: str
+    step_id: Annotated[int, "step"]
+    danger: Danger
+    path: Path
     message: str
     delete_count: int
     """How many paths the step has deleted so far."""
-    sample_paths: list[str]
-    command: list[str]
-    asked_at: str
-    denied_at: str
+    sample_paths: list[Path]
+    command: list[Path]
+    asked_at: NanoTime
+    denied_at: NanoTime
 
 
-class ExternalModification(json_types.Barrier):
+class ExternalModification(answers.Barrier):
     """Somebody else has changed the tree."""
 
     directory: int
 
 
-class Recovery(json_types.RolledBack):
+class Recovery(answers.RolledBack):
     """What was left open by a keeper that was killed has been taken back."""
 
     directory: int
@@ -146,22 +145,24 @@ def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
     directory = hosted.index
     match value:
         case monitor.OperationHeld():
-            event = SafeguardTriggered(
-                **msgspec.structs.asdict(waiting(directory, value.ticket)),
+            event = encode(
+                SafeguardTriggered,
+                value.ticket,
+                safeguard_id=_safeguard_id(directory, value.ticket),
                 directory=directory,
                 delete_count=value.deleted,
-                sample_paths=[display(path) for path in value.sample],
-                command=[] if value.step is None else [display(word) for word in value.step.command],
+                sample_paths=value.sample,
+                command=() if value.step is None else value.step.command,
             )
-            return line(event)
+            return _line(SafeguardTriggered, event)
         case monitor.ForeignEdit():
-            barrier = step_json.barrier(value.barrier)
-            paths = barrier["paths"][:MAX_LISTED]
-            return _line(ExternalModification, {**barrier, "paths": paths, "directory": directory})
+            paths = value.barrier.paths[:MAX_LISTED]
+            return _line(
+                ExternalModification, encode(ExternalModification, value.barrier, paths=paths, directory=directory)
+            )
         case monitor.StepsRolledBack():
-            done = step_json.rollback_result(value.report)
-            conflicts = done["conflicts"][:MAX_LISTED]
-            return _line(Recovery, {**done, "conflicts": conflicts, "directory": directory})
+            conflicts = value.report.conflicts[:MAX_LISTED]
+            return _line(Recovery, encode(Recovery, value.report, conflicts=conflicts, directory=directory))
         case monitor.VersionMismatch():
             advice = hint(value.error, FOR_FRONTENDS)
             return line(UndoVersionMismatch(directory=directory, message=value.error.message, hint=advice))
@@ -171,23 +172,18 @@ def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
 
 def step(value: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo], most: int) -> Step:
     """A step with its changes, of which at most so many are listed, and with what was ``left`` as it is."""
-    shown = step_json.step_with_changes(value, changes, left[:MAX_LISTED])
+    shown = encode(answers.StepWithChanges, value, changes=changes, conflicts=left[:MAX_LISTED])
     return cut(shown, "changes", most=most)
 
 
 def waiting(directory: int, ticket: TicketInfo) -> Waiting:
     """What waits for an answer, with what the answer has to name."""
-    said = step_json.ticket(ticket)
-    return Waiting(
-        # (The time makes it that of one ticket of one keeper: the next keeper counts from 1 again.)
-        safeguard_id=f"{directory}-{ticket.id}-{ticket.asked_at}",
-        step_id=said["step"],
-        danger=said["danger"],
-        path=said["path"],
-        message=said["message"],
-        asked_at=said["asked_at"],
-        denied_at=said["denied_at"],
-    )
+    return encode(Waiting, ticket, safeguard_id=_safeguard_id(directory, ticket))
+
+
+def _safeguard_id(directory: int, ticket: TicketInfo) -> str:
+    # (The time makes it that of one ticket of one keeper: the next keeper counts from 1 again.)
+    return f"{directory}-{ticket.id}-{ticket.asked_at}"
 
 
 def _line(kind: type[T], event: T) -> bytes:

@@ -11,11 +11,12 @@ import msgspec
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _result_types as result_types
 from holdfast.api.stdio._command_queue import CommandLane
-from holdfast.api.stdio._directory_operations import VERSION_MISMATCH, guarding_object, undo_limits
+from holdfast.api.stdio._directory_operations import VERSION_MISMATCH, guarding_object
 from holdfast.engine.hosting.host import Host
 from holdfast.engine.hosting.working_directory import DirectorySpec
 from holdfast.engine.running.isolation import adjust
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.json_encoder import encode
 from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
 
@@ -211,7 +212,7 @@ def _directory_status(hosted: HostedDirectory, lane: CommandLane) -> result_type
         step_id=hosted.step,
         queued=lane.queued,
         isolation=None if hosted.isolation is None else hosted.isolation.level,
-        undo=None if rules is None else undo_limits(rules.limits),
+        undo=None if rules is None else encode(result_types.UndoLimits, rules.limits),
         safeguard=None if rules is None else guarding_object(rules.thresholds, hosted.thresholds),
         held=held,
         unfinished_restore=None if hosted.access == "read_only" else hosted.unfinished_restore(),

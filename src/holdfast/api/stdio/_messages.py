@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, ca
 import msgspec
 
 from holdfast.api._error_details import FOR_FRONTENDS, hint
-from holdfast.engine.encoding import workspace_json
 from holdfast.model.errors import UsageError
+from holdfast.model.fast_typing import TypedDict
+from holdfast.model.json_encoder import encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -280,6 +281,15 @@ class Fork(Payload, frozen=True, kw_only=True):
     checkpoint: str = "@"
 
 
+class Failure(TypedDict):
+    """Why a request was not followed."""
+
+    code: str
+    message: str
+    hint: str | None
+    data: dict[str, Any] | None
+
+
 class Request(NamedTuple):
     """What a line asks for."""
 
@@ -352,7 +362,7 @@ def response(request_id: str, payload: object) -> bytes:
 def refusal(request_id: str | None, error: HoldfastError, data: Mapping[str, object] | None = None) -> bytes:
     """The line that says why a request was not followed; of a line that told no id, null stands for that."""
     told = {**(data or {}), **(error.data or {})} or None
-    failure = {**workspace_json.error(error)["error"], "hint": hint(error, FOR_FRONTENDS), "data": told}
+    failure = encode(Failure, error, hint=hint(error, FOR_FRONTENDS), data=told)
     return _line({"type": "response", "request_id": request_id, "status": "error", "error": failure})
 
 

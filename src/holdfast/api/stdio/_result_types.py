@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import msgspec
 
 from holdfast.api._truncated_results import Step
-from holdfast.model.json_types import Barrier, Checkpoint, Danger, Entry
+from holdfast.model.answers.files import Entry
+from holdfast.model.answers.steps import Barrier
+from holdfast.model.answers.workspace import Checkpoint
+from holdfast.model.fast_typing import TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from holdfast.model.answers.words import Danger, NanoTime, Path
 
 MAX_LISTED: Final = 1000
 """So many items are in a list."""
@@ -62,41 +67,41 @@ class Done(Object, frozen=True, kw_only=True):
     """Nothing to say."""
 
 
-class UndoLimits(Object, frozen=True, kw_only=True):
+class UndoLimits(TypedDict):
     """How much an undo log holds."""
 
-    max_log_size_bytes: int
-    max_step_count: int
-    max_single_step_size_bytes: int
+    max_log_size_bytes: Annotated[int, "max_bytes"]
+    max_step_count: Annotated[int, "max_steps"]
+    max_single_step_size_bytes: Annotated[int, "max_step_bytes"]
 
 
-class Thresholds(Object, frozen=True, kw_only=True):
+class Thresholds(TypedDict):
     """Before what a person is asked."""
 
-    delete_threshold: int
-    overwrite_threshold_bytes: int
+    delete_threshold: Annotated[int, "deletes"]
+    overwrite_threshold_bytes: Annotated[int, "overwrite_bytes"]
     rename_over: bool
-    unprotected: bool
-    timeout_seconds: float
+    unprotected: Annotated[bool, "limit"]
+    timeout_seconds: Annotated[float, "timeout"]
 
 
-class Guarding(Thresholds, frozen=True, kw_only=True):
+class Guarding(Thresholds):
     """What holds: of all that is asked for in the workspace the strictest."""
 
     own: Thresholds | None
     """What this session asks for, if that is something else."""
 
 
-class Waiting(Object, frozen=True, kw_only=True):
+class Waiting(TypedDict):
     """An operation that waits for a person."""
 
     safeguard_id: str
-    step_id: int
+    step_id: Annotated[int, "step"]
     danger: Danger
-    path: str
+    path: Path
     message: str
-    asked_at: str
-    denied_at: str
+    asked_at: NanoTime
+    denied_at: NanoTime
 
 
 class DirectoryStatus(Object, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from holdfast.api._log_redaction import Vocabulary, vocabulary
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio._directory_operations import REQUESTS
 from holdfast.api.stdio._event_messages import EVENTS
+from holdfast.model.json_schema import components
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,7 +27,7 @@ _REQUEST_ID: Json = {"type": "string", "minLength": 1, "maxLength": 128}
 def schema() -> Json:
     """All that may be said, in either direction. In what the server says, more fields may come with later versions."""
     payloads, given = _components([payload for payload, _ in REQUESTS.values()])
-    said, told = _components([*(result for _, result in REQUESTS.values()), *EVENTS.values()])
+    said, told = _components([*(result for _, result in REQUESTS.values()), *EVENTS.values(), messages.Failure])
     requests: Json = {}
     responses: Json = {}
     for name, (payload, result) in REQUESTS.items():
@@ -35,15 +36,9 @@ def schema() -> Json:
             request["required"].remove("payload")
         requests[f"{name}.request"] = {**request, "additionalProperties": False}
         responses[f"{name}.response"] = _response("ok", {"payload": said[result]}, _REQUEST_ID)
-    failure = _object(
-        {
-            "code": {"type": "string"},
-            "message": {"type": "string"},
-            "hint": {"type": ["string", "null"]},
-            "data": {"type": ["object", "null"]},
-        }
+    responses["error.response"] = _response(
+        "error", {"error": said[messages.Failure]}, {"anyOf": [_REQUEST_ID, {"type": "null"}]}
     )
-    responses["error.response"] = _response("error", {"error": failure}, {"anyOf": [_REQUEST_ID, {"type": "null"}]})
     events = {name: _object({"type": {"const": name}, "payload": said[event]}) for name, event in EVENTS.items()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -70,8 +65,8 @@ def text() -> str:
 def _components(kinds: Iterable[type]) -> tuple[Mapping[type, Json], Json]:
     """A reference for each of ``kinds``, and what they refer to."""
     each = list(dict.fromkeys(kinds))
-    references, components = msgspec.json.schema_components(each, ref_template=_REF)
-    return dict(zip(each, references, strict=True)), components
+    references, found = components(each, _REF)
+    return dict(zip(each, references, strict=True)), found
 
 
 def _object(properties: Json) -> Json:

@@ -25,12 +25,12 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 
 def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
+    from holdfast.model.answers import sessions as answers
 
     with use_session(console, arguments.session, arguments.agent) as session:
         point = session.checkpoint(arguments.message)
     if console.json:
-        console.give(session_json.session_checkpoint(point))
+        console.give(answers.SessionCheckpoint, point)
     else:
         tree = (point.state.tree or "")[:SHORT_HASH]
         console.say(f"Saved {session.id} as {point.hash[:SHORT_HASH]}, with checkpoint {tree}.")
@@ -45,7 +45,7 @@ def _configure_branch(parser: argparse.ArgumentParser) -> None:
 
 
 def _branch(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
+    from holdfast.model.answers import sessions as answers
 
     if arguments.remove and arguments.message:
         raise UsageError("--remove takes no --message")
@@ -55,7 +55,7 @@ def _branch(console: Console, arguments: argparse.Namespace) -> int:
         else:
             reference = session.branch(arguments.name, message=arguments.message)
     if console.json:
-        console.give({**session_json.reference(reference), "removed": arguments.remove})
+        console.give(answers.Branch, reference, removed=arguments.remove)
     elif arguments.remove:
         console.say(f"Removed the branch {branch_name(reference)}, which was {reference.checkpoint[:SHORT_HASH]}.")
     else:
@@ -74,13 +74,13 @@ def _configure_checkout(parser: argparse.ArgumentParser) -> None:
 
 
 def _checkout(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
+    from holdfast.model.answers import sessions as answers
 
     with open_session(console, arguments.session, arguments.agent) as (_, session):
         found = session.checkout(arguments.name)
     restored = found.restored
     if console.json:
-        console.give(session_json.checkout_result(found))
+        console.give(answers.CheckedOut, found)
     else:
         where = show_path(os.fsencode(found.state.cwd))
         console.say(

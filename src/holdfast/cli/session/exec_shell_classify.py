@@ -50,8 +50,8 @@ def _configure_exec(parser: argparse.ArgumentParser) -> None:
 
 
 def _exec(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
     from holdfast.engine.sessions.shell.execution import Streams, execute
+    from holdfast.model.answers import sessions as answers
 
     command = command_of(arguments.words, "exec")
     if arguments.generated and arguments.input is None:
@@ -71,7 +71,13 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
         )
         assert entry.result is not None
         if console.json:
-            console.give(session_json.exec_result(session.id, entry, session.state.cwd, session.too_long))
+            console.give(
+                answers.Executed,
+                entry,
+                session=session.id,
+                directory_after=session.state.cwd,
+                not_kept=session.too_long,
+            )
         elif entry.result.timed_out and not console.quiet:
             sys.stderr.write(f"holdfast: the command was ended: its time was over ({entry.duration_ms / 1000:.1f} s)\n")
     return entry.result.exit_code
@@ -133,14 +139,14 @@ def _configure_classify(parser: argparse.ArgumentParser) -> None:
 
 
 def _classify(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
     from holdfast.engine.safety.classify import classify
+    from holdfast.model.answers import sessions as answers
 
     command = command_of(arguments.words, "classify")
     root, cwd, env, programs = _surroundings(console, arguments)
     level = classify(command, cwd=cwd, root=root, env=env, programs=programs)
     if console.json:
-        console.give(session_json.classification(command, level))
+        console.give(answers.Classified, command=command, level=level)
     else:
         console.answer([level])
     return 0

@@ -30,12 +30,12 @@ def _configure_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
+    from holdfast.model.answers import sessions as answers
 
     with open_sessions(console) as sessions:
         found = sessions.list(None if arguments.all else os.fsencode(console.directory or current_directory()))
     if console.json:
-        console.give({"sessions": [session_json.info(one) for one in found]})
+        console.give(answers.Sessions, sessions=found)
     else:
         console.answer(_line(console, one) for one in reversed(found))
     return 0
@@ -68,12 +68,12 @@ def _configure_info(parser: argparse.ArgumentParser) -> None:
 
 
 def _info(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
+    from holdfast.model.answers import sessions as answers
 
     with open_sessions(console, arguments.agent) as sessions:
         found = sessions.info(choose_session(console, sessions, arguments.session))
     if console.json:
-        console.give(session_json.info(found))
+        console.give(answers.SessionInfo, found)
     else:
         console.answer(_about(found))
     return 0
@@ -123,7 +123,7 @@ def _configure_history(parser: argparse.ArgumentParser) -> None:
 
 
 def _history(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
+    from holdfast.model.answers import sessions as answers
 
     with open_sessions(console, arguments.agent) as sessions:
         session = choose_session(console, sessions, arguments.session)
@@ -136,7 +136,7 @@ def _history(console: Console, arguments: argparse.Namespace) -> int:
             state = sessions.info(session).state
             dropped = 0 if state is None else state.seq
     if console.json:
-        console.give(session_json.history(session, found, dropped))
+        console.give(answers.History, session=session, commands=found, dropped=dropped)
     else:
         console.answer(_history_lines(console, found, dropped, with_output=arguments.output))
     return 0
@@ -169,7 +169,7 @@ def _command(console: Console, entry: CommandEntry, *, with_output: bool) -> Ite
 
 
 def _one_line(entry: CommandEntry) -> str:
-    from holdfast.engine.encoding.session_json import plain
+    from holdfast.model.json_encoder import plain
 
     first, _, more = plain(entry.command).strip().partition("\n")
     return first + (" …" if more else "")
@@ -183,13 +183,13 @@ def _configure_branches(parser: argparse.ArgumentParser) -> None:
 
 
 def _branches(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
+    from holdfast.model.answers import sessions as answers
 
     with open_sessions(console, arguments.agent) as sessions:
         session = choose_session(console, sessions, arguments.session)
         found = sessions.branches(session)
     if console.json:
-        console.give({"session": session, "branches": [session_json.reference(one) for one in found]})
+        console.give(answers.Branches, session=session, branches=found)
     else:
         console.answer(_branch(console, one) for one in found)
     return 0

@@ -73,11 +73,11 @@ def _pick(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge, what: str) -> int:
-    from holdfast.engine.experiments import experiment_json
+    from holdfast.model.answers import experiments as answers
 
     plan = found.merged.plan
     if console.json:
-        console.give(experiment_json.merged(found, arguments.dry_run))
+        console.give(answers.SessionMerge, found, dry_run=arguments.dry_run)
     elif plan.conflicts or arguments.dry_run or found.merged.restored is None:
         would = [] if plan.conflicts else changed(console.paint, plan.changes)
         if not would and not plan.conflicts and not plan.settled:
@@ -149,8 +149,8 @@ def _configure_bisect(parser: argparse.ArgumentParser) -> None:
 
 def _bisect(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.cli.experiment_attempts import cancellable, seconds
-    from holdfast.engine.experiments import experiment_json
     from holdfast.engine.sessions.exchange import bisection
+    from holdfast.model.answers import experiments as answers
 
     timeout = None if arguments.timeout is None else seconds(arguments.timeout)
 
@@ -172,7 +172,7 @@ def _bisect(console: Console, arguments: argparse.Namespace) -> int:
             stop=stop,
         )
         if console.json:
-            console.give(experiment_json.bisected(found))
+            console.give(answers.Bisected, found)
         else:
             console.answer(_bisected(found))
         return 0
@@ -210,9 +210,9 @@ def _configure_replay(parser: argparse.ArgumentParser) -> None:
 
 def _replay(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.cli.experiment_attempts import cancellable, seconds
-    from holdfast.engine.experiments import experiment_json
     from holdfast.engine.sessions.exchange import command_replay
     from holdfast.engine.sessions.exchange.state_merge import history_of
+    from holdfast.model.answers import experiments as answers
 
     if arguments.last is not None and arguments.last < arguments.first:
         raise UsageError(f"{arguments.last} is before {arguments.first}")
@@ -230,7 +230,7 @@ def _replay(console: Console, arguments: argparse.Namespace) -> int:
             session, commands, keep_going=arguments.keep_going, timeout=timeout, tell=tell, stop=stop
         )
         if console.json:
-            console.give(experiment_json.replayed(source, done))
+            console.give(answers.Replayed, done, source=source)
         if done.stopped:
             raise _stopped(done)
         return 0

@@ -15,7 +15,6 @@ from holdfast.cli.session.selection import add_options, open_sessions, use_sessi
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.config.keys import KEYS
 from holdfast.model.message_text import plural, visible
-from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     import argparse
@@ -64,14 +63,14 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
 
 
 def _start(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
+    from holdfast.model.answers import sessions as answers
 
     flags = {key: getattr(arguments, name) for name, key in _SETTINGS.items() if getattr(arguments, name) is not None}
     with open_sessions(console, arguments.agent, flags) as sessions:
         path = os.fsencode(console.directory or current_directory())
         with sessions.start(path, arguments.id, env=dict(arguments.env)) as session:
             if console.json:
-                console.give(session_json.session_start(session))
+                console.give(answers.Started, session)
             else:
                 console.say(f"Session {session.id} works in {show_path(session.root)}, with {session.config.shell}.")
                 if console.quiet:
@@ -97,7 +96,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json
+    from holdfast.model.answers import sessions as answers
 
     with use_session(console, arguments.session, arguments.agent, begins=True) as session:
         made = session.fork(
@@ -107,7 +106,7 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
             provider=arguments.provider,
         )
     if console.json:
-        console.give(session_json.fork_result(made))
+        console.give(answers.SessionFork, made)
     else:
         console.say(
             f"Forked {session.id} at {made.fork_point[:SHORT_HASH]}: session {made.id} works in "
@@ -131,7 +130,7 @@ def _configure_delete(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding.workspace_json import not_captured
+    from holdfast.model.answers import sessions as answers
 
     with open_sessions(console, arguments.agent) as sessions:
         found = sessions.info(arguments.id)
@@ -150,14 +149,11 @@ def _delete(console: Console, arguments: argparse.Namespace) -> int:
             goes = sessions.delete(found.id, look=False)
     if console.json:
         console.give(
-            {
-                "id": found.id,
-                "deleted": not arguments.dry_run,
-                "with_directory": goes.directory is not None,
-                "not_found": None if goes.not_found is None else display(goes.not_found),
-                "now_at": None if goes.now_at is None else display(goes.now_at),
-                "not_captured": not_captured(missed),
-            }
+            answers.DeletedSession,
+            goes,
+            deleted=not arguments.dry_run,
+            with_directory=goes.directory is not None,
+            not_captured=missed,
         )
     else:
         console.say(f"{'Would delete' if arguments.dry_run else 'Deleted'} {_what_goes(found, goes)}")
@@ -209,7 +205,9 @@ def _share(console: Console, arguments: argparse.Namespace) -> int:
             session.share(arguments.name)
         shared = session.shared
     if console.json:
-        console.give({"id": session.id, "owner": session.owner, "shared": list(shared)})
+        from holdfast.model.answers import sessions as answers
+
+        console.give(answers.Shared, session, shared=shared)
     else:
         names = visible(", ".join(shared)) if shared else "nobody"
         console.say(f"{session.id} is {visible(session.owner)}'s, and shared with {names}.")

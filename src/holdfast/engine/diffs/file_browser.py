@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.files.protected_directories import ProtectedDirectories
-    from holdfast.model.json_types import EntryKind
+    from holdfast.model.answers.words import EntryKind
 
 MAX_READ_BYTES: Final = 16 << 20
 _PIECE = 1 << 20

@@ -8,13 +8,12 @@ from holdfast.engine.diffs import git_patch
 from holdfast.model.content import whole
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
-from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import TypeAlias
+    from typing import Any, TypeAlias
 
-    from holdfast.model import json_types
+    from holdfast.model.answers import workspace as answers
     from holdfast.model.command_results import Diff, Renamed
     from holdfast.model.content import Content
     from holdfast.model.entries import Entry
@@ -141,67 +140,43 @@ def stat(diff: Diff, fetch: Fetch) -> list[FileStat]:
     return stats
 
 
-def to_json(diff: Diff, fetch: Fetch) -> json_types.Diff:
-    """The JSON object of ``diff``.
+def to_json(diff: Diff, fetch: Fetch | None) -> answers.Diff:
+    """The JSON object of ``diff``; without a ``fetch`` it says nothing of what is in the files.
 
-    ``base`` and ``target`` are ids or null; ``added`` holds {path, size}, ``deleted`` {path}, ``modified`` {path,
-    diff} or {path, binary, before_size, after_size} and, where they differ, ``mode`` {before, after}; ``renamed``
-    {from, to, similarity} and the same where there is more to say; ``stats`` the counts of them and of
-    ``unchanged`` files. Paths are as `display` writes them, ``diff`` is the hunks of a unified diff. One that is
-    not UTF-8 stands in full in ``diff_base64``, and in ``diff`` with a replacement character for each byte that is
-    not.
+    ``diff`` in it is the hunks of a unified diff. One that is not UTF-8 stands in full in ``diff_base64``, and in
+    ``diff`` with a replacement character for each byte that is not.
     """
-    added: list[json_types.AddedFile] = []
-    deleted: list[json_types.DeletedFile] = []
-    modified: list[json_types.ModifiedFile] = []
-    renamed: list[json_types.RenamedFile] = []
-    both: list[_Item] = []
-    for item in _items(diff):
-        if item.before is None and item.after is not None:
-            added.append({"path": display(item.path), "size": item.after.size})
-        elif item.after is None:
-            deleted.append({"path": display(item.path)})
-        else:
-            both.append(item)
-    for loaded in _load(both, fetch, MAX_TEXT_BYTES):
-        item = loaded.item
-        if item.status == "R":
-            renamed.append(
-                {
-                    "from": display(item.before_path),
-                    "to": display(item.path),
-                    "similarity": item.similarity,
-                    **_difference_json(loaded),
-                }
-            )
-        else:
-            modified.append({"path": display(item.path), **_difference_json(loaded)})
-    return {
-        "base": diff.base,
-        "target": diff.target,
-        "added": added,
-        "deleted": deleted,
-        "modified": modified,
-        "renamed": renamed,
-        "stats": {
-            "added": len(added),
-            "deleted": len(deleted),
-            "modified": len(modified),
-            "renamed": len(renamed),
-            "unchanged": diff.unchanged,
-        },
-    }
+    # A patch does not load how answers are made.
+    from holdfast.model.answers import workspace as answers
+    from holdfast.model.json_encoder import encode
+
+    items = _items(diff)
+    added = [item for item in items if item.before is None]
+    deleted = [item for item in items if item.after is None]
+    both = [item for item in items if item.before is not None and item.after is not None]
+    loaded: Iterable[_Loaded] = () if fetch is None else _load(both, fetch, MAX_TEXT_BYTES)
+    said = {one.item.path: _difference(one) for one in loaded}
+    modified = [encode(answers.ModifiedFile, item, **said.get(item.path, {})) for item in both if item.status != "R"]
+    renamed = [encode(answers.RenamedFile, item, **said.get(item.path, {})) for item in both if item.status == "R"]
+    numbers = {"added": added, "deleted": deleted, "modified": modified, "renamed": renamed}
+    return encode(
+        answers.Diff,
+        diff,
+        **numbers,
+        stats=encode(answers.DiffStats, diff, **{name: len(found) for name, found in numbers.items()}),
+    )
 
 
-def _difference_json(loaded: _Loaded) -> json_types.Difference:
+def _difference(loaded: _Loaded) -> dict[str, Any]:
+    """What is said of a file that is on both sides: the fields of an `answers.Difference`."""
     item = loaded.item
-    found: json_types.Difference = {} if item.status == "R" and item.same_content else _content_json(loaded)
+    found: dict[str, Any] = {} if item.status == "R" and item.same_content else _content(loaded)
     if item.before is not None and item.after is not None and item.before.mode != item.after.mode:
-        found["mode"] = {"before": f"{item.before.mode:06o}", "after": f"{item.after.mode:06o}"}
+        found["mode"] = item
     return found
 
 
-def _content_json(loaded: _Loaded) -> json_types.Difference:
+def _content(loaded: _Loaded) -> dict[str, Any]:
     if loaded.binary:
         before, after = loaded.item.before, loaded.item.after
         sizes = (before.size if before else 0, after.size if after else 0)

@@ -19,10 +19,12 @@ from holdfast.engine.history.revisions import resolve_name
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.three_way import Decision
 from holdfast.engine.merging.tree_merge import merge_provenance, store_contents
+from holdfast.model.answers.merges import FileRecord as FileRecordAnswer
 from holdfast.model.entries import Entry
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
+from holdfast.model.json_encoder import encode_all
 from holdfast.model.paths import display
 from holdfast.store.catalog_records import MergeParent
 
@@ -234,7 +236,7 @@ def _entry(mode: int | None, content: bytes | None) -> Entry | None:
 
 def encode_record(records: Sequence[FileRecord]) -> str:
     """As a merge's record keeps what became of each file; empty for nothing to say."""
-    return json.dumps({"files": [one.to_json() for one in records]}) if records else ""
+    return json.dumps({"files": encode_all(FileRecordAnswer, records)}) if records else ""
 
 
 # What `holdfast merge FORK` names: a fork's directory, the id of a workspace, or a checkpoint.

@@ -7,7 +7,7 @@ carries a plan out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.engine.merging import three_way
 from holdfast.engine.merging.deltas import compare_fork, compare_production, decode_stack, find_bases
@@ -15,7 +15,6 @@ from holdfast.engine.merging.three_way import CONFLICT_TEXTS, Decision, MergeCon
 from holdfast.model.entries import Change, Entry
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import Hash, hash_bytes
-from holdfast.model.paths import display
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -66,6 +65,13 @@ class SmallChange(NamedTuple):
     after: Entry | None
 
 
+_DONE: dict[ConflictKind, str] = {
+    "both_added": "Added in {them} and, not the same, in production.",
+    "deleted_here": "Modified in {them} and deleted in production.",
+    "deleted_there": "Deleted in {them} and modified in production.",
+}
+
+
 class Overlap(NamedTuple):
     """A file that both sides have changed, in ways that meet."""
 
@@ -107,6 +113,14 @@ class Overlap(NamedTuple):
         if self.why not in ("content", "both_added", "deleted_here", "deleted_there") or self.mode is None:
             return False
         return not any(side is not None and side.is_symlink for side in (self.base, self.production, self.fork))
+
+    @property
+    def detail(self) -> str:
+        """Who has changed it, for people: ``Modified in changesets Δ3, Δ4 and in production.``"""
+        names = ", ".join(f"Δ{number}" for number in self.numbers)
+        them = f"changeset{'s' if len(self.numbers) > 1 else ''} {names}" if names else "the fork"
+        said = _DONE.get(self.why, "Modified in {them} and in production.").format(them=them)
+        return said if self.why in ("content", *_DONE) else f"{said[:-1]}: {CONFLICT_TEXTS[self.why]}."
 
     @property
     def version(self) -> str:
@@ -469,61 +483,3 @@ def _counts(stacked: StackedMerge, at_fork_point: int) -> FileCounts:
                 apply_theirs += 1
     unchanged = at_fork_point - sum(one.existed for one in stacked.files)
     return FileCounts(apply_theirs, keep, deletes, unchanged, len(stacked.plan.conflicts), identical)
-
-
-def to_json(plan: MergePlan) -> dict[str, Any]:
-    """What ``merge --dry-run --json`` prints and ``POST /api/merge`` answers (docs/reference/json.md)."""
-    counts = plan.counts
-    found: dict[str, Any] = {
-        "result": plan.result,
-        "fork_checkpoint": plan.base,
-        "production_checkpoint": plan.production,
-        "promote_checkpoint": plan.fork,
-        "changesets": plan.changesets,
-        "straight": plan.is_straight,
-        "changes": {
-            "apply_theirs": counts.apply_theirs,
-            "keep_production": counts.keep_production,
-            "deletes": counts.deletes,
-            "unchanged": counts.unchanged,
-            "overlapping": counts.overlapping,
-            "identical": counts.identical,
-        },
-        "writes": [display(change.path) for change in plan.writes],
-        "deletes": [display(change.path) for change in plan.deletes],
-        "uncaptured": [display(path) for path in plan.uncaptured],
-    }
-    overlapping = plan.overlapping
-    if overlapping:
-        found["overlapping_files"] = [overlap_json(one) for one in overlapping]
-    return found
-
-
-def overlap_json(one: Overlap) -> dict[str, Any]:
-    """One file that is to be settled."""
-    return {
-        "path": display(one.path),
-        "production_path": display(one.conflict.path),
-        "fork_path": display(one.conflict.there),
-        "changeset_count": len(one.numbers),
-        "changesets": list(one.numbers),
-        "why": one.why,
-        "detail": describe(one),
-        "version": one.version,
-        "can_reapply": one.is_applicable,
-    }
-
-
-_DONE: dict[ConflictKind, str] = {
-    "both_added": "Added in {them} and, not the same, in production.",
-    "deleted_here": "Modified in {them} and deleted in production.",
-    "deleted_there": "Deleted in {them} and modified in production.",
-}
-
-
-def describe(one: Overlap) -> str:
-    """Who has changed it, for people: ``Modified in changesets Δ3, Δ4 and in production.``"""
-    names = ", ".join(f"Δ{number}" for number in one.numbers)
-    them = f"changeset{'s' if len(one.numbers) > 1 else ''} {names}" if names else "the fork"
-    said = _DONE.get(one.why, "Modified in {them} and in production.").format(them=them)
-    return said if one.why in ("content", *_DONE) else f"{said[:-1]}: {CONFLICT_TEXTS[one.why]}."

@@ -77,6 +77,11 @@ class MergeConflict(NamedTuple):
     """Where it is on the other side, or was: the same path, unless it was renamed."""
     why: ConflictKind
 
+    @property
+    def reason(self) -> str:
+        """Why, for people."""
+        return CONFLICT_TEXTS[self.why]
+
     def merged_path(self, base: bytes) -> bytes:
         """Where what becomes of it is to be, if it was at ``base`` when the two parted: under its new name."""
         return self.there if self.path == base else self.path

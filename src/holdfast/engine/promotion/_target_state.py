@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 from holdfast.engine.history.checkpoint import create_checkpoint_locked
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.reapply.resolver import ladder_of
-from holdfast.engine.merging.stacked_plan import describe
 from holdfast.engine.opening.operation_journal import refuse_unfinished
 from holdfast.engine.opening.undo_log import open_if_running
 from holdfast.engine.promotion._build_isolation import environment_of
 from holdfast.engine.promotion.spec import OverlappingFile, PlanCounts, PromotionAnswer
+from holdfast.model.answers.merges import Foreseen
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import new_checkpoint_id
+from holdfast.model.json_encoder import encode
 from holdfast.model.paths import display
 from holdfast.store.catalog_records import MergeParent
 
@@ -85,8 +86,8 @@ def combine(
         OverlappingFile(
             display(one.path),
             len(one.numbers),
-            describe(one),
-            found.foreseen[one.path].to_json() if one.path in found.foreseen else None,
+            one.detail,
+            dict(encode(Foreseen, found.foreseen[one.path])) if one.path in found.foreseen else None,
         )
         for one in plan.overlapping
     ]

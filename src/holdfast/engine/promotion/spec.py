@@ -62,7 +62,7 @@ class OverlappingFile(msgspec.Struct, frozen=True, omit_defaults=True):
     changeset_count: int
     detail: str
     foreseen: dict[str, Any] | None = None
-    """In a dry run: what the ladder would do about it, as `Foreseen.to_json` says it."""
+    """In a dry run: what the ladder would do about it, as `holdfast.model.answers.merges.Foreseen`."""
 
 
 class PlanCounts(msgspec.Struct, frozen=True):

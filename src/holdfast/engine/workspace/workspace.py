@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.engine.running.run import RunResult
     from holdfast.files.scan.capture_estimate import CaptureEstimate
     from holdfast.files.watch import Watcher
-    from holdfast.model import json_types
+    from holdfast.model.answers import workspace as answers
     from holdfast.model.command_results import (
         CheckpointResult,
         Details,
@@ -110,7 +110,7 @@ class WorkspaceQueries(WorkspaceFace):
 
         return stat(diff, self._contents(diff).fetch)
 
-    def diff_json(self, diff: Diff) -> json_types.Diff:
+    def diff_json(self, diff: Diff) -> answers.Diff:
         """A diff as the documented JSON object, with the text of each modified file."""
         from holdfast.engine.diffs.patch_text import to_json
 

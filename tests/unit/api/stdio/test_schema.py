@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from holdfast.api.stdio import schema
 from holdfast.api.stdio._directory_operations import REQUESTS
 from holdfast.api.stdio._event_messages import EVENTS
 from holdfast.api.stdio._result_types import Limits
+from holdfast.model import json_schema
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "reference/stdio.md").read_text()
@@ -46,7 +47,7 @@ def test_the_page_has_every_operation_with_every_field(name: str) -> None:
     for field in payload.__struct_fields__:
         assert f"`{field}`" in asked, field
     if not answered.startswith(("as ", "the ", "see ")):
-        for field in get_type_hints(result):
+        for field in json_schema.hints(result):
             assert f"`{field}`" in answered, field
 
 
@@ -54,7 +55,7 @@ def test_the_page_has_every_operation_with_every_field(name: str) -> None:
 def test_the_page_has_every_event_with_every_field(name: str) -> None:
     (told,) = ROWS[name]
     if not told.startswith("the same"):
-        for field in get_type_hints(EVENTS[name]):
+        for field in json_schema.hints(EVENTS[name]):
             assert f"`{field}`" in told, field
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.encoding.workspace_json import merge_result as shown_merge
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.reapply.resolver import ladder_of
 from holdfast.engine.merging.stacked_plan import Resolution
 from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.answers.merges import Foreseen
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.json_encoder import encode
 
 from ....contexts import context_of
 
@@ -136,9 +137,8 @@ def test_what_is_open_stops_all_of_it(two) -> None:
         ("text", "declined"),
         ("person", "pending"),
     ]
-    said = shown_merge(found)["overlapping_files"][0]
-    assert said["production_diff"] == "@@ -1 +1 @@\n-a\n+ours\n"
-    assert said["fork_diff"] == "@@ -1 +1 @@\n-a\n+theirs\n"
+    (said,) = found.prepared.differences.values()
+    assert said == ("@@ -1 +1 @@\n-a\n+ours\n", "@@ -1 +1 @@\n-a\n+theirs\n")
 
 
 @pytest.mark.parametrize(
@@ -387,9 +387,9 @@ def test_a_dry_run_foresees_what_the_rungs_would_do_and_asks_nobody(two, tmp_pat
         "keys.json": True,
         "link": False,
     }
-    told = {one["path"]: one["foreseen"] for one in shown_merge(found)["overlapping_files"]}
-    assert [rung["rung"] for rung in told["clash"]["rungs"]] == ["structure", "text", "person"]
-    assert told["clash"]["rungs"][0]["said"]
+    told = encode(Foreseen, found.prepared.foreseen[b"clash"])
+    assert [rung["rung"] for rung in told["rungs"]] == ["structure", "text", "person"]
+    assert told["rungs"][0].get("said")
     assert outcomes(pair.merge()) == {"apart": "reapplied", "clash": "open", "keys.json": "reapplied", "link": "open"}
 
 
@@ -478,7 +478,7 @@ def test_a_dry_run_asks_nobody_and_changes_nothing(two) -> None:
     before = pair.content()
     found = pair.merge(dry_run=True)
     assert (found.prepared.records, found.prepared.merged, pair.content()) == ([], None, before)
-    assert shown_merge(found)["result"] == "needs_reapply"
+    assert found.plan.result == "needs_reapply"
     refused(lambda: pair.merge(resolutions={"a": Resolution(prefer="ours")}), "not_shown")
 
 

@@ -9,9 +9,11 @@ import pytest
 
 import holdfast
 from holdfast.engine.merging import stacked_plan
-from holdfast.engine.merging.stacked_plan import MergePlan, Resolution, to_json
+from holdfast.engine.merging.stacked_plan import MergePlan, Resolution
 from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.answers import merges as answers
 from holdfast.model.ids import CheckpointId
+from holdfast.model.json_encoder import encode, encode_all
 
 from ....contexts import context_of
 
@@ -54,7 +56,8 @@ def test_the_fields_of_the_specification(workspace: Workspace, forked: Workspace
     saved(forked, d="theirs", e=None)
     saved(forked, a="2", c=None, y="new there")
     found = planned(workspace, forked)
-    assert to_json(found) == {
+    overlapping = encode_all(answers.Overlap, found.overlapping)
+    assert {**encode(answers.MergePlan, found), "overlapping_files": overlapping} == {
         "result": "needs_reapply",
         "fork_checkpoint": base,
         "production_checkpoint": workspace.resolve("@"),
@@ -299,8 +302,9 @@ def test_what_the_fork_has_begun_to_ignore_stays(workspace: Workspace, forked: W
     saved(workspace, b="changed here", d=None)
     saved(forked, c=None)
     found = planned(workspace, forked)
-    assert to_json(found)["uncaptured"] == ["a", "b", "dir/in"]
-    assert (to_json(found)["deletes"], to_json(found)["writes"]) == (["c"], [".gitignore"])
+    said = encode(answers.MergePlan, found)
+    assert said["uncaptured"] == ["a", "b", "dir/in"]
+    assert (said["deletes"], said["writes"]) == (["c"], [".gitignore"])
     assert (found.result, found.counts.deletes) == ("clean", 1)
     workspace.merge(os.fsdecode(forked.path))
     assert {name: (tree / name).exists() for name in ("a", "b", "c", "d", "dir/in")} == {

@@ -5,15 +5,17 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api.rest._request_context import MOST_SHOWN, RawAnswer, decode_cursor, page, path_of
-from holdfast.engine.encoding import workspace_json
+from holdfast.api.rest import _response_types as response_types
+from holdfast.api.rest._request_context import MOST_SHOWN, RawAnswer, cut, decode_cursor, page, path_of
+from holdfast.engine.diffs.patch_text import to_json
+from holdfast.model.answers.workspace import Paths
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, format_hash
+from holdfast.model.json_encoder import encode
 from holdfast.model.paths import display, under
 
 if TYPE_CHECKING:
     from holdfast.api.rest import _request_types as request_types
-    from holdfast.api.rest import _response_types as response_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.engine.opening.context import Context
     from holdfast.engine.workspace.workspace import Workspace
@@ -73,25 +75,9 @@ def refuse_misconfigured(wrong: ConfigError | None) -> None:
 
 def taken_object(result: CheckpointResult) -> response_types.Taken:
     """What taking a checkpoint came to."""
-    made = workspace_json.checkpoint(result)
-    return {
-        "checkpoint_id": made["id"],
-        "snapshot_id": None,
-        "parent": made["parent"],
-        "label": made["label"],
-        "kind": made["kind"],
-        "created": made["created"],
-        "labelled": made["labelled"],
-        "created_at": made["created_at"],
-        "changes": made["changes"],
-        "not_captured": made["not_captured"][:MOST_SHOWN],
-        "stats": {
-            "total_files": made["total_files"],
-            "new_blobs": made["new_blobs"],
-            "stored_bytes": made["stored_bytes"],
-            "elapsed_ms": made["elapsed_ms"],
-        },
-    }
+    return encode(
+        response_types.Taken, result, snapshot_id=None, not_captured=result.not_captured[:MOST_SHOWN], stats=result
+    )
 
 
 # -- listing -----------------------------------------------------------------------------------------------------
@@ -99,7 +85,7 @@ def taken_object(result: CheckpointResult) -> response_types.Taken:
 
 def checkpoint_object(checkpoint: Checkpoint, export: str) -> response_types.Checkpoint:
     """A checkpoint as it is answered."""
-    return {**workspace_json.record(checkpoint), "export": export}
+    return encode(response_types.Checkpoint, checkpoint, export=export)
 
 
 def list_checkpoints(call: RequestCall) -> response_types.CheckpointList:
@@ -164,18 +150,17 @@ def _opened(call: RequestCall, name: str) -> tuple[Checkpoint, ExportRow, Worksp
 def get_checkpoint(call: RequestCall) -> response_types.CheckpointDetails:
     """One checkpoint, and what it changed."""
     found, row, workspace = _opened(call, call.params["id"])
-    details = workspace_json.details(workspace.show(found.id))
-    paths, missed = details["paths"], details["not_captured"]
-    return {
-        **checkpoint_object(found, row.name),
-        "paths": {
-            "added": paths["added"][:MOST_SHOWN],
-            "modified": paths["modified"][:MOST_SHOWN],
-            "deleted": paths["deleted"][:MOST_SHOWN],
-        },
-        "not_captured_paths": missed[:MOST_SHOWN],
-        "totals": {**{name: len(items) for name, items in paths.items()}, "not_captured_paths": len(missed)},
-    }
+    details = workspace.show(found.id)
+    paths = cut(encode(Paths, details), "added", "modified", "deleted")
+    missed = len(details.not_captured)
+    return encode(
+        response_types.CheckpointDetails,
+        found,
+        export=row.name,
+        paths={name: paths[name] for name in ("added", "modified", "deleted")},
+        not_captured_paths=details.not_captured[:MOST_SHOWN],
+        totals={**paths["totals"], "not_captured_paths": missed},
+    )
 
 
 def delete_checkpoint(call: RequestCall) -> response_types.Deleted:
@@ -204,15 +189,7 @@ def list_files(call: RequestCall) -> response_types.FileList:
     part = list(islice(entries, query.limit + 1))
     shown_part, following = page(part, query, lambda item: display(item[0]))
     return {
-        "files": [
-            {
-                "path": display(path),
-                "hash": format_hash(entry.hash),
-                "size": entry.size,
-                "mode": "120000" if entry.is_symlink else f"{entry.permissions:04o}",
-            }
-            for path, entry in shown_part
-        ],
+        "files": [encode(response_types.File, entry, path=path) for path, entry in shown_part],
         "next_cursor": following,
     }
 
@@ -232,7 +209,7 @@ def get_file(call: RequestCall) -> RawAnswer:
         "content-type": "application/octet-stream",
         "content-disposition": "attachment",
         "etag": f'"{format_hash(entry.hash)}"',
-        "x-holdfast-mode": "120000" if entry.is_symlink else f"{entry.permissions:04o}",
+        "x-holdfast-mode": response_types.file_mode(entry),
     }
     return RawAnswer(pieces, entry.size, headers)
 
@@ -258,32 +235,7 @@ def diff_checkpoints(call: RequestCall) -> Any:
             f"{MOST_DIFFERENT}; GET …/files lists both sides",
             code="too_much",
         )
-    return workspace.diff_json(found) if query.content else _names(found)
-
-
-def _names(found: Any) -> dict[str, Any]:
-    """A diff without any content."""
-    changes, renamed = found.changes, found.renamed
-    added = [{"path": display(one.path), "size": one.after.size} for one in changes if one.before is None]
-    deleted = [{"path": display(one.path)} for one in changes if one.after is None]
-    both = [one for one in changes if one.before is not None and one.after is not None]
-    return {
-        "base": found.base,
-        "target": found.target,
-        "added": added,
-        "deleted": deleted,
-        "modified": [{"path": display(one.path)} for one in both],
-        "renamed": [
-            {"from": display(one.before_path), "to": display(one.path), "similarity": one.similarity} for one in renamed
-        ],
-        "stats": {
-            "added": len(added),
-            "deleted": len(deleted),
-            "modified": len(both),
-            "renamed": len(renamed),
-            "unchanged": found.unchanged,
-        },
-    }
+    return workspace.diff_json(found) if query.content else to_json(found, None)
 
 
 def context_of(call: RequestCall, row: ExportRow) -> Context:

@@ -6,36 +6,27 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api.rest._request_context import decode_cursor, host_path, page, set_value
-from holdfast.engine.encoding import workspace_json
-from holdfast.model.clock import isoformat
+from holdfast.api.rest import _response_types as response_types
+from holdfast.api.rest._request_context import cut, decode_cursor, host_path, page, set_value
+from holdfast.model.answers.workspace import Status
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.model.paths import display
+from holdfast.model.json_encoder import encode
 
 if TYPE_CHECKING:
     from holdfast.api.rest import _request_types as request_types
-    from holdfast.api.rest import _response_types as response_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.engine.opening.context import Context
-    from holdfast.model import json_types
     from holdfast.store.catalog.export_rows import ExportRow
 
 
 def export_object(call: RequestCall, row: ExportRow) -> response_types.Export:
     """An export as it is answered."""
-    found = call.world.condition(call.tenant, row.name)
-    return {
-        "name": row.name,
-        "kind": row.kind,
-        "path": display(call.store.exports.path_of(row)),
-        "workspace": row.workspace,
-        "project": row.project,
-        "auto_checkpoint": row.auto,
-        "mode": row.mode,
-        "created_at": isoformat(row.created_at),
-        "revision": row.revision,
-        "upkeep": {"state": found.state, "backend": found.backend, "problem": found.problem},
-    }
+    return encode(
+        response_types.Export,
+        row,
+        path=call.store.exports.path_of(row),
+        upkeep=call.world.condition(call.tenant, row.name),
+    )
 
 
 def list_exports(call: RequestCall) -> response_types.ExportList:
@@ -106,29 +97,8 @@ def _details(call: RequestCall, row: ExportRow) -> response_types.ExportDetails:
 
 
 def _configuration(context: Context) -> response_types.Configuration:
-    promote, merge = context.settings.promote, context.settings.merge
-    return {
-        "promote": {
-            "setup": list(promote.setup),
-            "build": list(promote.build),
-            "start": list(promote.start),
-            "health": list(promote.health),
-            "timeout": promote.timeout,
-            "health_timeout": promote.health_timeout,
-            "health_interval": promote.health_interval,
-            "isolation": promote.isolation,
-            "network": promote.network,
-        },
-        "merge": {
-            "ladder": list(merge.ladder),
-            "max_bytes": merge.max_bytes,
-            "lease": merge.lease,
-            "deadline": merge.deadline,
-            "queue_entries": merge.queue_entries,
-            "queue_bytes": merge.queue_bytes,
-        },
-        "problem": None if context.misconfigured is None else context.misconfigured.message,
-    }
+    problem = None if context.misconfigured is None else context.misconfigured.message
+    return encode(response_types.Configuration, context.settings, problem=problem)
 
 
 def configure_export(call: RequestCall) -> response_types.ExportDetails:
@@ -159,7 +129,4 @@ def delete_export(call: RequestCall) -> response_types.Deleted:
 def get_status(call: RequestCall) -> Any:
     """How the tree differs from the checkpoint that it stands on."""
     workspace = call.store.exports.open(call.export())
-    found: json_types.Status = workspace_json.status(workspace.status())
-    from holdfast.api.rest._request_context import cut
-
-    return cut(dict(found), "added", "modified", "deleted", "not_captured")
+    return cut(encode(Status, workspace.status()), "added", "modified", "deleted", "not_captured")

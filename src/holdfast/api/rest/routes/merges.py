@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
+from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._request_context import cut
 from holdfast.api.rest.routes.checkpoints import context_of, require_reachable
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.reapply.resolver import foresee, ladder_of
 from holdfast.model.clock import isoformat
+from holdfast.model.json_encoder import encode
 
 if TYPE_CHECKING:
     from holdfast.api.rest import _request_types as request_types
-    from holdfast.api.rest import _response_types as response_types
     from holdfast.api.rest._request_context import RequestCall
 
 
@@ -27,10 +28,11 @@ def dry_run(call: RequestCall) -> response_types.Merged:
     context = context_of(call, row)
     plan = stacked_plan.plan(context, promoted.id, production.id, since=since)
     lists = ("writes", "deletes", "uncaptured", "overlapping_files")
-    found = cut({"overlapping_files": [], **stacked_plan.to_json(plan)}, *lists)
-    for one, overlap in zip(found["overlapping_files"], plan.overlapping, strict=False):
-        one["foreseen"] = foresee(context, plan, overlap, ladder_of(context)).to_json()
-    return found
+    overlapping = [
+        encode(response_types.Overlap, one, foreseen=foresee(context, plan, one, ladder_of(context)))
+        for one in plan.overlapping
+    ]
+    return cut(encode(response_types.Merged, plan, overlapping_files=overlapping, totals={}), *lists)
 
 
 # Changes that wait to be applied anew, for agents that ask for them: what both production and a fork have changed.

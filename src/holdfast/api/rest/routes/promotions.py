@@ -6,19 +6,21 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._request_context import cut, decode_cursor, page
 from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable
-from holdfast.engine.promotion import manager, promotion_json, spec
+from holdfast.engine.promotion import manager, spec
 from holdfast.engine.running.isolation import absolute_paths
 from holdfast.files.tree import ROOT_GONE
+from holdfast.model.answers.merges import Promoted
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, hash_bytes
+from holdfast.model.json_encoder import encode, encode_all
 from holdfast.model.paths import display, under
 from holdfast.store.catalog.promotion_rows import PromotionRows
 
 if TYPE_CHECKING:
     from holdfast.api.rest import _request_types as request_types
-    from holdfast.api.rest import _response_types as response_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.engine.opening.context import Context
     from holdfast.store.catalog.export_rows import ExportRow
@@ -107,13 +109,8 @@ def list_promotions(call: RequestCall) -> response_types.PromotionList:
             )
         found = found[at + 1 :]
     part, following = page(found, query, lambda one: one.id)
-    fields = ("id", "result", "phase", "theirs", "checkpoint", "failed_step", "code", "message")
-    shown = [promotion_json.promotion(manager.promotion_from_row(one)) for one in part]
-    times = ("created_at", "updated_at")
-    return {
-        "promotions": [{name: one[name] for name in (*fields, *times)} for one in shown],  # pyright: ignore[reportReturnType]
-        "next_cursor": following,
-    }
+    shown = encode_all(response_types.PromotionSummary, map(manager.promotion_from_row, part))
+    return {"promotions": shown, "next_cursor": following}
 
 
 def get_promotion(call: RequestCall) -> response_types.Promoted:
@@ -132,7 +129,7 @@ def _rows(call: RequestCall) -> PromotionRows:
 
 def _shown(row: PromotionRow) -> Any:
     return cut(
-        dict(promotion_json.promotion(manager.promotion_from_row(row))),
+        encode(Promoted, manager.promotion_from_row(row)),
         "overlapping_files",
         "uncaptured",
         "files",

@@ -7,23 +7,25 @@ import binascii
 import os
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._request_context import cut, host_path, path_of
 from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable
 from holdfast.api.rest.routes.exports import export_object
-from holdfast.engine.encoding import workspace_json
 from holdfast.engine.history.revisions import resolve_name_for_restore
 from holdfast.engine.merging.write_plan import PlannedWrite, carry_out
 from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.answers.workspace import Restored
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import Hash
+from holdfast.model.json_encoder import encode
 from holdfast.model.paths import check_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.api import _truncated_results as truncated_results
     from holdfast.api.rest import _request_types as request_types
-    from holdfast.api.rest import _response_types as response_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.model.command_results import ForkResult, RestoreResult
     from holdfast.model.ids import CheckpointId
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 _RESTORED = ("written", "deleted", "skipped")
 
 
-def restore(call: RequestCall) -> response_types.Restored:
+def restore(call: RequestCall) -> truncated_results.Restored:
     """Bring the tree, or some paths of it, to a checkpoint. What it held before is saved first, and can be restored."""
     body: request_types.Restore = call.body
     row = call.export()
@@ -50,7 +52,7 @@ def restore(call: RequestCall) -> response_types.Restored:
     return _notify(call, row, "restored", done)
 
 
-def recover(call: RequestCall) -> response_types.Restored:
+def recover(call: RequestCall) -> truncated_results.Restored:
     """Finish a restore that was cut short, or take it back."""
     body: request_types.Recover = call.body
     row = call.export()
@@ -61,7 +63,7 @@ def recover(call: RequestCall) -> response_types.Restored:
     return _notify(call, row, "restored", workspace.restore_abort(progress=progress))
 
 
-def undo(call: RequestCall) -> response_types.Restored:
+def undo(call: RequestCall) -> truncated_results.Restored:
     """Take back the newest changes to the tree. Unsaved ones are saved first, and are the first of the newest."""
     body: request_types.Steps = call.body
     row = call.export()
@@ -72,7 +74,7 @@ def undo(call: RequestCall) -> response_types.Restored:
     return _notify(call, row, "undone", done)
 
 
-def redo(call: RequestCall) -> response_types.Restored:
+def redo(call: RequestCall) -> truncated_results.Restored:
     """Bring back the newest changes that were undone."""
     body: request_types.Steps = call.body
     row = call.export()
@@ -121,12 +123,7 @@ def fork(call: RequestCall) -> response_types.Forked:
 
 
 def _forked(call: RequestCall, made: ExportRow, done: ForkResult) -> response_types.Forked:
-    return {
-        "export": export_object(call, made),
-        "checkpoint": done.checkpoint,
-        "source": done.source,
-        "written": done.written,
-    }
+    return encode(response_types.Forked, done, export=export_object(call, made))
 
 
 def write_files(call: RequestCall) -> response_types.Written:
@@ -157,13 +154,7 @@ def write_files(call: RequestCall) -> response_types.Written:
     written = () if done.restored is None else done.restored.written
     deleted = () if done.restored is None else done.restored.deleted
     call.happened(row.name, "written", checkpoint=done.state, written=len(written), deleted=len(deleted))
-    return {
-        "written": len(written),
-        "deleted": len(deleted),
-        "errors": workspace_json.not_captured(done.errors),
-        "before": done.before,
-        "checkpoint": done.state,
-    }
+    return encode(response_types.Written, done, written=len(written), deleted=len(deleted), checkpoint=done.state)
 
 
 def _write(write: request_types.FileWrite) -> PlannedWrite:
@@ -201,4 +192,4 @@ def _resolve_visible(call: RequestCall, name: str, resolve: Callable[[str], Chec
 def _notify(call: RequestCall, row: ExportRow, event: str, done: RestoreResult) -> Any:
     if not done.dry_run:
         call.happened(row.name, event, checkpoint=done.checkpoint, written=len(done.written), deleted=len(done.deleted))
-    return cut(dict(workspace_json.restore_result(done)), *_RESTORED)
+    return cut(encode(Restored, done), *_RESTORED)

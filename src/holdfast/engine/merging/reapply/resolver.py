@@ -38,15 +38,6 @@ class RungAttempt(NamedTuple):
     id: str = ""
     """What a question that is pending is called."""
 
-    def to_json(self) -> dict[str, Any]:
-        """See docs/guide/merge.md."""
-        found: dict[str, Any] = {"rung": self.rung, "changesets": list(self.numbers), "result": self.result}
-        if self.said:
-            found["said"] = self.said
-        if self.id:
-            found["id"] = self.id
-        return found
-
 
 class FileRecord(NamedTuple):
     """What became of one file."""
@@ -58,16 +49,6 @@ class FileRecord(NamedTuple):
     outcome: Literal["reapplied", "decided", "pending", "open"]
     """Applied anew by rungs; decided by a person; an agent is asked; no rung could."""
     tried: Sequence[RungAttempt]
-
-    def to_json(self) -> dict[str, Any]:
-        """See docs/guide/merge.md."""
-        return {
-            "path": display(self.path),
-            "why": self.why,
-            "version": self.version,
-            "outcome": self.outcome,
-            "tried": [one.to_json() for one in self.tried],
-        }
 
 
 def record_decision(one: Overlap, settled: Decision) -> FileRecord:
@@ -285,16 +266,6 @@ class FileForecast(NamedTuple):
     """Whether all of it would be applied before an agent or a person is asked."""
     rungs: Sequence[RungForecast]
     """In the ladder's order: the first is the one that would be asked, or tried, first."""
-
-    def to_json(self) -> dict[str, Any]:
-        """See docs/reference/json.md."""
-        return {
-            "applies": self.applies,
-            "rungs": [
-                {"rung": one.rung, "result": one.result, **({"said": one.said} if one.said else {})}
-                for one in self.rungs
-            ],
-        }
 
 
 class _UnaskedRung:

@@ -1,0 +1,165 @@
+"""Answers of single commands, which nothing else gives."""
+
+from __future__ import annotations
+
+from holdfast.model.fast_typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from typing import NotRequired
+
+    from holdfast.model.answers.words import Path, SystemPath, Time
+
+
+class Version(TypedDict):
+    """Which version this is."""
+
+    version: str
+
+
+class Initialised(TypedDict):
+    """A directory that is remembered."""
+
+    workspace: str
+    path: Path
+    created: bool
+    ignore_written: bool
+
+
+class FileContent(TypedDict):
+    """A file of a checkpoint."""
+
+    path: SystemPath
+    size: int
+    base64: str
+
+
+class Unmounted(TypedDict):
+    """A fork by mount that is a plain directory now."""
+
+    path: Path
+    mounted: bool
+
+
+class MountEvent(TypedDict):
+    """That something is mounted, or no more; what does not apply is missing."""
+
+    event: str
+    checkpoint: NotRequired[str]
+    directory: NotRequired[Path]
+    pid: NotRequired[int]
+
+
+class UnmountEvent(TypedDict):
+    """That something was unmounted."""
+
+    event: str
+    directory: Path
+
+
+class MountedCommand(TypedDict):
+    """What became of a command that was run beside a mount."""
+
+    checkpoint: str
+    directory: Path
+    exit_code: int
+
+
+class WatchEvent(TypedDict):
+    """That a watcher has begun."""
+
+    event: str
+    workspace: Path
+    backend: str
+
+
+class WatchEnd(TypedDict):
+    """That it has ended."""
+
+    event: str
+    unsaved: str | None
+
+
+class DetachedWatch(TypedDict):
+    """A watcher that works in the background."""
+
+    pid: int
+    backend: str
+    limits: str | None
+
+
+class StoppedWatch(TypedDict):
+    """What became of one that was to stop."""
+
+    stopped: bool
+    unsaved: str | None
+
+
+class Completion(TypedDict):
+    """A script for a shell."""
+
+    shell: str
+    script: str
+
+
+class Listening(TypedDict):
+    """Where clients can come."""
+
+    listening: str
+
+
+class SocketListening(TypedDict):
+    """Where clients can come, and where their token is."""
+
+    listening: Path
+    token_file: Path
+
+
+class Token(TypedDict):
+    """A token, without its secret."""
+
+    id: str
+    rights: str
+    exports: list[str]
+    roots: list[Path]
+    label: str
+    created_at: Time
+    expires_at: Time | None
+
+
+class _NewToken(TypedDict):
+    tenant: str
+    token: str
+
+
+class NewToken(Token, _NewToken):
+    """A token that was made."""
+
+
+class Tokens(TypedDict):
+    """The tokens of a tenant."""
+
+    tenant: str
+    tokens: list[Token]
+
+
+class RevokedToken(TypedDict):
+    """A token that is valid no more."""
+
+    revoked: str
+
+
+class ConfigFile(TypedDict):
+    """A file of a client that is to change, or has changed."""
+
+    path: Path
+    change: str
+    kept: Path | None
+
+
+class Integrated(TypedDict):
+    """What was written for a client."""
+
+    client: str
+    removed: bool
+    written: bool
+    files: list[ConfigFile]

@@ -1,0 +1,40 @@
+"""What the annotations of answers are made of. For type checkers and schemas: nothing else loads this module.
+
+The texts come from values of other types, which `holdfast.model.json_encoder` turns into them by these names.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Path: TypeAlias = str
+"""Bytes, by `holdfast.model.paths.display`."""
+SystemPath: TypeAlias = str
+"""A path as the system gave it in text (`os.fsdecode`), written as `Path`."""
+PlainText: TypeAlias = str
+r"""A text that the system gave: what is not UTF-8 in it is ``\xHH``, all else as it is."""
+Time: TypeAlias = str
+"""Microseconds since 1970-01-01 UTC, in ISO 8601."""
+NanoTime: TypeAlias = str
+"""Nanoseconds since then, in ISO 8601 with microseconds."""
+ContentHash: TypeAlias = str
+"""A `Hash`, as ``blake3:`` and 32 hex digits."""
+OctalPermissions: TypeAlias = str
+"""The 12 permission bits, in four octal digits."""
+OctalMode: TypeAlias = str
+"""The type and the permissions, in six octal digits."""
+Milliseconds: TypeAlias = float
+"""To three places."""
+Seconds: TypeAlias = int
+"""Rounded."""
+
+EntryKind = Literal["file", "directory", "link", "other"]
+StepKind = Literal["command", "api", "ambient", "explicit"]
+StepState = Literal["open", "done", "undone", "partly"]
+Danger = Literal["delete", "overwrite", "rename_over", "limit"]
+Edit = Literal["added", "modified", "deleted", "renamed", "metadata"]
+MergeOutcome = Literal["clean", "needs_reapply"]
+Rung = Literal["command", "queue", "structure", "text", "person"]
+Forecast = Literal["applies", "declines", "asked"]
+PromotionResult = Literal["", "promoted", "unchanged", "needs_reapply", "build_failed", "failed"]
+PromotionPhase = Literal["building", "swapping", "swapped", "ended"]
