@@ -102,7 +102,7 @@ class Callers:
         self._is_exact = True
         """Nothing was denied that others had changed since: what belongs there lies aside then."""
         self._is_dated = True
-        """Nothing was reversed beside a step that went on, and none has set the mode, the mtime or an attribute of a
+        """Nothing was reversed beside a step that went on, or redone after a later one, and none has set the mode, the mtime or an attribute of a
         directory, or moved one while another step went on: the mtime of one in which others change names is not always
         brought back exactly then.
         """
@@ -535,6 +535,8 @@ class Callers:
         # (A step may have removed what it came upon: redo removes it again.)
         edited = self._marks() if way == "undo" else set[bytes]()
         self._is_dated = self._is_dated and not self.log.recorder.open_steps
+        if way == "redo" and any(step.state == "done" and step.id > min(steps) for step in self.service.steps()):
+            self._is_dated = False
         try:
             report = getattr(self.service, way)(steps)
         except RefusedError as refused:

@@ -146,6 +146,27 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("unlink", 206, 535, 952), ("open", 593, 535, 118), ("pause", 488, 931, 853), ("pause", 642, 931, 735),
         ("exchange_directories", 575, 765, 952),
     ],
+    "a step is brought forward while another one has exchanged its directory": [
+        ("start", 0, 0, 0), ("exchange_directories", 391, 295, 924), ("exit", 222, 808, 336), ("start", 972, 924, 982),
+        ("undo", 874, 295, 426), ("clear", 84, 924, 420), ("fork", 236, 295, 172), ("deny", 73, 808, 924),
+        ("redo", 276, 808, 217), ("redo", 56, 295, 91),
+    ],
+    "an undo that is refused while a directory is exchanged": [
+        ("start", 0, 0, 0), ("fork", 152, 94, 592), ("exit", 233, 626, 422), ("exchange_directories", 240, 94, 480),
+        ("start", 639, 762, 317), ("fork", 75, 626, 296), ("start", 558, 976, 550), ("start", 992, 626, 456),
+        ("mkdir", 10, 232, 943), ("exchange_directories", 746, 978, 262), ("pause", 80, 978, 424),
+        ("undo", 321, 304, 83),
+    ],
+    "a rolled-back step had exchanged directories that one beside it had worked in": [
+        ("start", 0, 0, 0), ("chmod", 386, 456, 940), ("start", 952, 170, 170), ("start", 466, 564, 968),
+        ("unlink", 564, 571, 571), ("begin", 159, 170, 555), ("start", 964, 887, 170), ("exit", 761, 883, 264),
+        ("rename", 553, 781, 178), ("exchange_directories", 872, 555, 571), ("exit", 309, 571, 264),
+        ("commit", 203, 571, 699),
+    ],
+    "a rolled-back step had made and removed what one beside it saw at its end": [
+        ("start", 0, 0, 0), ("start", 393, 768, 415), ("unlink", 231, 525, 996), ("start", 10, 525, 532),
+        ("mkfifo", 206, 525, 667), ("exit", 583, 525, 464), ("unlink", 603, 525, 525), ("deny", 731, 929, 532),
+    ],
 }  # fmt: skip
 
 

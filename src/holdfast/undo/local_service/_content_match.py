@@ -19,7 +19,7 @@ from holdfast.files.linux.file_handle import identity
 from holdfast.model.errors import IntegrityError
 from holdfast.undo.completion.late_writes import awaited_writes, edited_since, is_unchanged
 from holdfast.undo.journal.records import KeepMethod
-from holdfast.undo.journal.step_footprint import footprint_of, kept_preimages, objects_by_path
+from holdfast.undo.journal.step_footprint import DirectoryMoves, footprint_of, kept_preimages, objects_by_path
 from holdfast.undo.reversal.durable_reversal import ordered_records
 from holdfast.undo.tree.signatures import content_at, described_at, is_as_left, is_described, signature, with_hash
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.journal.records import Signature, StepId
-    from holdfast.undo.journal.step_file import SealedStep
+    from holdfast.undo.journal.step_file import SealedStep, StepHead
     from holdfast.undo.log import UndoLog
     from holdfast.undo.tree.rooted_directories import Directories
 
@@ -141,19 +141,31 @@ def adopt_matching(
     places = objects_by_path(ordered_records(steps))
     chosen = {one.head.id for one in steps}
     later: dict[bytes, int] = {}
-    for head in sorted(log.heads.values(), key=lambda head: head.first):
-        if head.id not in chosen and head.state != "undone":
-            later |= dict.fromkeys((path for path, _ in head.left), head.first)
-    for opened in (*log.recorder.open_steps, *log.unsealed.values()):
-        if opened.id not in chosen and not opened.reverses:
-            later |= dict.fromkeys(objects_by_path(opened.records), log.recorder.seq)
+    others = [head for head in log.heads.values() if head.id not in chosen and head.state != "undone"]
+    for came, head in sorted(((_came(head), head) for head in others), key=lambda one: one[0]):
+        later |= dict.fromkeys((path for path, _ in head.left), came)
+    going_on = [
+        opened
+        for opened in (*log.recorder.open_steps, *log.unsealed.values())
+        if opened.id not in chosen and not opened.reverses
+    ]
+    for opened in going_on:
+        later |= dict.fromkeys(objects_by_path(opened.records), log.recorder.seq)
+    moves = DirectoryMoves(record for opened in going_on for record in opened.records)
 
     @cache
     def own() -> Set[Identity]:
-        going_on = (record for opened in log.recorder.open_steps for record in opened.records)
-        return footprint_of((*ordered_records(steps), *going_on)).objects.keys()
+        records = (record for opened in going_on for record in opened.records)
+        return footprint_of((*ordered_records(steps), *records)).objects.keys()
 
+    # (Where one of them has moved a directory above, there is what came with that.)
+    places = {path: object_ for path, object_ in places.items() if not moves.above(path)}
     return [_recognise(log, one, places, own, later, within, keep=keep) for one in steps]
+
+
+def _came(head: StepHead) -> int:
+    """When the step began, or was brought forward again after that."""
+    return head.acted if head.acted > head.last else head.first
 
 
 def _recognise(

@@ -255,7 +255,8 @@ def _rolled_back_since(log: UndoLog, sealed: Sequence[SealedStep]) -> StepId | N
     """A step that went on beside these and was rolled back after they began (an undo of it would have been refused), or
     could not be rolled back whole: what it took away with it is in no record any more.
     """
-    since, until = min(_since(one) for one in sealed), max(one.head.last for one in sealed)
+    since = min(_since(one) for one in sealed)
+    until = max(max(one.head.last, one.head.looked_at) for one in sealed)
     beside = (
         head.id
         for head in log.heads.values()
