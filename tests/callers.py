@@ -102,9 +102,9 @@ class Callers:
         self._is_exact = True
         """Nothing was denied that others had changed since: what belongs there lies aside then."""
         self._is_dated = True
-        """Nothing was reversed beside a step that went on, or redone after a later one, and none has set the mode, the mtime or an attribute of a
-        directory, or moved one while another step went on: the mtime of one in which others change names is not always
-        brought back exactly then.
+        """Nothing was reversed beside a step that went on, or redone after a later one, and none has set the mode, the
+        mtime or an attribute of a directory, or moved one while another step went on: the mtime of one in which others
+        change names is not always brought back exactly then.
         """
         self._has_rolled_back = False
         """A step was: then another one that went on beside it may be refused."""
