@@ -244,10 +244,10 @@ def test_i3_a_damaged_journal_is_named_and_nothing_is_touched(own: Place, hurt: 
     for step in range(60, 1, -1):
         own.keep("start")
         run_killed(work, step)
-        if (folder / "restore").exists():
+        if (folder / "operation").exists():
             break
         own.put_back("start")
-    HURTS[hurt](folder / "restore")
+    HURTS[hurt](folder / "operation")
     at = own.look()
     with own.open() as workspace:
         for refused_call in (
@@ -256,12 +256,12 @@ def test_i3_a_damaged_journal_is_named_and_nothing_is_touched(own: Place, hurt: 
             workspace.restore_abort,
             lambda: workspace.restore("second"),
         ):
-            with pytest.raises(IntegrityError, match="restore") as caught:
+            with pytest.raises(IntegrityError, match="operation") as caught:
                 refused_call()
             assert caught.value.hint
-            assert str(folder / "restore") in caught.value.message + caught.value.hint
+            assert str(folder / "operation") in caught.value.message + caught.value.hint
     assert own.look() == at
-    (folder / "restore").unlink()
+    (folder / "operation").unlink()
     with own.open() as workspace:
         workspace.restore("third")
     assert {path for path in own.look() if b".holdfast.tmp-" not in path} == set(list(own.known.values())[2])

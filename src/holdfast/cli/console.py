@@ -128,7 +128,7 @@ class Console:
             self.warn(workspace.misconfigured.message)
         if offer and (unfinished := workspace.unfinished()) is not None:
             self.warn(
-                f"a {unfinished.operation} to {unfinished.target[:12]} was cut short, and files may be half way; "
+                f"a {unfinished.kind} to {unfinished.target[:12]} was cut short, and files may be half way; "
                 "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
             )
         return workspace

@@ -17,12 +17,12 @@ from holdfast.engine.history._undo_guards import (
     step_open_error,
     with_processes,
 )
-from holdfast.engine.history.checkpoint import HistoryEntry, create_checkpoint_or_part
+from holdfast.engine.history.checkpoint import create_checkpoint_or_part
+from holdfast.engine.history.history_writer import next_state, record_end, undone_state
 from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.history.status import scan_tree
-from holdfast.engine.opening.operation_journal import UndoNote, remove_undo_note, write_undo_note
+from holdfast.engine.opening.operation_journal import new_operation, remove_operation, write_operation
 from holdfast.engine.opening.undo_log import find_steps, report_saved, touched_paths
-from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
     from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.operation_journal import Operation
+    from holdfast.model.checkpoint import HistoryEvent
     from holdfast.model.content import Progress
     from holdfast.undo.service import PathChange, StepInfo, UndoService
 
@@ -241,35 +243,33 @@ def reverse_steps(
     rest.
     """
     steps = sorted(steps, key=lambda step: step.acted, reverse=True)
-    note = _make_note(context, "undo", steps)
-    seen = [service.changes(step) for step in note.steps]
+    operation = _begin(context, "undo", steps)
+    seen = [service.changes(step) for step in operation.steps]
     try:
-        with _leave_note(context, note):
-            reverse_past_edits(context, service, note.steps, service.undo, force=force)
+        with _leave_record(context, operation):
+            reverse_past_edits(context, service, operation.steps, service.undo, force=force)
     except RefusedError as error:
-        raise _with_restore_hint(context, with_processes(service, error), note.position) from None
-    return record_undone(context, service, note, net_effect(seen, backward=True), progress)
+        raise _with_restore_hint(context, with_processes(service, error), operation) from None
+    return record_undone(context, service, operation, net_effect(seen, backward=True), progress)
 
 
 def record_undone(
     context: Context,
     service: UndoService,
-    note: UndoNote,
+    operation: Operation,
     what: Effect,
     progress: Progress | None,
 ) -> RestoreResult:
     """Save what the undo of the steps left, as a state of its own; then nothing is unfinished any more."""
-    head = _checkpoint_before(context, note)
-    before = _state_before(context, note.position, find_steps(service, note.steps))
-    event = HistoryEvent(0, 0, "undo", head, before, note.position, note.steps)
+    before = _state_before(context, operation, find_steps(service, operation.steps))
     left = create_checkpoint_or_part(
         context,
         CheckpointRequest(kind="auto"),
-        partial(touched_paths, service, note.steps),
+        partial(touched_paths, service, operation.steps),
         progress,
-        recorded=HistoryEntry(event, note.redo_tip),
+        recorded=undone_state(operation, before),
     )
-    return _finish(context, service, note, left.id, what)
+    return _finish(context, service, operation, left.id, what)
 
 
 def redo_to_state(
@@ -302,97 +302,79 @@ def _redo_steps(
     force: bool,
     progress: Progress | None,
 ) -> RestoreResult:
-    note = _make_note(context, "redo", reversible_steps(service, steps, backward=False), target)
-    with _leave_note(context, note):
-        reverse_past_edits(context, service, note.steps, service.redo, force=force)
-    return record_redone(context, service, note, progress)
+    operation = _begin(context, "redo", reversible_steps(service, steps, backward=False), target)
+    with _leave_record(context, operation):
+        reverse_past_edits(context, service, operation.steps, service.redo, force=force)
+    return record_redone(context, service, operation, progress)
 
 
-def record_redone(context: Context, service: UndoService, note: UndoNote, progress: Progress | None) -> RestoreResult:
+def record_redone(
+    context: Context, service: UndoService, operation: Operation, progress: Progress | None
+) -> RestoreResult:
     """Enter in the history that the steps were brought forward; then nothing is unfinished any more."""
-    head = _checkpoint_before(context, note)
-    target = None if note.target is None else context.catalog.event(note.target)
+    target = None if operation.state is None else context.catalog.event(operation.state)
     if target is not None and kept_checkpoint(context, target) is not None:
-        _move_to(context, target, note)
+        record_end(context, operation._replace(target=target.checkpoint))
+        _report_again(context, target)
         reached = target.checkpoint
     else:
-        event = HistoryEvent(
-            0, 0, "redo", head, context.catalog.cursor(context.workspace.id).position, None, note.steps
-        )
         reached = create_checkpoint_or_part(
             context,
             CheckpointRequest(kind="auto"),
-            partial(touched_paths, service, note.steps),
+            partial(touched_paths, service, operation.steps),
             progress,
-            recorded=HistoryEntry(event, None),
+            recorded=next_state(context.catalog.cursor(context.workspace.id), "redo", steps=operation.steps),
         ).id
-    return _finish(context, service, note, reached, redo_effect(service, note.steps))
+    return _finish(context, service, operation, reached, redo_effect(service, operation.steps))
 
 
-def repeat_result(context: Context, service: UndoService, note: UndoNote, entry: HistoryEvent) -> RestoreResult:
+def repeat_result(context: Context, service: UndoService, operation: Operation, entry: HistoryEvent) -> RestoreResult:
     """What the history has as ``entry`` already, and no user was told of; then nothing is unfinished any more."""
-    effect_of = undo_effect if note.operation == "undo" else redo_effect
-    return _finish(context, service, note, entry.checkpoint, effect_of(service, note.steps))
+    effect_of = undo_effect if operation.kind == "undo" else redo_effect
+    return _finish(context, service, operation, entry.checkpoint, effect_of(service, operation.steps))
 
 
 def _finish(
-    context: Context, service: UndoService, note: UndoNote, reached: CheckpointId, what: Effect
+    context: Context, service: UndoService, operation: Operation, reached: CheckpointId, what: Effect
 ) -> RestoreResult:
-    """The result. The note goes last: killed before, the next command says what was done."""
-    way = REDO_COMMAND if note.operation == "undo" else undo_command_of(service, note.steps)
-    rescue = _checkpoint_before(context, note)
-    result = _result(context, reached, rescue, note.steps, what, _conflicts_of(service, note.steps), way)
-    remove_undo_note(context.folder)
+    """The result. The record goes last: killed before, the next command says what was done."""
+    way = REDO_COMMAND if operation.kind == "undo" else undo_command_of(service, operation.steps)
+    rescue = _checkpoint_before(context, operation)
+    result = _result(context, reached, rescue, operation.steps, what, _conflicts_of(service, operation.steps), way)
+    remove_operation(context.folder, operation)
     return result
 
 
-def _move_to(context: Context, target: HistoryEvent, note: UndoNote) -> None:
-    """Let the history stand at the state that the steps were undone from."""
-    catalog, workspace = context.catalog, context.workspace.id
-    catalog.record_event(
-        workspace,
-        context.event("redo", target.checkpoint, steps=note.steps),
-        expected=catalog.cursor(workspace),
-        head=target.checkpoint,
-        position=target.seq,
-        redo_tip=note.redo_tip,
-    )
+def _report_again(context: Context, target: HistoryEvent) -> None:
+    """Tell the undo log what the steps have left, if the tree is at ``target`` again."""
     with report_saved(context) as note_contents:
-        root = catalog.checkpoint(target.checkpoint).root
+        root = context.catalog.checkpoint(target.checkpoint).root
         if scan_tree(context).root == root:
             note_contents(root)
 
 
-def _make_note(
-    context: Context, operation: Literal["undo", "redo"], steps: Sequence[StepInfo], target: int | None = None
-) -> UndoNote:
-    cursor = context.catalog.cursor(context.workspace.id)
-    assert cursor.position is not None
-    assert cursor.redo_tip is not None
-    return UndoNote(
-        operation,
-        cursor.position,
-        cursor.redo_tip,
-        target,
-        max(step.acted for step in steps),
-        tuple(step.id for step in steps),
+def _begin(
+    context: Context, kind: Literal["undo", "redo"], steps: Sequence[StepInfo], state: int | None = None
+) -> Operation:
+    return new_operation(
+        context, kind, state=state, steps=[step.id for step in steps], acted=max(step.acted for step in steps)
     )
 
 
 @contextmanager
-def _leave_note(context: Context, note: UndoNote) -> Generator[None]:
-    """Leave the note while the steps are being reversed, and until the history knows; not if that is refused."""
-    write_undo_note(context.folder, note)
+def _leave_record(context: Context, operation: Operation) -> Generator[None]:
+    """Leave the record while the steps are being reversed, and until the history knows; not if that is refused."""
+    write_operation(context.folder, operation)
     try:
         yield
     except (RefusedError, NotFoundError, IntegrityError):
-        remove_undo_note(context.folder)
+        remove_operation(context.folder, operation)
         raise
 
 
-def _checkpoint_before(context: Context, note: UndoNote) -> CheckpointId:
+def _checkpoint_before(context: Context, operation: Operation) -> CheckpointId:
     """The checkpoint of what was there before: after a kill, something half way may have been saved since."""
-    saved = kept_checkpoint(context, context.catalog.event(note.position))
+    saved = kept_checkpoint(context, _begun_from(context, operation))
     if saved is not None:
         return saved.id
     head = context.catalog.cursor(context.workspace.id).head
@@ -440,10 +422,16 @@ def undo_command_of(service: UndoService, steps: Sequence[int]) -> str:
     return UNDO_COMMAND + step_options(step.id for step in chosen)
 
 
-def _state_before(context: Context, position: int, steps: Sequence[StepInfo]) -> int | None:
-    """The newest state before ``position`` that is from before any of the steps began."""
+def _begun_from(context: Context, operation: Operation) -> HistoryEvent:
+    """The state that the tree was in before."""
+    assert operation.position is not None, "steps are reversed from a state that was saved"
+    return context.catalog.event(operation.position)
+
+
+def _state_before(context: Context, operation: Operation, steps: Sequence[StepInfo]) -> int | None:
+    """The newest state before the operation that is from before any of the steps began."""
     begun, began = min(step.begun for step in steps), min(step.started_at for step in steps) // 1000
-    at = context.catalog.event(position).previous
+    at = _begun_from(context, operation).previous
     while at is not None:
         state = context.catalog.event(at)
         # (An earlier version has recorded no number.)
@@ -458,8 +446,8 @@ def _conflicts_of(service: UndoService, steps: Iterable[int]) -> list[NotCapture
     return [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
 
 
-def _with_restore_hint(context: Context, error: RefusedError, position: int) -> RefusedError:
-    previous = context.catalog.event(position).previous
+def _with_restore_hint(context: Context, error: RefusedError, operation: Operation) -> RefusedError:
+    previous = _begun_from(context, operation).previous
     hint = error.hint or ""
     if previous is not None:
         saved = context.catalog.event(previous).checkpoint[:12]

@@ -4,11 +4,9 @@ holds still.
 
 from __future__ import annotations
 
-import os
-
 from holdfast.engine.opening.context import ask_watcher, pause_watcher
 from holdfast.engine.opening.current_run import checkpoint_by_launcher, current_run, forbid_inside_run
-from holdfast.engine.opening.home import UNDO_NOTE
+from holdfast.engine.opening.operation_journal import reverses_steps
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ def checkpoint(context: Context, request: CheckpointRequest, progress: Progress 
     """
     from holdfast.engine.history.checkpoint import create_checkpoint
 
-    if request.kind != "auto" and _is_cut_short(context) and current_run(context) is None:
+    if request.kind != "auto" and reverses_steps(context.folder) and current_run(context) is None:
         from holdfast.engine.history.recovery import log_failure
 
         with log_failure():
@@ -64,7 +62,7 @@ def restore(
     from holdfast.engine.history.restore import restore
     from holdfast.engine.history.revisions import resolve_name_for_restore
 
-    if not dry_run and _is_cut_short(context):
+    if not dry_run and reverses_steps(context.folder):
         _finish_first(context, progress)
     with pause_watcher(context):
         return restore(
@@ -77,11 +75,6 @@ def restore(
             exact=exact,
             progress=progress,
         )
-
-
-def _is_cut_short(context: Context) -> bool:
-    """Whether an undo or a redo by the undo log is under way, or was when its process was killed."""
-    return os.path.lexists(os.path.join(context.folder, UNDO_NOTE))
 
 
 def _finish_first(context: Context, progress: Progress | None) -> None:

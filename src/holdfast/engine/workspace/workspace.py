@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from holdfast.engine.opening.context import ask_watcher, pause_watcher
 from holdfast.engine.opening.current_run import forbid_inside_run
-from holdfast.engine.opening.home import RESTORE_JOURNAL
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.workspace.home import WorkspaceFace
 from holdfast.model.checkpoint import Kind, Provenance
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.engine.merging.reapply.resolver import Ladder
     from holdfast.engine.merging.stacked_plan import Resolution
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.opening.operation_journal import Journal
+    from holdfast.engine.opening.operation_journal import Operation
     from holdfast.engine.running.run import RunResult
     from holdfast.files.scan.capture_estimate import CaptureEstimate
     from holdfast.files.watch import Watcher
@@ -511,11 +510,9 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         with pause_watcher(self._context):
             return abandon(self._context, progress)
 
-    def unfinished(self) -> Journal | None:
+    def unfinished(self) -> Operation | None:
         """The restore that was cut short, if there is one."""
-        if not os.path.lexists(os.path.join(self.folder, RESTORE_JOURNAL)):
-            return None
-        from holdfast.engine.history.recovery import unfinished
+        from holdfast.engine.opening.operation_journal import unfinished
 
         return unfinished(self._context)
 
