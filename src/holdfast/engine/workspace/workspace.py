@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.model.content import Progress
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.timeline import TimelineKind, TimelinePage
     from holdfast.store.catalog.usage_statistics import Stats
     from holdfast.undo.service import (
         BarrierInfo,
@@ -68,6 +69,40 @@ class WorkspaceQueries(WorkspaceFace):
         from holdfast.engine.history.queries import log
 
         return log(self._context, limit, everything=everything)
+
+    def timeline(
+        self,
+        *,
+        path: str | bytes = b"",
+        author: str = "",
+        kinds: Sequence[TimelineKind] = (),
+        since: int | None = None,
+        until: int | None = None,
+        text: str = "",
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> TimelinePage:
+        """All that happened here, the newest first: events of the history, runs, prompts, steps, edits by others,
+        operations that are held, the commands of sessions. At most ``limit`` items; the page's ``cursor`` gives the
+        next ones. See `holdfast.model.timeline` for what an item says, and what the filters mean.
+        """
+        from functools import partial
+
+        from holdfast.engine.history.timeline import SessionCommands, timeline
+        from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
+        from holdfast.model.timeline import TimelineFilter
+
+        tiers = SessionCheckpointTiers(self._context)
+        return timeline(
+            self._context,
+            TimelineFilter(os.fsencode(path).strip(b"/"), author, tuple(kinds), since, until, text),
+            limit=limit,
+            cursor=cursor,
+            sessions=[
+                SessionCommands(one.id, one.owner, partial(tiers.commands, one.id))
+                for one in tiers.rows.list(self._context.workspace.id)
+            ],
+        )
 
     def show(self, name: str = "@") -> Details:
         """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
