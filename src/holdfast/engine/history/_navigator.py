@@ -8,8 +8,8 @@ from operator import ne
 from holdfast.engine.history._step_reversal import (
     combine_effects,
     dry_run_result,
+    reapply_steps,
     redo_effect,
-    redo_to_state,
     reverse_steps,
     reversible_steps,
     undo_effect,
@@ -426,7 +426,10 @@ class HistoryNavigator:
         """Redo by the undo log; None if it does not hold the steps any more."""
         try:
             if self._service is not None:
-                return redo_to_state(self._context, self._service, target, force=self._force, progress=self._progress)
+                steps = self.current_state().steps
+                return reapply_steps(
+                    self._context, self._service, steps, target.seq, force=self._force, progress=self._progress
+                )
         except NotFoundError:
             if not self._force:
                 refuse_set_aside_redo(self._context, self.current_state())

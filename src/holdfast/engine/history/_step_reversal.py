@@ -18,7 +18,7 @@ from holdfast.engine.history._undo_guards import (
     with_processes,
 )
 from holdfast.engine.history.checkpoint import create_checkpoint_or_part
-from holdfast.engine.history.history_writer import next_state, record_end, undone_state
+from holdfast.engine.history.history_writer import record_end, reversed_state
 from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.history.status import scan_tree
 from holdfast.engine.opening.operation_journal import new_operation, remove_operation, write_operation
@@ -244,103 +244,63 @@ def reverse_steps(
     """
     steps = sorted(steps, key=lambda step: step.acted, reverse=True)
     operation = _begin(context, "undo", steps)
-    seen = [service.changes(step) for step in operation.steps]
     try:
         with _leave_record(context, operation):
             reverse_past_edits(context, service, operation.steps, service.undo, force=force)
     except RefusedError as error:
         raise _with_restore_hint(context, with_processes(service, error), operation) from None
-    return record_undone(context, service, operation, net_effect(seen, backward=True), progress)
+    return record_reversal(context, service, operation, progress)
 
 
-def record_undone(
+def reapply_steps(
     context: Context,
     service: UndoService,
-    operation: Operation,
-    what: Effect,
+    steps: Sequence[int],
+    state: int | None = None,
+    *,
+    force: bool,
     progress: Progress | None,
 ) -> RestoreResult:
-    """Save what the undo of the steps left, as a state of its own; then nothing is unfinished any more."""
-    before = _state_before(context, operation, find_steps(service, operation.steps))
-    left = create_checkpoint_or_part(
-        context,
-        CheckpointRequest(kind="auto"),
-        partial(touched_paths, service, operation.steps),
-        progress,
-        recorded=undone_state(operation, before),
-    )
-    return _finish(context, service, operation, left.id, what)
-
-
-def redo_to_state(
-    context: Context, service: UndoService, target: HistoryEvent, *, force: bool, progress: Progress | None
-) -> RestoreResult:
-    """Redo the steps of the state that the tree is in, which leads to ``target``. Needs the lock.
+    """Redo steps together: to the ``state`` that they were undone from, or onto the one that the tree was just saved
+    in; then it is a new change, which undo takes back. Needs the lock.
 
     Raises what `UndoService.redo` raises; then nothing is touched. Killed in between, `finish_interrupted` does the
     rest.
     """
-    position = context.catalog.cursor(context.workspace.id).position
-    assert position is not None
-    return _redo_steps(context, service, context.catalog.event(position).steps, target.seq, force, progress)
-
-
-def reapply_steps(
-    context: Context, service: UndoService, steps: Sequence[int], *, force: bool, progress: Progress | None
-) -> RestoreResult:
-    """Redo steps, together, onto the state that the tree was just saved in: a new change, which undo takes back. Needs
-    the lock. Raises, and is cut short, as `redo_to_state`.
-    """
-    return _redo_steps(context, service, steps, None, force, progress)
-
-
-def _redo_steps(
-    context: Context,
-    service: UndoService,
-    steps: Sequence[int],
-    target: int | None,
-    force: bool,
-    progress: Progress | None,
-) -> RestoreResult:
-    operation = _begin(context, "redo", reversible_steps(service, steps, backward=False), target)
+    operation = _begin(context, "redo", reversible_steps(service, steps, backward=False), state)
     with _leave_record(context, operation):
         reverse_past_edits(context, service, operation.steps, service.redo, force=force)
-    return record_redone(context, service, operation, progress)
+    return record_reversal(context, service, operation, progress)
 
 
-def record_redone(
-    context: Context, service: UndoService, operation: Operation, progress: Progress | None
+def record_reversal(
+    context: Context,
+    service: UndoService,
+    operation: Operation,
+    progress: Progress | None,
+    entry: HistoryEvent | None = None,
 ) -> RestoreResult:
-    """Enter in the history that the steps were brought forward; then nothing is unfinished any more."""
+    """Enter in the history that the steps were reversed, unless ``entry`` says so already; then nothing is unfinished
+    any more. The record goes last: killed before, the next command says what was done.
+    """
     target = None if operation.state is None else context.catalog.event(operation.state)
-    if target is not None and kept_checkpoint(context, target) is not None:
-        record_end(context, operation._replace(target=target.checkpoint))
-        _report_again(context, target)
+    if entry is not None:
+        reached = entry.checkpoint
+    elif target is not None and kept_checkpoint(context, target) is not None:
         reached = target.checkpoint
+        record_end(context, operation._replace(target=reached))
+        _report_again(context, target)
     else:
+        undoing = operation.kind == "undo"
+        before = _state_before(context, operation, find_steps(service, operation.steps)) if undoing else None
         reached = create_checkpoint_or_part(
             context,
             CheckpointRequest(kind="auto"),
             partial(touched_paths, service, operation.steps),
             progress,
-            recorded=next_state(context.catalog.cursor(context.workspace.id), "redo", steps=operation.steps),
+            recorded=reversed_state(context, operation, before),
         ).id
-    return _finish(context, service, operation, reached, redo_effect(service, operation.steps))
-
-
-def repeat_result(context: Context, service: UndoService, operation: Operation, entry: HistoryEvent) -> RestoreResult:
-    """What the history has as ``entry`` already, and no user was told of; then nothing is unfinished any more."""
-    effect_of = undo_effect if operation.kind == "undo" else redo_effect
-    return _finish(context, service, operation, entry.checkpoint, effect_of(service, operation.steps))
-
-
-def _finish(
-    context: Context, service: UndoService, operation: Operation, reached: CheckpointId, what: Effect
-) -> RestoreResult:
-    """The result. The record goes last: killed before, the next command says what was done."""
-    way = REDO_COMMAND if operation.kind == "undo" else undo_command_of(service, operation.steps)
-    rescue = _checkpoint_before(context, operation)
-    result = _result(context, reached, rescue, operation.steps, what, _conflicts_of(service, operation.steps), way)
+    result = _result(context, service, operation, reached)
     remove_operation(context.folder, operation)
     return result
 
@@ -382,16 +342,11 @@ def _checkpoint_before(context: Context, operation: Operation) -> CheckpointId:
     return head
 
 
-def _result(
-    context: Context,
-    checkpoint: CheckpointId,
-    rescue: CheckpointId,
-    steps: Sequence[int],
-    what: Effect,
-    left: Sequence[NotCaptured],
-    undo_command: str,
-) -> RestoreResult:
-    written, deleted = what
+def _result(context: Context, service: UndoService, operation: Operation, reached: CheckpointId) -> RestoreResult:
+    steps = operation.steps
+    written, deleted = (undo_effect if operation.kind == "undo" else redo_effect)(service, steps)
+    # All that was left as it is, also where several processes had their part in it.
+    left = [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
     alone = {one.path for one in left}
 
     def is_so(path: bytes, *, there: bool) -> bool:
@@ -399,13 +354,13 @@ def _result(
         return path not in alone and (not alone or context.tree.is_there(path, directories=True) is there)
 
     return RestoreResult(
-        checkpoint=checkpoint,
-        rescue=rescue,
+        checkpoint=reached,
+        rescue=_checkpoint_before(context, operation),
         written=[path for path in written if is_so(path, there=True)],
         deleted=[path for path in deleted if is_so(path, there=False)],
         skipped=left,
         dry_run=False,
-        undo_command=undo_command,
+        undo_command=REDO_COMMAND if operation.kind == "undo" else undo_command_of(service, steps),
         steps=steps,
     )
 
@@ -439,11 +394,6 @@ def _state_before(context: Context, operation: Operation, steps: Sequence[StepIn
             break
         at = state.previous
     return at
-
-
-def _conflicts_of(service: UndoService, steps: Iterable[int]) -> list[NotCaptured]:
-    """What the reversal of the steps left as it is: all of it, also where several processes had their part in it."""
-    return [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
 
 
 def _with_restore_hint(context: Context, error: RefusedError, operation: Operation) -> RefusedError:

@@ -112,9 +112,13 @@ def record_end(
         record(context, entry, target, expected=cursor, head=operation.rescue)
 
 
-def undone_state(operation: Operation, before: int | None) -> HistoryEntry:
-    """The state that an undo of steps leaves. It stands on ``before``, and `redo` leads to where they were undone."""
-    return HistoryEntry("undo", before, operation.position, operation.steps, redo_tip=operation.redo_tip)
+def reversed_state(context: Context, operation: Operation, before: int | None) -> HistoryEntry:
+    """The state that reversed steps leave. After an undo it stands on ``before``, the state from before the steps, and
+    `redo` leads to where they were undone; a redo is a new change.
+    """
+    if operation.kind == "undo":
+        return HistoryEntry("undo", before, operation.position, operation.steps, redo_tip=operation.redo_tip)
+    return next_state(context.catalog.cursor(context.workspace.id), "redo", steps=operation.steps)
 
 
 def _to_state(context: Context, operation: Operation, cursor: Cursor) -> HistoryEntry:

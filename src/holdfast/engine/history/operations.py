@@ -26,10 +26,10 @@ def checkpoint(context: Context, request: CheckpointRequest, progress: Progress 
     from holdfast.engine.history.checkpoint import create_checkpoint
 
     if request.kind != "auto" and reverses_steps(context.folder) and current_run(context) is None:
-        from holdfast.engine.history.recovery import log_failure
+        from holdfast.engine.history.recovery import lock_and_finish, log_failure
 
         with log_failure():
-            _finish_first(context, progress)
+            lock_and_finish(context, progress)
     done = None if request.full_hash else ask_watcher(context, lambda watcher: watcher.checkpoint(request))
     if done is None:
         done = checkpoint_by_launcher(context, request)
@@ -63,7 +63,9 @@ def restore(
     from holdfast.engine.history.revisions import resolve_name_for_restore
 
     if not dry_run and reverses_steps(context.folder):
-        _finish_first(context, progress)
+        from holdfast.engine.history.recovery import lock_and_finish
+
+        lock_and_finish(context, progress)
     with pause_watcher(context):
         return restore(
             context,
@@ -75,10 +77,3 @@ def restore(
             exact=exact,
             progress=progress,
         )
-
-
-def _finish_first(context: Context, progress: Progress | None) -> None:
-    from holdfast.engine.history.recovery import lock_and_finish
-
-    with pause_watcher(context):
-        lock_and_finish(context, progress)

@@ -10,13 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from holdfast.engine.history._restore_plan import Resumption
-from holdfast.engine.history._step_reversal import (
-    preview_steps,
-    record_redone,
-    record_undone,
-    repeat_result,
-    undo_effect,
-)
+from holdfast.engine.history._step_reversal import preview_steps, record_reversal
 from holdfast.engine.history.restore import (
     UNDO_COMMAND,
     carry_out,
@@ -26,12 +20,9 @@ from holdfast.engine.history.restore import (
     save_rescue,
 )
 from holdfast.engine.history.status import scan_tree
-from holdfast.engine.opening.context import with_disk_reserve
+from holdfast.engine.opening.context import pause_watcher, with_disk_reserve
 from holdfast.engine.opening.identity import recreate_root
-from holdfast.engine.opening.operation_journal import (
-    read_operation,
-    remove_operation,
-)
+from holdfast.engine.opening.operation_journal import read_operation, remove_operation
 from holdfast.engine.opening.undo_log import any_step_since, open_and_quieten, open_service
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -143,8 +134,8 @@ def preview_finish(context: Context, service: UndoService | None) -> FinishedOpe
 
 
 def lock_and_finish(context: Context, progress: Progress | None = None) -> None:
-    """`finish_interrupted`, for what has nothing else to do with the undo log."""
-    with context.lock(as_found=True), open_service(context) as service:
+    """`finish_interrupted`, for what has nothing else to do with the undo log, with a watcher beside holding still."""
+    with pause_watcher(context), context.lock(as_found=True), open_service(context) as service:
         finish_interrupted(context, service, progress)
 
 
@@ -212,11 +203,7 @@ def _settle_steps(
         remove_operation(context.folder, operation)
         return None
     with service.quiet():
-        if entry is not None:
-            return repeat_result(context, service, operation, entry)
-        if operation.kind == "undo":
-            return record_undone(context, service, operation, undo_effect(service, operation.steps), progress)
-        return record_redone(context, service, operation, progress)
+        return record_reversal(context, service, operation, progress, entry)
 
 
 def _skipped_text(skipped: Sequence[NotCaptured]) -> str:

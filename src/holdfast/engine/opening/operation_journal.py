@@ -50,6 +50,19 @@ _UNDO_NOTE = NoteFile(
 )
 
 
+_NUMBERS = ("position", "state", "redo_tip", "undo_seq", "at", "acted")
+_NOT_IN_A_JOURNAL = {
+    "redo_tip": None,
+    "taken_back": None,
+    "undo_seq": None,
+    "in_place": (),
+    "opened": (),
+    "steps": (),
+    "acted": 0,
+}
+"""What a restore journal need not say, and what it has no field for."""
+
+
 class Operation(NamedTuple):
     """What changes a tree: what was there before, what is meant, and how far it is.
 
@@ -167,7 +180,7 @@ def read_operation(folder: bytes) -> Operation | None:
     body = _FILE.read(folder)
     if body is None:
         return _read_restore_journal(folder) or _read_undo_note(folder)
-    operation = _decode(_FILE, folder, _parsed(_FILE, folder, body))
+    operation = _decode(_FILE, folder, body)
     if os.path.lexists(os.path.join(folder, RESTORE_JOURNAL)):
         other = _read_restore_journal(folder)
         if other is not None and other.nonce != operation.nonce:
@@ -240,11 +253,7 @@ def _remove_old(folder: bytes, operation: Operation) -> None:
 
 def _read_restore_journal(folder: bytes) -> Operation | None:
     body = _RESTORE_JOURNAL.read(folder)
-    if body is None:
-        return None
-    missing = {"redo_tip": None, "taken_back": None, "in_place": (), "opened": (), "undo_seq": None}
-    fields = missing | _parsed(_RESTORE_JOURNAL, folder, body)
-    return _decode(_RESTORE_JOURNAL, folder, {"kind": fields.pop("operation", None), "steps": (), "acted": 0} | fields)
+    return None if body is None else _decode(_RESTORE_JOURNAL, folder, body, _NOT_IN_A_JOURNAL)
 
 
 def _read_undo_note(folder: bytes) -> Operation | None:
@@ -269,41 +278,23 @@ def _read_undo_note(folder: bytes) -> Operation | None:
     )
 
 
-def _parsed(file: NoteFile, folder: bytes, body: bytes) -> dict[str, Any]:
+def _decode(file: NoteFile, folder: bytes, body: bytes, missing: Mapping[str, Any] | None = None) -> Operation:
+    """What ``body`` says, and for the fields that need not be in it what ``missing`` says."""
     import json
 
     try:
-        return dict(json.loads(body))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise file.damaged_error(folder, f"lacks a field or has a bad one: {error}") from error
-
-
-def _decode(file: NoteFile, folder: bytes, fields: Mapping[str, Any]) -> Operation:
-    def optional(name: str) -> int | None:
-        return None if fields[name] is None else int(fields[name])
-
-    def checkpoint(name: str) -> CheckpointId | None:
-        return None if fields[name] is None else CheckpointId(str(fields[name]))
-
-    try:
-        if fields["kind"] not in ("restore", "undo", "redo", "fork"):
-            raise ValueError(f"kind is {fields['kind']!r}")
-        return Operation(
-            kind=fields["kind"],
-            target=CheckpointId(str(fields["target"])),
-            rescue=checkpoint("rescue"),
-            position=optional("position"),
-            state=optional("state"),
-            paths=tuple(map(parse_display, fields["paths"])),
-            nonce=str(fields["nonce"]),
-            at=int(fields["at"]),
-            redo_tip=optional("redo_tip"),
-            taken_back=checkpoint("taken_back"),
-            in_place=tuple(map(parse_display, fields["in_place"])),
-            opened=tuple((parse_display(text), int(mode, 8)) for text, mode in fields["opened"]),
-            undo_seq=optional("undo_seq"),
-            steps=tuple(map(int, fields["steps"])),
-            acted=int(fields["acted"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        fields = {**(missing or {}), **json.loads(body)}
+        if missing is not None:
+            fields["kind"] = fields["operation"]
+        found: dict[str, Any] = {name: fields[name] for name in Operation._fields}
+        if found["kind"] not in ("restore", "undo", "redo", "fork"):
+            raise ValueError(f"kind is {found['kind']!r}")
+        for name in _NUMBERS:
+            found[name] = None if found[name] is None else int(found[name])
+        for name in ("paths", "in_place"):
+            found[name] = tuple(map(parse_display, found[name]))
+        found["opened"] = tuple((parse_display(text), int(mode, 8)) for text, mode in found["opened"])
+        found["steps"] = tuple(map(int, found["steps"]))
+        return Operation(**found)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise file.damaged_error(folder, f"lacks a field or has a bad one: {error}") from error

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from holdfast.engine.history.recovery import has_reached
 from holdfast.engine.opening import identity
 from holdfast.engine.opening.missing_workspaces import is_missing
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -194,6 +193,8 @@ def _finish(context: Context, workspace: Workspace, target: CheckpointId, since:
     if unfinished is not None and (unfinished.target, unfinished.taken_back) == (target, None):
         _tell(workspace.restore_continue())
         return "done"
+    from holdfast.engine.history.recovery import has_reached  # (hardly ever is anything cut short)
+
     return "done" if has_reached(context, target, since) else "never"
 
 
