@@ -3,23 +3,25 @@
 Three sources are merged, each in the order of its own numbers: events by theirs, steps and edits by those of the undo
 log, the commands of a session by theirs. An event says how far the undo log was (`HistoryEvent.undo_seq`), and a
 command in which states it began and ended: so what came before what is told by numbers, and the clock may go back.
-Times decide only where an earlier version recorded no number, and between several visits of the state that a command
-began in.
+Times decide only where an earlier version recorded no number.
 """
 
 from __future__ import annotations
 
 import heapq
 import os
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.undo_log import open_service
 from holdfast.model.errors import NotFoundError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
 from holdfast.model.paths import under
 from holdfast.model.timeline import PROMPT, TimelineFilter, TimelineItem, TimelinePage
 from holdfast.store.manifests import manifest
+from holdfast.undo.journal.log_ownership import VersionMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     _Key = tuple[int, int | str, int]
 
+_LOG = Log(__name__)
 _MOST = 1000
 _BATCH = 200
 _REMEMBERED = 256
@@ -62,15 +65,20 @@ def timeline(
     """At most ``limit`` items for which ``wanted`` holds, from where ``cursor`` says (None: from the newest). Changes
     nothing.
 
-    All pages together have every item once, however they are cut, and no item that came after the first page. The undo
-    log is held in memory as a list of its steps, and of all else a few. Raises `UsageError` for a limit or a cursor
-    that is none.
+    All pages together have every item once, however they are cut, and no item that came after the first page. In memory
+    are the list of steps, a number for each command, and of all else a few. An undo log of another version is left out,
+    which is said. Raises `UsageError` for a limit or a cursor that is none.
     """
     if not 0 < limit <= _MOST:
         raise UsageError(f"a page has from 1 to {_MOST} items, not {limit}")
     found: list[TimelineItem] = []
     after: _Position | None = None
-    with open_service(context, read_only=True) as service:
+    with ExitStack() as entered:
+        service = None
+        try:
+            service = entered.enter_context(open_service(context, read_only=True))
+        except VersionMismatchError as error:
+            _LOG.warning("what the undo log holds is left out: %s", error.message)
         merger = _Merger(context, service, _newest(context) if cursor is None else _Position.parsed(cursor), sessions)
         for entry, position in merger.entries():
             if not _matches(entry.item, wanted) or (wanted.path and not merger.touches(entry, wanted.path)):
@@ -293,9 +301,10 @@ class _Merger:
         return (one for one in heapq.merge(*each, key=_key_of, reverse=True) if one.key < self._start.command)
 
     def _of_session(self, session: SessionCommands) -> Iterator[_Entry]:
-        latest = _LAST
+        began = self._beginnings(session)
         for entry in session.commands():
-            latest = min(latest, self._began_after(entry, latest))
+            if entry.seq not in began:
+                continue  # (it began since)
             item = TimelineItem(
                 "command",
                 entry.seq,
@@ -307,22 +316,27 @@ class _Merger:
                 session=session.session,
             )
             states = (entry.before, entry.after) if entry.before is not None else (None, None)
-            yield _Entry(item, (latest, session.session, entry.seq), states)
+            yield _Entry(item, (began[entry.seq], session.session, entry.seq), states)
 
-    def _began_after(self, entry: CommandEntry, latest: int) -> int:
-        """The event that led to the state in which a command began; ``latest``, the next one's, where none is known."""
-        named = () if entry.before is None else self._named(entry.before)
-        if entry.after is not None and entry.after != entry.before:
-            ends = [seq for seq, _ in self._named(entry.after)]
-            named = [one for one in named if not ends or one[0] < ends[0]] or named
-        if not named:
-            return latest
-        by_then = [seq for seq, at in named if at <= entry.started_at]
-        return by_then[-1] if by_then else named[0][0]
+    def _beginnings(self, session: SessionCommands) -> dict[int, int]:
+        """For each command the first event that may have led to the state in which it began: one that names that state,
+        and is not before what led to the states of the commands before it.
+        """
+        began: dict[int, int] = {}
+        event = 0
+        for seq, before, after in [(one.seq, one.before, one.after) for one in session.commands()][::-1]:
+            event = began[seq] = self._first_that_names(before, event)
+            event = self._first_that_names(after, event)
+        return began
 
-    def _events_that_name(self, checkpoint: CheckpointId) -> list[tuple[int, int]]:
+    def _first_that_names(self, checkpoint: CheckpointId | None, since: int) -> int:
+        """The first event from ``since`` on that names a state; ``since`` if there is none."""
+        named = () if checkpoint is None else self._named(checkpoint)
+        return next((seq for seq in named if seq >= since), since)
+
+    def _events_that_name(self, checkpoint: CheckpointId) -> list[int]:
         events = self._context.catalog.events(self._context.workspace.id, checkpoint=checkpoint)
-        return [(event.seq, event.at) for event in reversed(events)]
+        return [event.seq for event in reversed(events)]
 
 
 def _key_of(entry: _Entry) -> _Key:
