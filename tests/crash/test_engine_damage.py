@@ -260,6 +260,10 @@ def test_i3_a_damaged_journal_is_named_and_nothing_is_touched(own: Place, hurt: 
                 refused_call()
             assert caught.value.hint
             assert str(folder / "operation") in caught.value.message + caught.value.hint
+    for command, code in (("log", 0), ("checkpoint", 0), ("status", 5), ("undo", 5)):
+        words = [sys.executable, "-m", "holdfast", "--home", own.home, "-w", own.tree, command]
+        done = subprocess.run(words, capture_output=True, check=False, text=True)
+        assert (done.returncode, str(folder / "operation") in done.stderr) == (code, True), command
     assert own.look() == at
     (folder / "operation").unlink()
     with own.open() as workspace:
