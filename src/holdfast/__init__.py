@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         State,
         Triggers,
     )
+    from holdfast.model.timeline import TimelineItem, TimelinePage
     from holdfast.store.catalog.usage_statistics import Stats
     from holdfast.store.collection.collector import Collected
     from holdfast.store.verification.verifier import Problem, Verified
@@ -141,6 +142,8 @@ __all__ = [
     "StorageError",
     "Swept",
     "TicketInfo",
+    "TimelineItem",
+    "TimelinePage",
     "Triggers",
     "UndoReport",
     "UnsupportedError",
@@ -176,6 +179,8 @@ _ELSEWHERE = {
     "RunResult": "engine.running.run",
     "StepInfo": "undo.service",
     "TicketInfo": "undo.service",
+    "TimelineItem": "model.timeline",
+    "TimelinePage": "model.timeline",
     "UndoReport": "undo.service",
     "Attempt": "engine.experiments.attempts",
     "Change": "model.entries",

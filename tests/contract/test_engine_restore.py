@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.history import undo as history
-from holdfast.engine.history.recovery import abandon, resume, unfinished
+from holdfast.engine.history.recovery import abandon, resume
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import Context
 from holdfast.engine.opening.opener import Opener
+from holdfast.engine.opening.operation_journal import unfinished
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId
 from holdfast.store.manifests import manifest

@@ -244,10 +244,10 @@ def test_i3_a_damaged_journal_is_named_and_nothing_is_touched(own: Place, hurt: 
     for step in range(60, 1, -1):
         own.keep("start")
         run_killed(work, step)
-        if (folder / "restore").exists():
+        if (folder / "operation").exists():
             break
         own.put_back("start")
-    HURTS[hurt](folder / "restore")
+    HURTS[hurt](folder / "operation")
     at = own.look()
     with own.open() as workspace:
         for refused_call in (
@@ -256,12 +256,16 @@ def test_i3_a_damaged_journal_is_named_and_nothing_is_touched(own: Place, hurt: 
             workspace.restore_abort,
             lambda: workspace.restore("second"),
         ):
-            with pytest.raises(IntegrityError, match="restore") as caught:
+            with pytest.raises(IntegrityError, match="operation") as caught:
                 refused_call()
             assert caught.value.hint
-            assert str(folder / "restore") in caught.value.message + caught.value.hint
+            assert str(folder / "operation") in caught.value.message + caught.value.hint
+    for command, code in (("log", 0), ("checkpoint", 0), ("status", 5), ("undo", 5)):
+        words = [sys.executable, "-m", "holdfast", "--home", own.home, "-w", own.tree, command]
+        done = subprocess.run(words, capture_output=True, check=False, text=True)
+        assert (done.returncode, str(folder / "operation") in done.stderr) == (code, True), command
     assert own.look() == at
-    (folder / "restore").unlink()
+    (folder / "operation").unlink()
     with own.open() as workspace:
         workspace.restore("third")
     assert {path for path in own.look() if b".holdfast.tmp-" not in path} == set(list(own.known.values())[2])

@@ -17,6 +17,7 @@ from holdfast.files.write import _file_creator as file_creator
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.crash_points import run_killed
 
+from ..older_notes import age
 from ..sampling import spread
 
 if TYPE_CHECKING:
@@ -117,13 +118,26 @@ def with_mates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_creator, "_PORTION_FILES", 2)
 
 
+WRITERS = pytest.mark.parametrize("writer", ["this version", "an older one"])
+"""What has written the record that is found."""
+
+
+def update(place: Place, writer: str) -> None:
+    """If an older version was killed, this one finds its note."""
+    if writer != "this version":
+        with place.open() as workspace:
+            age(workspace.folder)
+
+
 @pytest.mark.usefixtures("with_mates")
+@WRITERS
 @pytest.mark.parametrize("operation", GOING)
-def test_i3_what_was_cut_short_is_finished_or_taken_back(lived: Place, operation: str) -> None:
+def test_i3_what_was_cut_short_is_finished_or_taken_back(lived: Place, operation: str, writer: str) -> None:
     begin(lived, operation)
     before, after = expected(lived, operation)
     cut = 0
-    for death in lived.deaths(go(lived, operation), most=9):
+    for death in lived.deaths(go(lived, operation), most=9 if writer == "this version" else 4):
+        update(lived, writer)
         at = lived.look()
         with lived.open() as workspace:
             journal = workspace.unfinished()
@@ -138,6 +152,7 @@ def test_i3_what_was_cut_short_is_finished_or_taken_back(lived: Place, operation
         cut += 1
         for way in ("continue", "abort"):
             death.die()
+            update(lived, writer)
             with lived.open() as workspace:
                 if workspace.unfinished() is None:
                     continue  # threads: it came to another step this time
@@ -176,15 +191,17 @@ def settled(place: Place, operation: str, way: str, death: object) -> None:
     place.sound(collect=False)
 
 
+@WRITERS
 @pytest.mark.parametrize("way", ["continue", "abort"])
 @pytest.mark.parametrize("operation", ["restore", "undo"])
-def test_i3_killed_again_while_it_mends_it_converges(lived: Place, operation: str, way: str) -> None:
+def test_i3_killed_again_while_it_mends_it_converges(lived: Place, operation: str, way: str, writer: str) -> None:
     before, after = expected(lived, operation)
     cut = 0
     lived.keep("start")
     for first in range(10, 200, 7):
         lived.put_back("start")
         run_killed(go(lived, operation), first)
+        update(lived, writer)
         with lived.open() as workspace:
             if workspace.unfinished() is None:
                 continue
@@ -215,7 +232,7 @@ def test_i5_a_way_back_that_was_cut_short_deletes_only_what_the_restore_may_have
     for death in lived.deaths(lambda: mend(lived, "abort"), most=12):
         with lived.open() as workspace:
             journal = workspace.unfinished()
-        if journal is None or (way == "continue" and journal.operation == "restore"):
+        if journal is None or (way == "continue" and journal.kind == "restore"):
             continue  # it had not begun, or had come to its end
         cut += 1
         lived.lay(stranger)
@@ -258,14 +275,16 @@ def test_i3_a_fork_that_was_cut_short(lived: Place) -> None:
     for death in lived.deaths(work, most=8):
         assert lived.look() == before, death
         lived.sound(collect=False)
-        for way in ("again", "continue"):
+        for way in ("again", "continue", "continue what an older version began"):
             death.die()
-            if way == "continue":
+            if way != "again":
                 try:
                     forked = lived.open(target)
                 except NotFoundError:
                     continue
                 with forked:
+                    if way != "continue":
+                        age(forked.folder)
                     if forked.unfinished() is None:
                         continue
                     forked.restore_continue()

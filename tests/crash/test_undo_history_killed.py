@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.opening.home import UNDO_NOTE
+from holdfast.engine.opening.operation_journal import reverses_steps
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.testing.crash_points import MUTATIONS, run_killed, without_syncs
 from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.testing.workspace_step import do_step
 
+from ..older_notes import age
 from ..sampling import spread
 
 if TYPE_CHECKING:
@@ -80,7 +81,12 @@ class Bench:
 
     def has_note(self) -> bool:
         """Whether something is left to finish, or to tell of."""
-        return any(self._home.glob("workspaces/*/" + os.fsdecode(UNDO_NOTE)))
+        return any(reverses_steps(os.fsencode(folder)) for folder in self._home.glob("workspaces/*"))
+
+    def update(self) -> None:
+        """Leave what an older version that was killed has left, and this one finds."""
+        for folder in self._home.glob("workspaces/*"):
+            age(os.fsencode(folder))
 
     def last(self) -> str:
         """The newest thing that the history knows of."""
@@ -111,7 +117,7 @@ def checkpoint(workspace: Workspace) -> None:
     workspace.checkpoint("then", full_hash=True)
 
 
-@pytest.mark.parametrize("then", ["again", "saved by itself", "checkpoint", "checkpoint, killed"])
+@pytest.mark.parametrize("then", ["again", "again, updated", "saved by itself", "checkpoint", "checkpoint, killed"])
 @pytest.mark.parametrize("operation", GOING)
 def test_i3_killed_anywhere_the_history_learns_of_it(
     bench: Bench, operation: str, then: str, caplog: pytest.LogCaptureFixture
@@ -138,6 +144,8 @@ def test_i3_killed_anywhere_the_history_learns_of_it(
             bring_back()
             continue
         is_entered = bench.last() == kind != before
+        if then == "again, updated" or (then == "checkpoint, killed" and at % 2):
+            bench.update()
         if then == "saved by itself":
             half = bench.look()
             bench.do(save_by_itself)

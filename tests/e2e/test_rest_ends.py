@@ -142,7 +142,7 @@ def test_i3_what_a_kill_cut_short_in_the_middle_is_finished_by_its_key(place: Pl
         client.post("/api/exports/shop/checkpoint", {"label": "full"})
         for number in range(MANY):
             (path / f"f{number}").write_text("changed")
-        journal = place.home / "workspaces" / client.get("/api/exports/shop")["workspace"] / "restore"
+        journal = place.home / "workspaces" / client.get("/api/exports/shop")["workspace"] / "operation"
         thread = begun(place, lambda: client.ask("POST", *asked, Idempotency_Key="k"))
         wait_until(lambda: journal.exists() or not thread.is_alive(), "the restore")
         server.process.kill()

@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 
-from holdfast import NotFoundError, UsageError
+from holdfast import FormatError, NotFoundError, UsageError
 from holdfast.cli.terminal import Palette, is_terminal, show_path, wants_colour
 from holdfast.model.fast_typing import TYPE_CHECKING, TypeVar
 from holdfast.model.log import Log, set_sender
@@ -128,12 +128,21 @@ class Console:
         workspace = holdfast.open(where, home=self.home, lenient=not strict, freeing=freeing)
         if workspace.misconfigured is not None:
             self.warn(workspace.misconfigured.message)
-        if offer and (unfinished := workspace.unfinished()) is not None:
+        if offer:
+            self._warn_of_unfinished(workspace)
+        return workspace
+
+    def _warn_of_unfinished(self, workspace: Workspace) -> None:
+        try:
+            unfinished = workspace.unfinished()
+        except FormatError as error:  # (what depends on the record meets that again; saving and looking do not)
+            self.warn(error.message)
+            return
+        if unfinished is not None:
             self.warn(
-                f"a {unfinished.operation} to {unfinished.target[:12]} was cut short, and files may be half way; "
+                f"a {unfinished.kind} to {unfinished.target[:12]} was cut short, and files may be half way; "
                 "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
             )
-        return workspace
 
     def close(self) -> None:
         """End the early scan that `open` has started, if the command has not used it."""

@@ -13,6 +13,9 @@ Kind = Literal["manual", "auto", "rescue", "run", "fork", "import", "merge"]
 """Why a checkpoint exists: asked for, by the watcher, before a restore, at a run's boundary, a fork's first,
 imported, put together of two others."""
 
+EventKind = Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"]
+"""What has happened to a workspace's tree or history."""
+
 KINDS: tuple[Kind, ...] = ("manual", "auto", "rescue", "run", "fork", "import", "merge")
 
 
@@ -58,7 +61,7 @@ class HistoryEvent(NamedTuple):
     seq: int
     at: int
     """Microseconds since 1970-01-01 UTC."""
-    operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"]
+    operation: EventKind
     checkpoint: CheckpointId
     """The state that the tree was in afterwards."""
     previous: int | None

@@ -411,6 +411,21 @@ class CatalogContract:
         with pytest.raises(NotFoundError):
             self.catalog.event(10_000)
 
+    def test_a_part_of_the_history_is_given(self) -> None:
+        saver, other = self.workspace(b"/one"), self.workspace(b"/two")
+        names = [saver.save({b"f": b"%d" % number}) for number in range(3)]
+        other.save({b"f": b"0"})
+        cursor = saver.cursor()
+        restore = HistoryEvent(0, self.time.now(), "restore", names[0], cursor.position)
+        self.catalog.record_event(saver.workspace, restore, expected=cursor, head=names[0])
+        every = self.catalog.events(saver.workspace)
+        assert self.catalog.events(saver.workspace, before=every[0].seq) == every[1:]
+        assert self.catalog.events(saver.workspace, before=every[1].seq, limit=1) == [every[2]]
+        assert self.catalog.events(saver.workspace, before=0) == []
+        assert self.catalog.events(saver.workspace, checkpoint=names[0]) == [every[0], every[3]]
+        assert self.catalog.events(saver.workspace, checkpoint=names[0], before=every[0].seq) == [every[3]]
+        assert self.catalog.events(saver.workspace, checkpoint=_NOWHERE) == []
+
     # --- forgetting ---
 
     def test_forgetting_composes_changesets(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.history.tree_copy import write_out
 from holdfast.engine.opening import fork_layers
-from holdfast.engine.opening.operation_journal import Journal, new_nonce, read_journal, write_journal
+from holdfast.engine.opening.operation_journal import new_operation, read_operation, write_operation
 from holdfast.model.command_results import ForkResult
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display
@@ -40,18 +40,18 @@ def fork(
                 f"{display(forked.workspace.path)} is being made as a fork by mount",
                 hint="finish it with `holdfast fork --mount`, as it was begun",
             )
-        journal = read_journal(forked.folder)
-        if journal is not None and (journal.operation != "fork" or journal.target != source):
+        operation = read_operation(forked.folder)
+        if operation is not None and (operation.kind != "fork" or operation.target != source):
             raise RefusedError(
-                f"{display(forked.workspace.path)} holds an unfinished {journal.operation} of {journal.target[:12]}",
+                f"{display(forked.workspace.path)} holds an unfinished {operation.kind} of {operation.target[:12]}",
                 hint="finish it there with `holdfast restore --continue`, or delete the directory",
             )
-        if journal is None:
-            journal = Journal("fork", source, None, None, None, (), new_nonce(forked.random), forked.clock.now())
-            write_journal(forked.folder, journal)
+        if operation is None:
+            operation = new_operation(forked, "fork", source)
+            write_operation(forked.folder, operation)
         else:
-            forked.tree.clean(journal.nonce)
-        applied = write_out(forked, journal, progress, beside=context.tree)
+            forked.tree.clean(operation.nonce)
+        applied = write_out(forked, operation, progress, beside=context.tree)
         first = forked.catalog.cursor(forked.workspace.id).head
     assert first is not None, "write_out commits the fork's first checkpoint"
     return ForkResult(forked.workspace.id, forked.workspace.path, first, source, len(applied.written))

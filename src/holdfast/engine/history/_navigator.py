@@ -8,8 +8,8 @@ from operator import ne
 from holdfast.engine.history._step_reversal import (
     combine_effects,
     dry_run_result,
+    reapply_steps,
     redo_effect,
-    redo_to_state,
     reverse_steps,
     reversible_steps,
     undo_effect,
@@ -31,9 +31,10 @@ from holdfast.engine.history._undo_guards import (
     steps_since,
     steps_that_wrote_late,
 )
+from holdfast.engine.history.history_writer import record_end
 from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND, carry_out, preview
 from holdfast.engine.history.status import scan_tree
-from holdfast.engine.opening.operation_journal import Journal, new_nonce, read_undo_note, refuse_unfinished
+from holdfast.engine.opening.operation_journal import new_operation, read_operation, refuse_unfinished
 from holdfast.engine.opening.undo_log import find_steps, require_service, touched_paths
 from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.command_results import RestoreResult
@@ -213,7 +214,7 @@ class HistoryNavigator:
         try:
             refuse_unfinished(self._context.folder)
             onward = self._onward(start)
-            if read_undo_note(self._context.folder) is None and onward and not self.forward(onward).skipped:
+            if read_operation(self._context.folder) is None and onward and not self.forward(onward).skipped:
                 return error
         except HoldfastError as failure:
             _LOG.warning("what was taken back could not be brought forward again: %s", failure.message)
@@ -425,7 +426,10 @@ class HistoryNavigator:
         """Redo by the undo log; None if it does not hold the steps any more."""
         try:
             if self._service is not None:
-                return redo_to_state(self._context, self._service, target, force=self._force, progress=self._progress)
+                steps = self.current_state().steps
+                return reapply_steps(
+                    self._context, self._service, steps, target.seq, force=self._force, progress=self._progress
+                )
         except NotFoundError:
             if not self._force:
                 refuse_set_aside_redo(self._context, self.current_state())
@@ -449,28 +453,14 @@ class HistoryNavigator:
             self._running.refuse_in_place(changes)
             if len(rest) < len(changes):
                 paths = tuple(change.path for change in rest)
-        journal = Journal(
-            operation=operation,
-            target=target.id,
-            rescue=now.checkpoint,
-            position=now.seq,
-            state=state.seq,
-            paths=paths,
-            nonce=new_nonce(context.random),
-            at=context.clock.now(),
-            redo_tip=context.catalog.cursor(context.workspace.id).redo_tip,
-            undo_seq=context.undo_seq(),
-        )
-        return carry_out(context, journal, context.catalog.checkpoint(now.checkpoint), target, self._progress)
+        going = new_operation(context, operation, target.id, rescue=now.checkpoint, state=state.seq, paths=paths)
+        return carry_out(context, going, context.catalog.checkpoint(now.checkpoint), target, self._progress)
 
     def _move_only(
         self, operation: Literal["undo", "redo"], now: HistoryEvent, state: HistoryEvent, target: Checkpoint
     ) -> RestoreResult:
         """Go to a state that differs only in what steps hold, which stays as it is."""
-        catalog, workspace = self._context.catalog, self._context.workspace.id
-        cursor = catalog.cursor(workspace)
-        event, tip = self._context.event(operation, target.id), cursor.redo_tip
-        catalog.record_event(workspace, event, expected=cursor, head=target.id, position=state.seq, redo_tip=tip)
+        record_end(self._context, new_operation(self._context, operation, target.id, state=state.seq))
         return RestoreResult(target.id, now.checkpoint, [], [], [], dry_run=False, undo_command=None)
 
 

@@ -17,12 +17,12 @@ from holdfast.engine.history._undo_guards import (
     step_open_error,
     with_processes,
 )
-from holdfast.engine.history.checkpoint import HistoryEntry, create_checkpoint_or_part
+from holdfast.engine.history.checkpoint import create_checkpoint_or_part
+from holdfast.engine.history.history_writer import record_end, reversed_state
 from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.history.status import scan_tree
-from holdfast.engine.opening.operation_journal import UndoNote, remove_undo_note, write_undo_note
+from holdfast.engine.opening.operation_journal import new_operation, remove_operation, write_operation
 from holdfast.engine.opening.undo_log import find_steps, report_saved, touched_paths
-from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
     from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.operation_journal import Operation
+    from holdfast.model.checkpoint import HistoryEvent
     from holdfast.model.content import Progress
     from holdfast.undo.service import PathChange, StepInfo, UndoService
 
@@ -241,158 +243,98 @@ def reverse_steps(
     rest.
     """
     steps = sorted(steps, key=lambda step: step.acted, reverse=True)
-    note = _make_note(context, "undo", steps)
-    seen = [service.changes(step) for step in note.steps]
+    operation = _begin(context, "undo", steps)
     try:
-        with _leave_note(context, note):
-            reverse_past_edits(context, service, note.steps, service.undo, force=force)
+        with _leave_record(context, operation):
+            reverse_past_edits(context, service, operation.steps, service.undo, force=force)
     except RefusedError as error:
-        raise _with_restore_hint(context, with_processes(service, error), note.position) from None
-    return record_undone(context, service, note, net_effect(seen, backward=True), progress)
+        raise _with_restore_hint(context, with_processes(service, error), operation) from None
+    return record_reversal(context, service, operation, progress)
 
 
-def record_undone(
+def reapply_steps(
     context: Context,
     service: UndoService,
-    note: UndoNote,
-    what: Effect,
+    steps: Sequence[int],
+    state: int | None = None,
+    *,
+    force: bool,
     progress: Progress | None,
 ) -> RestoreResult:
-    """Save what the undo of the steps left, as a state of its own; then nothing is unfinished any more."""
-    head = _checkpoint_before(context, note)
-    before = _state_before(context, note.position, find_steps(service, note.steps))
-    event = HistoryEvent(0, 0, "undo", head, before, note.position, note.steps)
-    left = create_checkpoint_or_part(
-        context,
-        CheckpointRequest(kind="auto"),
-        partial(touched_paths, service, note.steps),
-        progress,
-        recorded=HistoryEntry(event, note.redo_tip),
-    )
-    return _finish(context, service, note, left.id, what)
-
-
-def redo_to_state(
-    context: Context, service: UndoService, target: HistoryEvent, *, force: bool, progress: Progress | None
-) -> RestoreResult:
-    """Redo the steps of the state that the tree is in, which leads to ``target``. Needs the lock.
+    """Redo steps together: to the ``state`` that they were undone from, or onto the one that the tree was just saved
+    in; then it is a new change, which undo takes back. Needs the lock.
 
     Raises what `UndoService.redo` raises; then nothing is touched. Killed in between, `finish_interrupted` does the
     rest.
     """
-    position = context.catalog.cursor(context.workspace.id).position
-    assert position is not None
-    return _redo_steps(context, service, context.catalog.event(position).steps, target.seq, force, progress)
+    operation = _begin(context, "redo", reversible_steps(service, steps, backward=False), state)
+    with _leave_record(context, operation):
+        reverse_past_edits(context, service, operation.steps, service.redo, force=force)
+    return record_reversal(context, service, operation, progress)
 
 
-def reapply_steps(
-    context: Context, service: UndoService, steps: Sequence[int], *, force: bool, progress: Progress | None
-) -> RestoreResult:
-    """Redo steps, together, onto the state that the tree was just saved in: a new change, which undo takes back. Needs
-    the lock. Raises, and is cut short, as `redo_to_state`.
-    """
-    return _redo_steps(context, service, steps, None, force, progress)
-
-
-def _redo_steps(
+def record_reversal(
     context: Context,
     service: UndoService,
-    steps: Sequence[int],
-    target: int | None,
-    force: bool,
+    operation: Operation,
     progress: Progress | None,
+    entry: HistoryEvent | None = None,
 ) -> RestoreResult:
-    note = _make_note(context, "redo", reversible_steps(service, steps, backward=False), target)
-    with _leave_note(context, note):
-        reverse_past_edits(context, service, note.steps, service.redo, force=force)
-    return record_redone(context, service, note, progress)
-
-
-def record_redone(context: Context, service: UndoService, note: UndoNote, progress: Progress | None) -> RestoreResult:
-    """Enter in the history that the steps were brought forward; then nothing is unfinished any more."""
-    head = _checkpoint_before(context, note)
-    target = None if note.target is None else context.catalog.event(note.target)
-    if target is not None and kept_checkpoint(context, target) is not None:
-        _move_to(context, target, note)
+    """Enter in the history that the steps were reversed, unless ``entry`` says so already; then nothing is unfinished
+    any more. The record goes last: killed before, the next command says what was done.
+    """
+    target = None if operation.state is None else context.catalog.event(operation.state)
+    if entry is not None:
+        reached = entry.checkpoint
+    elif target is not None and kept_checkpoint(context, target) is not None:
         reached = target.checkpoint
+        record_end(context, operation._replace(target=reached))
+        _report_again(context, target)
     else:
-        event = HistoryEvent(
-            0, 0, "redo", head, context.catalog.cursor(context.workspace.id).position, None, note.steps
-        )
+        undoing = operation.kind == "undo"
+        before = _state_before(context, operation, find_steps(service, operation.steps)) if undoing else None
         reached = create_checkpoint_or_part(
             context,
             CheckpointRequest(kind="auto"),
-            partial(touched_paths, service, note.steps),
+            partial(touched_paths, service, operation.steps),
             progress,
-            recorded=HistoryEntry(event, None),
+            recorded=reversed_state(context, operation, before),
         ).id
-    return _finish(context, service, note, reached, redo_effect(service, note.steps))
-
-
-def repeat_result(context: Context, service: UndoService, note: UndoNote, entry: HistoryEvent) -> RestoreResult:
-    """What the history has as ``entry`` already, and no user was told of; then nothing is unfinished any more."""
-    effect_of = undo_effect if note.operation == "undo" else redo_effect
-    return _finish(context, service, note, entry.checkpoint, effect_of(service, note.steps))
-
-
-def _finish(
-    context: Context, service: UndoService, note: UndoNote, reached: CheckpointId, what: Effect
-) -> RestoreResult:
-    """The result. The note goes last: killed before, the next command says what was done."""
-    way = REDO_COMMAND if note.operation == "undo" else undo_command_of(service, note.steps)
-    rescue = _checkpoint_before(context, note)
-    result = _result(context, reached, rescue, note.steps, what, _conflicts_of(service, note.steps), way)
-    remove_undo_note(context.folder)
+    result = _result(context, service, operation, reached)
+    remove_operation(context.folder, operation)
     return result
 
 
-def _move_to(context: Context, target: HistoryEvent, note: UndoNote) -> None:
-    """Let the history stand at the state that the steps were undone from."""
-    catalog, workspace = context.catalog, context.workspace.id
-    catalog.record_event(
-        workspace,
-        context.event("redo", target.checkpoint, steps=note.steps),
-        expected=catalog.cursor(workspace),
-        head=target.checkpoint,
-        position=target.seq,
-        redo_tip=note.redo_tip,
-    )
+def _report_again(context: Context, target: HistoryEvent) -> None:
+    """Tell the undo log what the steps have left, if the tree is at ``target`` again."""
     with report_saved(context) as note_contents:
-        root = catalog.checkpoint(target.checkpoint).root
+        root = context.catalog.checkpoint(target.checkpoint).root
         if scan_tree(context).root == root:
             note_contents(root)
 
 
-def _make_note(
-    context: Context, operation: Literal["undo", "redo"], steps: Sequence[StepInfo], target: int | None = None
-) -> UndoNote:
-    cursor = context.catalog.cursor(context.workspace.id)
-    assert cursor.position is not None
-    assert cursor.redo_tip is not None
-    return UndoNote(
-        operation,
-        cursor.position,
-        cursor.redo_tip,
-        target,
-        max(step.acted for step in steps),
-        tuple(step.id for step in steps),
+def _begin(
+    context: Context, kind: Literal["undo", "redo"], steps: Sequence[StepInfo], state: int | None = None
+) -> Operation:
+    return new_operation(
+        context, kind, state=state, steps=[step.id for step in steps], acted=max(step.acted for step in steps)
     )
 
 
 @contextmanager
-def _leave_note(context: Context, note: UndoNote) -> Generator[None]:
-    """Leave the note while the steps are being reversed, and until the history knows; not if that is refused."""
-    write_undo_note(context.folder, note)
+def _leave_record(context: Context, operation: Operation) -> Generator[None]:
+    """Leave the record while the steps are being reversed, and until the history knows; not if that is refused."""
+    write_operation(context.folder, operation)
     try:
         yield
     except (RefusedError, NotFoundError, IntegrityError):
-        remove_undo_note(context.folder)
+        remove_operation(context.folder, operation)
         raise
 
 
-def _checkpoint_before(context: Context, note: UndoNote) -> CheckpointId:
+def _checkpoint_before(context: Context, operation: Operation) -> CheckpointId:
     """The checkpoint of what was there before: after a kill, something half way may have been saved since."""
-    saved = kept_checkpoint(context, context.catalog.event(note.position))
+    saved = kept_checkpoint(context, _begun_from(context, operation))
     if saved is not None:
         return saved.id
     head = context.catalog.cursor(context.workspace.id).head
@@ -400,16 +342,11 @@ def _checkpoint_before(context: Context, note: UndoNote) -> CheckpointId:
     return head
 
 
-def _result(
-    context: Context,
-    checkpoint: CheckpointId,
-    rescue: CheckpointId,
-    steps: Sequence[int],
-    what: Effect,
-    left: Sequence[NotCaptured],
-    undo_command: str,
-) -> RestoreResult:
-    written, deleted = what
+def _result(context: Context, service: UndoService, operation: Operation, reached: CheckpointId) -> RestoreResult:
+    steps = operation.steps
+    written, deleted = (undo_effect if operation.kind == "undo" else redo_effect)(service, steps)
+    # All that was left as it is, also where several processes had their part in it.
+    left = [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
     alone = {one.path for one in left}
 
     def is_so(path: bytes, *, there: bool) -> bool:
@@ -417,13 +354,13 @@ def _result(
         return path not in alone and (not alone or context.tree.is_there(path, directories=True) is there)
 
     return RestoreResult(
-        checkpoint=checkpoint,
-        rescue=rescue,
+        checkpoint=reached,
+        rescue=_checkpoint_before(context, operation),
         written=[path for path in written if is_so(path, there=True)],
         deleted=[path for path in deleted if is_so(path, there=False)],
         skipped=left,
         dry_run=False,
-        undo_command=undo_command,
+        undo_command=REDO_COMMAND if operation.kind == "undo" else undo_command_of(service, steps),
         steps=steps,
     )
 
@@ -440,10 +377,16 @@ def undo_command_of(service: UndoService, steps: Sequence[int]) -> str:
     return UNDO_COMMAND + step_options(step.id for step in chosen)
 
 
-def _state_before(context: Context, position: int, steps: Sequence[StepInfo]) -> int | None:
-    """The newest state before ``position`` that is from before any of the steps began."""
+def _begun_from(context: Context, operation: Operation) -> HistoryEvent:
+    """The state that the tree was in before."""
+    assert operation.position is not None, "steps are reversed from a state that was saved"
+    return context.catalog.event(operation.position)
+
+
+def _state_before(context: Context, operation: Operation, steps: Sequence[StepInfo]) -> int | None:
+    """The newest state before the operation that is from before any of the steps began."""
     begun, began = min(step.begun for step in steps), min(step.started_at for step in steps) // 1000
-    at = context.catalog.event(position).previous
+    at = _begun_from(context, operation).previous
     while at is not None:
         state = context.catalog.event(at)
         # (An earlier version has recorded no number.)
@@ -453,13 +396,8 @@ def _state_before(context: Context, position: int, steps: Sequence[StepInfo]) ->
     return at
 
 
-def _conflicts_of(service: UndoService, steps: Iterable[int]) -> list[NotCaptured]:
-    """What the reversal of the steps left as it is: all of it, also where several processes had their part in it."""
-    return [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
-
-
-def _with_restore_hint(context: Context, error: RefusedError, position: int) -> RefusedError:
-    previous = context.catalog.event(position).previous
+def _with_restore_hint(context: Context, error: RefusedError, operation: Operation) -> RefusedError:
+    previous = _begun_from(context, operation).previous
     hint = error.hint or ""
     if previous is not None:
         saved = context.catalog.event(previous).checkpoint[:12]

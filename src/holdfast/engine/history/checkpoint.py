@@ -10,13 +10,14 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holdfast.engine.history._git_heads import record_git_head
+from holdfast.engine.history.history_writer import next_state, record
 from holdfast.engine.opening.context import saved_state
 from holdfast.engine.opening.home import remember_folder
 from holdfast.engine.opening.identity import refuse_other_mount
 from holdfast.engine.opening.undo_log import report_saved
 from holdfast.files.scan import parallel_scan
 from holdfast.files.scan.secret_files import is_environment
-from holdfast.model.checkpoint import KINDS, Checkpoint, HistoryEvent, Provenance
+from holdfast.model.checkpoint import KINDS, Checkpoint, Provenance
 from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import (
@@ -27,7 +28,6 @@ from holdfast.model.errors import (
     UsageError,
     out_of_space_errno,
 )
-from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.log import Log
@@ -38,6 +38,7 @@ from holdfast.store.catalog_records import CheckpointCommit, Cursor, VanishedErr
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
+    from holdfast.engine.history.history_writer import HistoryEntry
     from holdfast.engine.opening.context import Context
     from holdfast.files.tree import ScanResult
     from holdfast.model.content import Content, Progress
@@ -91,19 +92,6 @@ def make_room_for(context: Context, written: WrittenBlobs, more: int = 0, *, ref
         for pack in written.packs:
             context.store.objects.delete(pack.key)
         raise
-
-
-class HistoryEntry(NamedTuple):
-    """How a state is entered in the history, where it is not simply the next one."""
-
-    event: HistoryEvent
-    """Its numbers, time and checkpoint are filled in."""
-    redo_tip: int | None
-
-    @property
-    def is_way_back(self) -> bool:
-        """Whether it is what a restore, an undo or a redo has left."""
-        return self.event.operation in ("restore", "undo", "redo")
 
 
 def create_checkpoint(
@@ -307,10 +295,7 @@ def _try_to_create(
             writer.abort()
             context.tree.settle(parent.root)
             if recorded is not None:
-                at, seq = context.clock.now(), context.undo_seq()
-                event = recorded.event._replace(at=at, checkpoint=parent.id, undo_seq=seq)
-                workspace, tip = context.workspace.id, recorded.redo_tip
-                catalog.record_event(workspace, event, expected=cursor, head=parent.id, redo_tip=tip)
+                record(context, recorded, parent.id, expected=cursor)
             return _claim_existing(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
@@ -411,6 +396,7 @@ def _commit(
         not_captured=len(scan.not_captured),
         provenance=request.provenance,
     )
+    entry = recorded or next_state(cursor)
     context.catalog.commit(
         CheckpointCommit(
             checkpoint=checkpoint,
@@ -422,10 +408,8 @@ def _commit(
             # trust.
             relied_on=frozenset(named - fresh) | written.relied_on | shared,
             expected=cursor,
-            event=(
-                HistoryEvent(0, 0, "checkpoint", checkpoint_id, cursor.position) if recorded is None else recorded.event
-            )._replace(at=checkpoint.created_at, checkpoint=checkpoint_id, undo_seq=context.undo_seq()),
-            redo_tip=None if recorded is None else recorded.redo_tip,
+            event=entry.event(context, checkpoint_id, checkpoint.created_at),
+            redo_tip=entry.redo_tip,
         )
     )
     return checkpoint

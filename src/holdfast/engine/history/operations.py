@@ -4,11 +4,9 @@ holds still.
 
 from __future__ import annotations
 
-import os
-
 from holdfast.engine.opening.context import ask_watcher, pause_watcher
 from holdfast.engine.opening.current_run import checkpoint_by_launcher, current_run, forbid_inside_run
-from holdfast.engine.opening.home import UNDO_NOTE
+from holdfast.engine.opening.operation_journal import reverses_steps
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,11 +25,11 @@ def checkpoint(context: Context, request: CheckpointRequest, progress: Progress 
     """
     from holdfast.engine.history.checkpoint import create_checkpoint
 
-    if request.kind != "auto" and _is_cut_short(context) and current_run(context) is None:
-        from holdfast.engine.history.recovery import log_failure
+    if request.kind != "auto" and reverses_steps(context.folder) and current_run(context) is None:
+        from holdfast.engine.history.recovery import lock_and_finish, log_failure
 
         with log_failure():
-            _finish_first(context, progress)
+            lock_and_finish(context, progress)
     done = None if request.full_hash else ask_watcher(context, lambda watcher: watcher.checkpoint(request))
     if done is None:
         done = checkpoint_by_launcher(context, request)
@@ -64,8 +62,10 @@ def restore(
     from holdfast.engine.history.restore import restore
     from holdfast.engine.history.revisions import resolve_name_for_restore
 
-    if not dry_run and _is_cut_short(context):
-        _finish_first(context, progress)
+    if not dry_run and reverses_steps(context.folder):
+        from holdfast.engine.history.recovery import lock_and_finish
+
+        lock_and_finish(context, progress)
     with pause_watcher(context):
         return restore(
             context,
@@ -77,15 +77,3 @@ def restore(
             exact=exact,
             progress=progress,
         )
-
-
-def _is_cut_short(context: Context) -> bool:
-    """Whether an undo or a redo by the undo log is under way, or was when its process was killed."""
-    return os.path.lexists(os.path.join(context.folder, UNDO_NOTE))
-
-
-def _finish_first(context: Context, progress: Progress | None) -> None:
-    from holdfast.engine.history.recovery import lock_and_finish
-
-    with pause_watcher(context):
-        lock_and_finish(context, progress)

@@ -1,7 +1,8 @@
-"""Restores, undos and redos that were cut short: each is brought to its end and entered in the history.
+"""Operations that were cut short: each is finished or taken back, and entered in the history, here alone.
 
-A command that is about to change the tree or the history does this first. What saves by itself does not: it keeps what
-there is, and the note that says what was under way.
+Steps that were being reversed are finished by the next command that changes the tree or the history. A tree that was on
+its way to a checkpoint waits for `restore --continue` or `--abort`; sessions and promotions come here for their own.
+What saves by itself does neither: it keeps what there is, and the record that says what was under way.
 """
 
 from __future__ import annotations
@@ -9,13 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from holdfast.engine.history._restore_plan import Resumption
-from holdfast.engine.history._step_reversal import (
-    preview_steps,
-    record_redone,
-    record_undone,
-    repeat_result,
-    undo_effect,
-)
+from holdfast.engine.history._step_reversal import preview_steps, record_reversal
 from holdfast.engine.history.restore import (
     UNDO_COMMAND,
     carry_out,
@@ -25,18 +20,11 @@ from holdfast.engine.history.restore import (
     save_rescue,
 )
 from holdfast.engine.history.status import scan_tree
-from holdfast.engine.opening.context import with_disk_reserve
+from holdfast.engine.opening.context import pause_watcher, with_disk_reserve
 from holdfast.engine.opening.identity import recreate_root
-from holdfast.engine.opening.operation_journal import (
-    Journal,
-    UndoNote,
-    read_journal,
-    read_undo_note,
-    refuse_unfinished,
-    remove_undo_note,
-)
+from holdfast.engine.opening.operation_journal import read_operation, remove_operation
 from holdfast.engine.opening.undo_log import any_step_since, open_and_quieten, open_service
-from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
@@ -45,9 +33,9 @@ from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from typing import Literal
 
     from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.operation_journal import Operation, OperationKind
     from holdfast.model.checkpoint import Checkpoint, HistoryEvent
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.content import Progress
@@ -58,47 +46,68 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 _SHOWN = 3
+_LOOKED_BACK = 200
+"""Events in which it is looked for what has become of a restore."""
 
 
 class FinishedOperation(NamedTuple):
     """What had been cut short, and is done."""
 
-    operation: Literal["undo", "redo"]
+    operation: OperationKind
     result: RestoreResult
+
+
+def settle(
+    context: Context,
+    operation: Operation,
+    service: UndoService | None,
+    progress: Progress | None = None,
+    *,
+    back: bool = False,
+) -> RestoreResult | None:
+    """Finish an operation that was cut short, or (``back``) take it back, and enter that in the history: the one way,
+    whatever the command. Needs the lock. None if it had not begun.
+
+    Steps that were being reversed are finished by the undo log when it is opened, and never taken back.
+    """
+    if operation.steps:
+        return _settle_steps(context, operation, service, progress)
+    if not back or operation.taken_back is not None:  # (to take it back is what it was doing)
+        return _go_on(context, operation, progress)
+    if operation.rescue is None:
+        raise RefusedError(
+            f"the unfinished fork in {display(context.workspace.path)} began with an empty directory",
+            hint="finish it with `holdfast restore --continue`, or delete the directory",
+        )
+    way_back = operation._replace(
+        kind="undo", target=operation.rescue, state=operation.position, taken_back=operation.target
+    )
+    return _go_on(context, way_back, progress, again=False)
 
 
 def finish_interrupted(
     context: Context, service: UndoService | None, progress: Progress | None = None
 ) -> FinishedOperation | None:
-    """Enter in the history what an undo or a redo that was cut short has left, once the undo log has finished it. Needs
-    the lock. What is entered, and was told to no user, is said all the same, and counts.
+    """Settle the undo or the redo of steps that was cut short, before another command. Needs the lock. What is entered,
+    and was told to no user, is said all the same, and counts.
 
-    None if there was none, or it had not begun. Raises `FormatError` if the note of it is damaged, `RefusedError` while
-    a restore is unfinished.
+    None if there was none, or it had not begun. One by checkpoints waits for the user. Raises `FormatError` if the
+    record is damaged.
     """
-    note = read_undo_note(context.folder)
-    if note is None:
+    operation = read_operation(context.folder)
+    if operation is None or not operation.steps:
         return None
-    refuse_unfinished(context.folder)
-    entry = _entry(context, note)
-    if service is None or not _is_done(service, note) or not (entry or _is_next(context, note)):
-        remove_undo_note(context.folder)
+    result = settle(context, operation, service, progress)
+    if result is None:
         return None
-    with service.quiet():
-        if entry is not None:
-            result = repeat_result(context, service, note, entry)
-        elif note.operation == "undo":
-            result = record_undone(context, service, note, undo_effect(service, note.steps), progress)
-        else:
-            result = record_redone(context, service, note, progress)
-    steps = f"{named_steps(note.steps)} {'was' if len(note.steps) == 1 else 'were'}"
+    steps = f"{named_steps(operation.steps)} {'was' if len(operation.steps) == 1 else 'were'}"
     alone = _skipped_text(result.skipped)
-    if note.operation == "undo":
+    if operation.kind == "undo":
         said = f"an undo that was cut short is finished: {steps} taken back{alone}; `holdfast redo` brings it forward"
     else:
         said = f"a redo that was cut short is finished: {steps} brought forward{alone}; `holdfast undo` takes it back"
     _LOG.warning("%s again", said)
-    return FinishedOperation(note.operation, result)
+    return FinishedOperation(operation.kind, result)
 
 
 def preview_finish(context: Context, service: UndoService | None) -> FinishedOperation | None:
@@ -107,30 +116,32 @@ def preview_finish(context: Context, service: UndoService | None) -> FinishedOpe
     """
     from holdfast.undo.local_service.undo_service import LocalUndoService
 
-    note = read_undo_note(context.folder)
-    if note is None or service is None or not (_entry(context, note) or _is_next(context, note)):
+    operation = read_operation(context.folder)
+    if operation is None or not operation.steps or service is None:
         return None
-    refuse_unfinished(context.folder)
+    if not (_entry(context, operation) or _is_next(context, operation)):
+        return None
     pending = service.unfinished if isinstance(service, LocalUndoService) else ()
-    if not set(note.steps).issubset(pending) and not _is_done(service, note):
+    if not set(operation.steps).issubset(pending) and not _is_done(service, operation):
         return None
     _LOG.warning(
         "the %s that was cut short would be finished first: what would come after that can be foreseen once it is",
-        note.operation,
+        operation.kind,
     )
-    backward = note.operation == "undo"
-    return FinishedOperation(note.operation, preview_steps(context, service, note.steps, backward=backward, begun=True))
+    backward = operation.kind == "undo"
+    seen = preview_steps(context, service, operation.steps, backward=backward, begun=True)
+    return FinishedOperation(operation.kind, seen)
 
 
 def lock_and_finish(context: Context, progress: Progress | None = None) -> None:
-    """`finish_interrupted`, for what has nothing else to do with the undo log."""
-    with context.lock(as_found=True), open_service(context) as service:
+    """`finish_interrupted`, for what has nothing else to do with the undo log, with a watcher beside holding still."""
+    with pause_watcher(context), context.lock(as_found=True), open_service(context) as service:
         finish_interrupted(context, service, progress)
 
 
 @contextmanager
 def log_failure() -> Generator[None]:
-    """For saving, which must not fail because something else cannot be finished: that is said, and its note stays."""
+    """For saving, which must not fail because something else cannot be finished: that is said, and its record stays."""
     try:
         yield
     except HoldfastError as error:
@@ -138,6 +149,61 @@ def log_failure() -> Generator[None]:
             "an undo or a redo was cut short and cannot be finished now, so what there is will be saved as it is: %s",
             error,
         )
+
+
+def resume(context: Context, progress: Progress | None = None, *, as_state: bool = False) -> RestoreResult:
+    """Finish a restore or fork that was cut short. What the tree holds by now is saved first and stays in the
+    history. What others have changed since is left alone, and in ``skipped``. ``as_state`` as `restore` has it.
+
+    Cut short in its turn, it is finished by another call. Raises `NotFoundError` (code ``nothing_unfinished``), also
+    before anything is saved or changed if the checkpoint that it was going to is gone; it can be taken back then.
+    """
+    return _settle_restore(context, progress, back=False, as_state=as_state)
+
+
+def abandon(context: Context, progress: Progress | None = None) -> RestoreResult:
+    """Take a restore that was cut short back: the tree becomes what it was before it began, but for what others have
+    changed since, which is left alone, and in ``skipped``. Otherwise as `resume`.
+    """
+    return _settle_restore(context, progress, back=True, as_state=False)
+
+
+def has_reached(context: Context, target: CheckpointId, since: int) -> bool:
+    """Whether an operation to ``target`` that began after the event ``since`` has come to its end, as the history has
+    it: another process may have finished it, or taken it back, or what came of it.
+    """
+    moves = (one for one in context.catalog.events(context.workspace.id, limit=_LOOKED_BACK) if one.seq > since)
+    newest = next((one for one in moves if one.operation in ("restore", "undo", "redo")), None)
+    reached = context.catalog.cursor(context.workspace.id).head if newest is None else newest.checkpoint
+    return reached == target
+
+
+def _settle_restore(context: Context, progress: Progress | None, *, back: bool, as_state: bool) -> RestoreResult:
+    with context.lock(), with_disk_reserve(context), open_and_quieten(context):
+        operation = read_operation(context.folder)
+        done = None
+        if operation is not None and not operation.steps:
+            done = settle(context, operation, None, progress, back=back)
+            # (What it had done before it was cut short is not among what is done now.)
+            if as_state and operation.kind == "restore" and scan_tree(context).changes():
+                record_result(context, operation, progress)
+        if done is None:
+            raise NotFoundError("no restore was cut short in this workspace", code="nothing_unfinished")
+        return done
+
+
+# Steps that were being reversed.
+
+
+def _settle_steps(
+    context: Context, operation: Operation, service: UndoService | None, progress: Progress | None
+) -> RestoreResult | None:
+    entry = _entry(context, operation)
+    if service is None or not _is_done(service, operation) or not (entry or _is_next(context, operation)):
+        remove_operation(context.folder, operation)
+        return None
+    with service.quiet():
+        return record_reversal(context, service, operation, progress, entry)
 
 
 def _skipped_text(skipped: Sequence[NotCaptured]) -> str:
@@ -148,27 +214,28 @@ def _skipped_text(skipped: Sequence[NotCaptured]) -> str:
     return f" but for what was left as it is: {shown}{', …' if len(skipped) > _SHOWN else ''}"
 
 
-def _is_done(service: UndoService, note: UndoNote) -> bool:
-    """Whether all of the steps were reversed since the note was left."""
+def _is_done(service: UndoService, operation: Operation) -> bool:
+    """Whether all of the steps were reversed since the record was left."""
     acted = {step.id: step.acted for step in service.steps()}
-    return all(acted.get(step, 0) > note.acted for step in note.steps)
+    return all(acted.get(step, 0) > operation.acted for step in operation.steps)
 
 
-def _entry(context: Context, note: UndoNote) -> HistoryEvent | None:
+def _entry(context: Context, operation: Operation) -> HistoryEvent | None:
     """What the history has of it already: killed just after that was entered, it was not told. Since then the tree may
     have been saved, and nothing else has happened.
     """
+    since = operation.position or 0
     for event in context.catalog.events(context.workspace.id):
-        if event.operation != "checkpoint" or event.seq <= note.position:
-            is_its = event.seq > note.position and (event.operation, event.steps) == (note.operation, note.steps)
+        if event.operation != "checkpoint" or event.seq <= since:
+            is_its = event.seq > since and (event.operation, event.steps) == (operation.kind, operation.steps)
             return event if is_its else None
     return None
 
 
-def _is_next(context: Context, note: UndoNote) -> bool:
+def _is_next(context: Context, operation: Operation) -> bool:
     """Whether nothing has happened since but that the tree was saved."""
     at = context.catalog.cursor(context.workspace.id).position
-    while at is not None and at != note.position:
+    while at is not None and at != operation.position:
         state = context.catalog.event(at)
         if state.operation != "checkpoint":
             return False
@@ -176,108 +243,54 @@ def _is_next(context: Context, note: UndoNote) -> bool:
     return at is not None
 
 
-# The one way in which a restore that was cut short is finished, or taken back.
-#
-# `restore --continue` and `--abort` come here, undo and redo by checkpoints among what they mend, and so do sessions
-# for a checkout, a merge, a pick or an adoption of theirs. What others have changed since stays as it is, and is said
+# A tree that was being brought to a checkpoint. What others have changed since stays as it is, and is said
 # (`holdfast.engine.history._restore_plan`).
 
 
-def unfinished(context: Context) -> Journal | None:
-    """The restore that was cut short, if there is one. One that is still at work in another process is not."""
-    journal = read_journal(context.folder)
-    if journal is None:
-        return None
-    try:
-        with context.lock(timeout=0):
-            return read_journal(context.folder)
-    except LockedError:
-        return None
-
-
-def resume(context: Context, progress: Progress | None = None, *, as_state: bool = False) -> RestoreResult:
-    """Finish a restore or fork that was cut short. What the tree holds by now is saved first and stays in the
-    history. What others have changed since is left alone, and in ``skipped``. ``as_state`` as `restore` has it.
-
-    Cut short in its turn, it is finished by another call. Raises `NotFoundError` (code ``nothing_unfinished``), also
-    before anything is saved or changed if the checkpoint that it was going to is gone; it can be taken back then.
-    """
-    with context.lock(), with_disk_reserve(context), open_and_quieten(context):
-        journal = _require_unfinished(context)
-        done = _go_on(context, journal, progress)
-        # (What it had done before it was cut short is not among what is done now.)
-        if as_state and journal.operation == "restore" and scan_tree(context).changes():
-            record_result(context, journal, progress)
-        return done
-
-
-def abandon(context: Context, progress: Progress | None = None) -> RestoreResult:
-    """Take a restore that was cut short back: the tree becomes what it was before it began, but for what others have
-    changed since, which is left alone, and in ``skipped``. Otherwise as `resume`.
-    """
-    with context.lock(), with_disk_reserve(context), open_and_quieten(context):
-        journal = _require_unfinished(context)
-        if journal.rescue is None:
-            raise RefusedError(
-                f"the unfinished fork in {display(context.workspace.path)} began with an empty directory",
-                hint="finish it with `holdfast restore --continue`, or delete the directory",
-            )
-        if journal.taken_back is not None:
-            return _go_on(context, journal, progress)  # that is what it was doing
-        return _go_on(
-            context,
-            journal._replace(
-                operation="undo", target=journal.rescue, state=journal.position, taken_back=journal.target
-            ),
-            progress,
-            again=False,
-        )
-
-
-def _go_on(context: Context, journal: Journal, progress: Progress | None, *, again: bool = True) -> RestoreResult:
-    """Bring the tree from wherever it is to the journal's target. Needs the lock."""
-    target = _target(context, journal)
-    kept = context.tree.clean(journal.nonce).kept
-    if journal.operation == "fork":
+def _go_on(context: Context, operation: Operation, progress: Progress | None, *, again: bool = True) -> RestoreResult:
+    """Bring the tree from wherever it is to where the operation leads. Needs the lock."""
+    target = _target(context, operation)
+    kept = context.tree.clean(operation.nonce).kept
+    if operation.kind == "fork":
         from holdfast.engine.history.tree_copy import write_out
 
-        done = restore_result(journal, write_out(context, journal, progress))
+        done = restore_result(operation, write_out(context, operation, progress))
     else:
         apart = None
-        if any_step_since(context, journal):
+        if any_step_since(context, operation):
             recreate_root(context)
             now, apart = record_state(context, "checkpoint", progress)
         else:
             now = save_rescue(context, progress)
         # What has come to light or was made since was not there to be deleted when the restore began; on the way back
         # nothing is deleted but what the restore may have made.
-        before = context.catalog.checkpoint(journal.rescue or journal.target)
+        before = context.catalog.checkpoint(operation.rescue or operation.target)
         after, evidence = target.root, before.root
-        if journal.taken_back is not None:
-            after = evidence = _root_of(context, journal.taken_back, before)
+        if operation.taken_back is not None:
+            after = evidence = _root_of(context, operation.taken_back, before)
         mending = Resumption(evidence, (before.root, after), again, apart)
-        done = carry_out(context, journal, now, target, progress, mending=mending)
+        done = carry_out(context, operation, now, target, progress, mending=mending)
         if apart is not None:
             undo_command = UNDO_COMMAND if done.written or done.deleted else None
             done = done._replace(rescue=now.id, undo_command=undo_command)
-        elif journal.taken_back is not None:
+        elif operation.taken_back is not None:
             # Half way is no state of the history, but what was there can be had again.
             back = f"holdfast restore {now.id[:12]}" if done.written or done.deleted else None
             done = done._replace(rescue=now.id, undo_command=back)
     return done._replace(skipped=[*kept, *done.skipped])
 
 
-def _target(context: Context, journal: Journal) -> Checkpoint:
+def _target(context: Context, operation: Operation) -> Checkpoint:
     try:
-        return context.catalog.checkpoint(journal.target)
+        return context.catalog.checkpoint(operation.target)
     except NotFoundError as error:
-        if journal.taken_back is not None:
+        if operation.taken_back is not None:
             raise
         raise NotFoundError(
-            f"the checkpoint {journal.target} was forgotten: "
-            f"the {journal.operation} that was cut short cannot be finished",
+            f"the checkpoint {operation.target} was forgotten: "
+            f"the {operation.kind} that was cut short cannot be finished",
             hint="delete the directory, and fork another checkpoint"
-            if journal.operation == "fork"
+            if operation.kind == "fork"
             else "`holdfast restore --abort` goes back to what was before",
         ) from error
 
@@ -299,10 +312,3 @@ def _root_of(context: Context, taken_back: CheckpointId, before: Checkpoint) -> 
         before.id[:12],
     )
     return before.root
-
-
-def _require_unfinished(context: Context) -> Journal:
-    journal = read_journal(context.folder)
-    if journal is None:
-        raise NotFoundError("no restore was cut short in this workspace", code="nothing_unfinished")
-    return journal

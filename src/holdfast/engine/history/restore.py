@@ -2,7 +2,7 @@
 
 A rescue checkpoint comes first (I6). The plan is the difference between that rescue and the target, so that only
 paths which the rescue holds and the target lacks are ever deleted (I5), and ignore rules that come back with the
-restore decide nothing. A journal in the workspace's folder lets the next command finish or take back a restore that
+restore decide nothing. A record in the workspace's folder lets the next command finish or take back a restore that
 was cut short (I3).
 """
 
@@ -20,26 +20,24 @@ from holdfast.engine.history._restore_plan import (
     with_sqlite_logs,
 )
 from holdfast.engine.history.checkpoint import (
-    HistoryEntry,
     create_checkpoint_locked,
     create_checkpoint_or_part,
 )
+from holdfast.engine.history.history_writer import next_state, record_end
 from holdfast.engine.history.status import changes_ignore_rules, ignored_paths, only_uncaptured_paths, scan_tree
 from holdfast.engine.opening.context import with_disk_reserve
 from holdfast.engine.opening.identity import recreate_root
 from holdfast.engine.opening.operation_journal import (
-    Journal,
-    JournalNotes,
-    new_nonce,
-    read_journal,
+    OperationNotes,
+    new_operation,
+    read_operation,
     refuse_unfinished,
-    remove_journal,
-    write_journal,
+    remove_operation,
+    write_operation,
 )
 from holdfast.engine.opening.undo_log import open_and_quieten, report_restored
 from holdfast.files.ignore.sqlite_files import database_of, with_companions
 from holdfast.files.scan.secret_files import is_credential
-from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
@@ -54,6 +52,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.history._restore_plan import PlanWithLogs, Resumption
     from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.operation_journal import Operation
     from holdfast.files.tree import ApplyResult
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.content import Progress, Supply
@@ -117,24 +116,12 @@ def restore(
             )
         if rescue.id == target:
             return RestoreResult(target, rescue.id, [], [], [], dry_run=False, undo_command=None)
-        cursor = context.catalog.cursor(context.workspace.id)
-        journal = Journal(
-            operation="restore",
-            target=target,
-            rescue=rescue.id,
-            position=cursor.position,
-            state=None,
-            paths=tuple(paths),
-            nonce=new_nonce(context.random),
-            at=context.clock.now(),
-            redo_tip=cursor.redo_tip,
-            undo_seq=context.undo_seq(),
-        )
+        operation = new_operation(context, "restore", target, rescue=rescue.id, paths=paths)
         done = carry_out(
-            context, journal, rescue, checkpoint, progress, exact=exact, replaces_credentials=expected is None
+            context, operation, rescue, checkpoint, progress, exact=exact, replaces_credentials=expected is None
         )
         if as_state and (done.written or done.deleted):
-            record_result(context, journal, progress)
+            record_result(context, operation, progress)
         if part and done.undo_command:
             # What was not saved for want of room is no part of this: `undo` would take it for the newest change.
             from shlex import quote
@@ -150,9 +137,9 @@ def _ready(context: Context) -> Generator[None]:
         yield
 
 
-def record_result(context: Context, journal: Journal, progress: Progress | None) -> None:
+def record_result(context: Context, operation: Operation, progress: Progress | None) -> None:
     """Enter what a restore has left in the history as its own state, unless it is the target's."""
-    if context.catalog.cursor(context.workspace.id).position == journal.position:
+    if context.catalog.cursor(context.workspace.id).position == operation.position:
         record_state(context, "restore", progress)
 
 
@@ -162,9 +149,8 @@ def record_state(
     """Save what the tree holds as the next state, also if it is as before; the checkpoint and the state."""
     cursor = context.catalog.cursor(context.workspace.id)
     assert cursor.head is not None, "it was saved before anything was changed"
-    event = HistoryEvent(0, 0, operation, cursor.head, cursor.position)
     saved = create_checkpoint_locked(
-        context, CheckpointRequest(kind="rescue"), progress, recorded=HistoryEntry(event, None)
+        context, CheckpointRequest(kind="rescue"), progress, recorded=next_state(cursor, operation)
     ).checkpoint
     position = context.catalog.cursor(context.workspace.id).position
     assert position is not None, "a state was recorded"
@@ -224,7 +210,7 @@ def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -
 
 def carry_out(
     context: Context,
-    journal: Journal,
+    operation: Operation,
     now: Checkpoint,
     target: Checkpoint,
     progress: Progress | None,
@@ -233,7 +219,7 @@ def carry_out(
     exact: bool = False,
     replaces_credentials: bool = True,
 ) -> RestoreResult:
-    """Bring the tree from the state ``now``, which it was just saved as, to ``target``, under the journal. Needs the
+    """Bring the tree from the state ``now``, which it was just saved as, to ``target``, under the operation. Needs the
     lock.
 
     An undo or a redo deletes nothing that the target's own rules ignore: it was there, uncaptured, when that was the
@@ -241,49 +227,49 @@ def carry_out(
     too. A file of credentials that is not captured is saved, and replaced, only where ``replaces_credentials``: a merge
     brings the work of others, and leaves it alone as it does an ignored file.
     """
-    plan, spared, logs = _plan_with_logs(context, context.store.pages, now.root, target.root, journal.paths)
+    plan, spared, logs = _plan_with_logs(context, context.store.pages, now.root, target.root, operation.paths)
     wanted = {change.path for change in plan.writes if change.before is None and is_credential(change.path)}
     if wanted and replaces_credentials and mending is None and any(map(context.tree.is_there, wanted)):
         # What is not captured, and is going to be overwritten, is in the rescue all the same.
         now = create_checkpoint_locked(context, CheckpointRequest(kind="rescue"), progress, also=wanted).checkpoint
         position = context.catalog.cursor(context.workspace.id).position
-        tip = position if journal.redo_tip == journal.position else journal.redo_tip
-        journal = journal._replace(rescue=now.id, position=position, redo_tip=tip)
-        plan, spared, logs = _plan_with_logs(context, context.store.pages, now.root, target.root, journal.paths)
+        tip = position if operation.redo_tip == operation.position else operation.redo_tip
+        operation = operation._replace(rescue=now.id, position=position, redo_tip=tip)
+        plan, spared, logs = _plan_with_logs(context, context.store.pages, now.root, target.root, operation.paths)
     rules_change = changes_ignore_rules((*plan.deletes, *plan.writes))
     if mending is not None:
-        first = _plan(context.store.pages, mending.evidence, target.root, journal.paths)
+        first = _plan(context.store.pages, mending.evidence, target.root, operation.paths)
         empty = now.total_files == 0
-        half = half_written_paths(context.store, plan.writes, mending, journal.in_place)
+        half = half_written_paths(context.store, plan.writes, mending, operation.in_place)
         plan, others = exclude_conflicts(context.store.pages, plan, first, mending, target.id, empty=empty, half=half)
         spared = [*spared, *others]
     if not exact:
         plan, missed = _spare_uncaptured(context, target, plan, logs)
         spared = [*spared, *missed]
-    if rules_change and journal.operation != "restore":
+    if rules_change and operation.kind != "restore":
         ignored = ignored_paths(context, target.root, [change.path for change in plan.deletes])
         ignored -= {log for log in logs if database_of(log) not in ignored}
         plan = plan._replace(deletes=[one for one in plan.deletes if one.path not in ignored])
     plan = exclude_split_databases(plan, logs, spared)
     # Neither where it leads nor what leads back may be forgotten or collected; cut short, until that is settled.
     pins = f"an unfinished restore in the workspace {context.workspace.id}"
-    back = now if journal.rescue is None else context.catalog.checkpoint(journal.rescue)
+    back = now if operation.rescue is None else context.catalog.checkpoint(operation.rescue)
     context.catalog.pin_all({one.id: one for one in (target, now, back)}.values(), pins)
     try:
         supply = _verified_content(context, plan.writes)
-        write_journal(context.folder, journal)
+        write_operation(context.folder, operation)
     except BaseException:
-        if read_journal(context.folder) is None:
+        if read_operation(context.folder) is None:
             context.catalog.unpin_all(pins)
         raise
     writes = ((change, None if _same_content(change) else supply) for change in plan.writes)
-    notes = JournalNotes(context.folder, journal, [change.path for change in plan.writes])
-    applied = context.tree.apply(plan.deletes, writes, nonce=journal.nonce, progress=progress, notes=notes)
+    notes = OperationNotes(context.folder, operation, [change.path for change in plan.writes])
+    applied = context.tree.apply(plan.deletes, writes, nonce=operation.nonce, progress=progress, notes=notes)
     # (Before it was cut short it may have brought the rest there as well.)
-    brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, journal.paths)
+    brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, operation.paths)
     report_restored(context, (*brought.deletes, *brought.writes))
     applied = applied._replace(skipped=[*spared, *applied.skipped])
-    reached = settled = not journal.paths and not applied.skipped
+    reached = settled = not operation.paths and not applied.skipped
     seen: Sequence[Change] = ()
     if reached and (rules_change or mending is not None):
         found = scan_tree(context)
@@ -292,39 +278,36 @@ def carry_out(
         # disk leave out does not: it was brought back all the same.
         reached, settled = all(change.after is None for change in seen), not seen
     head = target.id
-    if reached and not settled and target.kind == "merge" and journal.operation == "restore":
+    if reached and not settled and target.kind == "merge" and operation.kind == "restore":
         # What the merged rules leave out is no change to come: the next state would have it, and undo stop there.
         from holdfast.engine.history.derived_state import create_derived_checkpoint
 
         head = create_derived_checkpoint(context, target.id, seen, target.provenance)
-    if mending is None or mending.apart is None:
-        _record(context, journal, reached, head)
-    elif reached:
-        event = context.event("restore", target.id, mending.apart)
-        workspace = context.workspace.id
-        context.catalog.record_event(workspace, event, expected=context.catalog.cursor(workspace), head=target.id)
+    apart = None if mending is None else mending.apart
+    if apart is None or reached:
+        record_end(context, operation, reached=reached, head=head, apart=apart)
     else:
         record_state(context, "restore", progress)
-    remove_journal(context.folder)
+    remove_operation(context.folder, operation)
     context.catalog.unpin_all(pins)
     if settled:
         context.tree.settle(target.root)
-    if not journal.paths:
+    if not operation.paths:
         warn_of_commits(context, target)
-    return restore_result(journal, applied)
+    return restore_result(operation, applied)
 
 
-def restore_result(journal: Journal, applied: ApplyResult) -> RestoreResult:
+def restore_result(operation: Operation, applied: ApplyResult) -> RestoreResult:
     """What the caller is told of ``applied``."""
-    undo_command = REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND
+    undo_command = REDO_COMMAND if operation.kind == "undo" else UNDO_COMMAND
     if not (applied.written or applied.deleted):
         undo_command = None  # nothing has changed: it would take back what was there before
-    elif applied.skipped and journal.operation in ("undo", "redo") and journal.rescue is not None:
+    elif applied.skipped and operation.kind in ("undo", "redo") and operation.rescue is not None:
         # What was left alone stands in the way of walking on.
-        undo_command = f"holdfast restore {journal.rescue[:12]}"
+        undo_command = f"holdfast restore {operation.rescue[:12]}"
     return RestoreResult(
-        checkpoint=journal.target,
-        rescue=journal.rescue,
+        checkpoint=operation.target,
+        rescue=operation.rescue,
         written=applied.written,
         deleted=applied.deleted,
         skipped=applied.skipped,
@@ -412,36 +395,3 @@ def _same_content(change: Change) -> bool:
         and not before.is_symlink
         and not after.is_symlink
     )
-
-
-def _record(context: Context, journal: Journal, reached: bool, head: CheckpointId) -> None:
-    """Append what happened; ``head`` is the target, or what is left of it under its own rules. A restore of some paths
-    only, or one that left the tree in another state than the target, leaves it where it was in its history, with
-    changes to save: they are then what `undo` takes back.
-    """
-    catalog, workspace = context.catalog, context.workspace.id
-    cursor = catalog.cursor(workspace)
-    if journal.state is not None:
-        tip = cursor.redo_tip if journal.redo_tip is None else journal.redo_tip
-        event, position = context.event(journal.operation, journal.target), journal.state
-        undone_steps = journal.position is not None and catalog.event(journal.position).ahead is not None
-        if journal.operation == "undo" and undone_steps and journal.position != journal.state:
-            # `redo` leads back to where steps were undone, and on by the undo log: a state that knows that.
-            before = catalog.event(journal.state).previous
-            event, position = event._replace(previous=before, ahead=journal.position), None
-        catalog.record_event(workspace, event, expected=cursor, head=journal.target, position=position, redo_tip=tip)
-    elif reached:
-        event = context.event("restore", head, journal.position)
-        catalog.record_event(workspace, event, expected=cursor, head=head)
-    elif journal.rescue is not None and (not journal.paths or cursor.position != journal.position):
-        # Cut short and finished, it is one change all the same: the half-way state, which was saved, is none to go back
-        # to.
-        event = context.event("restore", journal.target)
-        catalog.record_event(
-            workspace,
-            event,
-            expected=cursor,
-            head=journal.rescue,
-            position=journal.position,
-            redo_tip=journal.redo_tip,
-        )

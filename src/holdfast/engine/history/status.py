@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from holdfast.engine.opening.context import SavedState, saved_state
 from holdfast.engine.opening.home import CREDENTIALS_REPORTED
-from holdfast.engine.opening.operation_journal import read_journal, read_undo_note
+from holdfast.engine.opening.operation_journal import read_operation
 from holdfast.files.git.configuration import MAX_RULES_BYTES
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
 from holdfast.files.note_file import NoteFile
@@ -17,7 +17,7 @@ from holdfast.files.tree import ROOT_GONE, ScanResult
 from holdfast.files.write.rooted_access import Root
 from holdfast.model.command_results import Status
 from holdfast.model.content import HashSink
-from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFoundError, StorageError
+from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
@@ -79,34 +79,24 @@ def scan_tree(context: Context, *, gone_is_empty: bool = False) -> TreeState:
     return TreeState(head, built.root, pages, built.files, scan.not_captured, built.new_pages)
 
 
-def _warn_of_interrupted_undo(context: Context) -> None:
-    """Say if an undo or a redo by the undo log was cut short."""
-    try:
-        note = read_undo_note(context.folder)
-    except FormatError as error:
-        _LOG.warning("%s", error)
-        return
-    if note is not None:
-        _LOG.warning(
-            "the %s of %s was cut short: the next command that changes anything finishes it first",
-            note.operation,
-            named_steps(note.steps),
-        )
-
-
 def status(context: Context, *, watching: bool) -> Status:
     """How the tree differs from the checkpoint that it stands on. Changes nothing."""
     with context.lock():
         now = scan_tree(context)
-        unfinished = read_journal(context.folder)
-        _warn_of_interrupted_undo(context)
+        unfinished = read_operation(context.folder)
+        if unfinished is not None and unfinished.steps:
+            _LOG.warning(
+                "the %s of %s was cut short: the next command that changes anything finishes it first",
+                unfinished.kind,
+                named_steps(unfinished.steps),
+            )
         return Status(
             workspace=context.workspace.path,
             last_checkpoint=now.head,
             changes=now.changes(),
             not_captured=now.not_captured,
             watching=watching,
-            unfinished_restore=None if unfinished is None else unfinished.target,
+            unfinished_restore=None if unfinished is None else unfinished.target or None,
         )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.operation_journal import Journal, remove_journal
-from holdfast.model.checkpoint import Checkpoint, HistoryEvent
+from holdfast.engine.history.history_writer import HistoryEntry
+from holdfast.engine.opening.operation_journal import Operation, remove_operation
+from holdfast.model.checkpoint import Checkpoint
 from holdfast.model.entries import Change, Counts
 from holdfast.model.errors import IntegrityError, RefusedError
 from holdfast.model.ids import new_checkpoint_id
@@ -25,22 +26,24 @@ if TYPE_CHECKING:
 
 
 def write_out(
-    context: Context, journal: Journal, progress: Progress | None, *, beside: Tree | None = None
+    context: Context, operation: Operation, progress: Progress | None, *, beside: Tree | None = None
 ) -> ApplyResult:
-    """Write the journal's target into the tree and commit the fork's first checkpoint. Needs the lock; idempotent.
+    """Write the operation's target into the tree and commit the fork's first checkpoint. Needs the lock; idempotent.
 
     Large files that ``beside``, the tree that is forked, still holds as they were saved share their blocks with it
     where the file system can do that.
     """
-    source = context.catalog.checkpoint(journal.target)
+    source = context.catalog.checkpoint(operation.target)
     pages = context.store.pages
     changes = [Change(path, None, entry) for path, entry in manifest.iterate(pages, source.root)]
     supply = StoredContent(context.store.reader, beside)
     heard = None if progress is None else _with_total(progress, source.total_files)
     try:
-        applied = context.tree.apply([], ((change, supply) for change in changes), nonce=journal.nonce, progress=heard)
+        applied = context.tree.apply(
+            [], ((change, supply) for change in changes), nonce=operation.nonce, progress=heard
+        )
     except IntegrityError:
-        _remove_written(context, changes, journal)
+        _remove_written(context, changes, operation)
         raise
     if applied.skipped:
         path, reason = applied.skipped[0]
@@ -50,7 +53,7 @@ def write_out(
         )
     create_first_checkpoint(context, source)
     context.tree.settle(source.root)
-    remove_journal(context.folder)
+    remove_operation(context.folder, operation)
     return applied
 
 
@@ -83,17 +86,17 @@ def create_first_checkpoint(context: Context, source: Checkpoint) -> CheckpointI
             blobs=[],
             relied_on=frozenset((source.root,)),
             expected=cursor,
-            event=HistoryEvent(0, first.created_at, "fork", first.id, None, undo_seq=context.undo_seq()),
+            event=HistoryEntry("fork").event(context, first.id, first.created_at),
         )
     )
     return first.id
 
 
-def _remove_written(context: Context, changes: Iterable[Change], journal: Journal) -> None:
+def _remove_written(context: Context, changes: Iterable[Change], operation: Operation) -> None:
     """Remove what was written of a fork that can never be finished, and nothing else; the directory stays, empty."""
-    context.tree.apply([Change(path, after, None) for path, _, after in changes], [], nonce=journal.nonce)
+    context.tree.apply([Change(path, after, None) for path, _, after in changes], [], nonce=operation.nonce)
     if context.catalog.cursor(context.workspace.id).head is None:
-        remove_journal(context.folder)
+        remove_operation(context.folder, operation)
 
 
 def _with_total(progress: Progress, files: int) -> Progress:

@@ -30,7 +30,7 @@ from holdfast.engine.history.restore import REDO_COMMAND, carry_out, preview, sa
 from holdfast.engine.history.status import scan_tree
 from holdfast.engine.opening.context import with_disk_reserve
 from holdfast.engine.opening.identity import recreate_root
-from holdfast.engine.opening.operation_journal import Journal, new_nonce, read_undo_note, refuse_unfinished
+from holdfast.engine.opening.operation_journal import new_operation, refuse_unfinished, reverses_steps
 from holdfast.engine.opening.undo_log import (
     find_steps,
     has_ended,
@@ -307,19 +307,8 @@ def _restore_start(context: Context, begin: HistoryEvent, progress: Progress | N
     cursor = context.catalog.cursor(context.workspace.id)
     assert cursor.head is not None
     now, target = context.catalog.checkpoint(cursor.head), context.catalog.checkpoint(begin.checkpoint)
-    journal = Journal(
-        operation="restore",
-        target=target.id,
-        rescue=now.id,
-        position=cursor.position,
-        state=None,
-        paths=(),
-        nonce=new_nonce(context.random),
-        at=context.clock.now(),
-        redo_tip=cursor.redo_tip,
-        undo_seq=context.undo_seq(),
-    )
-    return carry_out(context, journal, now, target, progress)
+    operation = new_operation(context, "restore", target.id, rescue=now.id)
+    return carry_out(context, operation, now, target, progress)
 
 
 def stop_run(context: Context, run: str) -> tuple[str, Sequence[StoppedProcess]]:
@@ -553,7 +542,7 @@ def _open_log(
     """
     room = nullcontext() if dry_run else with_disk_reserve(context)
     with context.lock(as_found=True), room, open_service(context, read_only=dry_run) as service:
-        if read_undo_note(context.folder) is None:
+        if not reverses_steps(context.folder):
             yield service, None
             return
         from holdfast.engine.history.recovery import (  # (hardly ever is anything cut short)

@@ -16,6 +16,7 @@ from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.model.log import Log
+from holdfast.model.timeline import PROMPT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +60,7 @@ def _save(workspace: Workspace, client: str, event: HookEvent, run: str | None) 
             hint="`holdfast checkpoint` saves it, once you have looked at what should be left out",
             code="huge",
         )
-    message = f"prompt: {_line(event.prompt)}" if event.prompt else "prompt"
+    message = f"{PROMPT}: {_line(event.prompt)}" if event.prompt else PROMPT
     done = workspace.checkpoint(kind="auto", message=message, author=client)
     state = "saved" if done.created else "nothing has changed since"
     steps = "" if run is not None else "; no steps are recorded, as this is not under `holdfast run`"

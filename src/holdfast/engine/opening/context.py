@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 
 from holdfast.engine.opening.home import LOCK, UNDO_LOG, WATCH_SOCKET, workspace_folder
 from holdfast.files.linux.process_lock import exclusive
-from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.errors import HoldfastError, LockedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING, Protocol, TypeVar
@@ -16,7 +15,6 @@ from holdfast.model.paths import UNDO_LOG_IN_TREE, display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-    from typing import Literal
 
     from holdfast.engine.opening.watch_client import WatchClient
     from holdfast.files.tree import Tree
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.model.config.settings import Settings
     from holdfast.model.entries import Change, Entry
     from holdfast.model.errors import ConfigError
-    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.model.ids import Hash
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.catalog_records import WorkspaceRow
     from holdfast.store.store import Store
@@ -151,19 +149,6 @@ class Context:
 
             with suppress(LockedError), self.lock(0, as_found=True):
                 recover_log(self, log, noted=False)
-
-    def event(
-        self,
-        operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"],
-        checkpoint: CheckpointId,
-        previous: int | None = None,
-        *,
-        steps: tuple[int, ...] = (),
-        run: str = "",
-    ) -> HistoryEvent:
-        """Something that happens now, for the history; its number there is assigned."""
-        at, seq = self.clock.now(), self.undo_seq()
-        return HistoryEvent(0, at, operation, checkpoint, previous, steps=steps, run=run, undo_seq=seq)
 
     def undo_seq(self) -> int | None:
         """The largest sequence number that the undo log has given out, 0 without a log: what an event of the history is

@@ -525,10 +525,10 @@ class Opener:
 
     def _is_half_done(self, forked: WorkspaceRow) -> bool:
         """True if the fork is without its first checkpoint, or was killed between that and its end."""
-        from holdfast.engine.opening.operation_journal import read_journal
+        from holdfast.engine.opening.operation_journal import read_operation
 
-        journal = read_journal(self._folder(forked))
-        return self.store().catalog.cursor(forked.id).head is None if journal is None else journal.operation == "fork"
+        operation = read_operation(self._folder(forked))
+        return self.store().catalog.cursor(forked.id).head is None if operation is None else operation.kind == "fork"
 
     def _make_root(self, root: bytes, beside: WorkspaceRow) -> None:
         """Make a fork's directory, with the owner and the permissions of the workspace that it comes from, if that is

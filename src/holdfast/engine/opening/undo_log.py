@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.opening.operation_journal import Journal
+    from holdfast.engine.opening.operation_journal import Operation
     from holdfast.model.checkpoint import HistoryEvent
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
@@ -78,13 +78,13 @@ def known_numbers(context: Context) -> Heartbeat:
     beat = read_beat(log_directory(context))
     if beat is not None and beat != NONE and beat.seq >= seq:
         return NONE  # (it has given out all that the history knows)
-    from holdfast.engine.opening.operation_journal import read_undo_note
+    from holdfast.engine.opening.operation_journal import read_operation
 
     events = catalog.events(workspace)
     named = [step for event in events for step in event.steps]
-    with suppress(HoldfastError):  # (a damaged note is met by who depends on it)
-        note = read_undo_note(context.folder)
-        named += () if note is None else note.steps
+    with suppress(HoldfastError):  # (a damaged record is met by what depends on it)
+        operation = read_operation(context.folder)
+        named += () if operation is None else operation.steps
     return NONE._replace(
         step=max(0, *named) if named else 0,
         ambient=min(0, *named) if named else 0,
@@ -255,7 +255,7 @@ def list_steps(context: Context) -> Sequence[StepInfo]:
         return [] if service is None else service.steps()
 
 
-def any_step_since(context: Context, event: HistoryEvent | Journal) -> bool:
+def any_step_since(context: Context, event: HistoryEvent | Operation) -> bool:
     """Whether steps have changed the tree that are there to be undone and had not ended when something happened. Where
     the log cannot be read, that counts as if, and is said.
     """
@@ -267,7 +267,7 @@ def any_step_since(context: Context, event: HistoryEvent | Journal) -> bool:
     return any(step.paths and step.state != "undone" and not has_ended(step, event) for step in found)
 
 
-def has_ended(step: StepInfo, by: HistoryEvent | Journal) -> bool:
+def has_ended(step: StepInfo, by: HistoryEvent | Operation) -> bool:
     """Whether a step had come to its end when something happened: by the numbers of the undo log, whatever the clock
     said; by times only where an earlier version has recorded no number.
     """

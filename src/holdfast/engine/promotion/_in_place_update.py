@@ -13,7 +13,7 @@ from holdfast.engine.history.recovery import resume
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.status import files_on_disk
 from holdfast.engine.opening.context import saved_state
-from holdfast.engine.opening.operation_journal import read_journal
+from holdfast.engine.opening.operation_journal import read_operation
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build import tree_at
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, BEFORE_COPY, load_stamps
@@ -45,8 +45,8 @@ def update_in_place(job: PromotionJob) -> Literal["changed"] | None:
     context, facts = job.context, job.facts
     target = _captured(job, context)
     skipped: Sequence[NotCaptured] = ()
-    journal = read_journal(context.folder)
-    if journal is not None and journal.target == target:
+    operation = read_operation(context.folder)
+    if operation is not None and operation.target == target:
         skipped = resume(context).skipped
     elif not _stands_on(context, target):
         try:

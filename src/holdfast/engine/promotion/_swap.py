@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.engine.history.checkpoint import HistoryEntry, create_checkpoint_locked
+from holdfast.engine.history.checkpoint import create_checkpoint_locked
+from holdfast.engine.history.history_writer import next_state
+from holdfast.engine.history.recovery import lock_and_finish
 from holdfast.engine.history.status import scan_tree
 from holdfast.engine.opening import identity
 from holdfast.engine.opening.context import pause_watcher
-from holdfast.engine.opening.operation_journal import refuse_unfinished
+from holdfast.engine.opening.operation_journal import refuse_unfinished, reverses_steps
 from holdfast.engine.opening.undo_log import open_and_quieten, report_restored
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build_directory import AT_SWAP, BEFORE_COPY, load_stamps, save_stamps
@@ -29,7 +31,7 @@ from holdfast.files.directories.directory_exchange import (
 )
 from holdfast.files.directories.transplant import transplant
 from holdfast.files.directories.tree_stamps import Stamps, changed_paths, stamps
-from holdfast.model.checkpoint import HistoryEvent, Provenance
+from holdfast.model.checkpoint import Provenance
 from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId
@@ -56,6 +58,8 @@ def swap(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
     `HoldfastError`: before the swap production is untouched then; after it, the next call goes on.
     """
     context = job.context
+    if reverses_steps(context.folder):
+        lock_and_finish(context)
     with context.lock(), pause_watcher(context):
         if job.row.phase == "swapping" and not has_begun(job):
             job.save("building")
@@ -92,7 +96,6 @@ def record(job: PromotionJob) -> None:
     provenance = Provenance(spec.author, spec.message, spec.command)
     with context.lock(), open_and_quieten(context):
         cursor = context.catalog.cursor(context.workspace.id)
-        event = HistoryEvent(0, 0, "promote", CheckpointId(""), cursor.position)
         # (If another command has saved it meanwhile, that is the state; undo goes back to the one before either way.)
         first = cursor.head == facts.ours
         if (left := _state_before_recording(job)) is not None:
@@ -102,7 +105,7 @@ def record(job: PromotionJob) -> None:
             done = create_checkpoint_locked(
                 context,
                 CheckpointRequest(kind="manual" if first else "auto", provenance=provenance),
-                recorded=HistoryEntry(event, None) if first else None,
+                recorded=next_state(cursor, "promote") if first else None,
             ).checkpoint
         ours = context.catalog.checkpoint(CheckpointId(facts.ours))
         report_restored(context, manifest.diff(context.store.pages, ours.root, done.root))

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.history.checkpoint import create_checkpoint_locked
+from holdfast.engine.history.recovery import lock_and_finish
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.reapply.resolver import ladder_of
-from holdfast.engine.opening.operation_journal import refuse_unfinished
+from holdfast.engine.opening.operation_journal import refuse_unfinished, reverses_steps
 from holdfast.engine.opening.undo_log import open_if_running
 from holdfast.engine.promotion._build_isolation import environment_of
 from holdfast.engine.promotion.spec import OverlappingFile, PlanCounts, PromotionAnswer
@@ -130,6 +131,8 @@ def plan(job: PromotionJob) -> PromotionAnswer | None:
     """
     context, facts, spec = job.context, job.facts, job.spec
     provenance = Provenance(spec.author, spec.message, spec.command)
+    if reverses_steps(context.folder):
+        lock_and_finish(context)
     with context.lock():
         refuse_unfinished(context.folder)
         refuse_running(context)

@@ -11,7 +11,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.engine.history.checkpoint import HistoryEntry, create_checkpoint_locked
+from holdfast.engine.history.checkpoint import create_checkpoint_locked
+from holdfast.engine.history.history_writer import next_state, record_run
 from holdfast.engine.history.outside_policy import check_policy, remember_policy
 from holdfast.engine.history.recovery import finish_interrupted, log_failure
 from holdfast.engine.opening.current_run import RUN_VARIABLE, forbid_inside_run
@@ -19,7 +20,7 @@ from holdfast.engine.opening.home import own_directories
 from holdfast.engine.opening.undo_log import has_ended, known_numbers, open_service, prepare_log
 from holdfast.engine.opening.undo_log import log_limits as configured_limits
 from holdfast.engine.running.isolation import make_box
-from holdfast.model.checkpoint import HistoryEvent, Provenance
+from holdfast.model.checkpoint import Provenance
 from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.log import Log, child_level
@@ -266,7 +267,7 @@ def begin_run(context: Context, command: str, identity: str | None = None) -> st
         create_checkpoint_locked(
             context, CheckpointRequest("run", provenance=_provenance(context, identity, "begins", command))
         )
-        _note(context, identity, ())
+        record_run(context, identity)
     return identity
 
 
@@ -291,12 +292,11 @@ def end_run(
         recorded = None
         if acted and cursor.head is not None and not _is_undone_to(context, cursor, acted):
             # A state of its own, also if all that was changed is ignored: what is changed later is behind its steps.
-            event = HistoryEvent(0, 0, "run", cursor.head, cursor.position, steps=ids, run=identity)
-            recorded = HistoryEntry(event, None)
+            recorded = next_state(cursor, "run", steps=ids, run=identity)
         request = CheckpointRequest("run", provenance=_provenance(context, identity, "ended", command))
         create_checkpoint_locked(context, request, recorded=recorded)
         if recorded is None:
-            _note(context, identity, ids)
+            record_run(context, identity, ids)
     # (Of a step that was taken back all may have been left alone.)
     return [step for step in steps if step.paths or step.state == "partly"]
 
@@ -344,21 +344,6 @@ def configured_thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:
 
 def _provenance(context: Context, identity: str, what: str, command: str) -> Provenance:
     return Provenance(context.settings.identity.author, f"run {identity} {what}", command)
-
-
-def _note(context: Context, identity: str, steps: tuple[int, ...]) -> None:
-    catalog, workspace = context.catalog, context.workspace.id
-    cursor = catalog.cursor(workspace)
-    assert cursor.head is not None
-    event = context.event("run", cursor.head, steps=steps, run=identity)
-    catalog.record_event(
-        workspace,
-        event,
-        expected=cursor,
-        head=cursor.head,
-        position=cursor.position,
-        redo_tip=cursor.redo_tip,
-    )
 
 
 def _head(context: Context) -> CheckpointId:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from holdfast.engine.history.outside_policy import LOCK_HINT, WHY_NO_LOCK
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.opening.operation_journal import read_journal, read_undo_note
+from holdfast.engine.opening.operation_journal import read_operation
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import named_steps, plural, size
@@ -366,28 +366,23 @@ def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
         yield Finding("workspace", "limited", text, "`holdfast restore @` brings it back")
         return
     yield Finding("workspace", "good", f"{display(root)}, on {_file_system(root)}")
-    yield _unfinished(context)
-    yield from _cut_short_undo(context)
+    yield from _unfinished(context)
     if context.settings.undo.outside == "lock":
         yield Finding("workspace", "wrong", f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", LOCK_HINT)
     yield _sharing(context)
     yield _removal(context)
 
 
-def _unfinished(context: Context) -> Finding:
-
-    unfinished = read_journal(context.folder)
-    if unfinished is None:
-        return Finding("workspace", "good", "no restore was cut short in it")
-    text = f"a {unfinished.operation} was cut short, and files may be half way"
-    help_ = "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
-    return Finding("workspace", "limited", text, help_)
-
-
-def _cut_short_undo(context: Context) -> Iterator[Finding]:
-
-    if (note := read_undo_note(context.folder)) is not None:
-        text = f"the {note.operation} of {named_steps(note.steps)} was cut short"
+def _unfinished(context: Context) -> Iterator[Finding]:
+    unfinished = read_operation(context.folder)
+    if unfinished is not None and not unfinished.steps:
+        text = f"a {unfinished.kind} was cut short, and files may be half way"
+        help_ = "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
+        yield Finding("workspace", "limited", text, help_)
+        return
+    yield Finding("workspace", "good", "no restore was cut short in it")
+    if unfinished is not None:
+        text = f"the {unfinished.kind} of {named_steps(unfinished.steps)} was cut short"
         yield Finding("workspace", "limited", text, "the next command that changes anything finishes it first")
 
 

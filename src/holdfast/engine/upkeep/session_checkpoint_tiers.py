@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import ConfigError, IntegrityError, NotFoundError
 from holdfast.model.log import Log
+from holdfast.model.session_types import CommandEvent
+from holdfast.store.catalog.session_records import ref_name
 from holdfast.store.catalog.session_rows import SessionRows
-from holdfast.store.codecs.session_format import decode_checkpoint
+from holdfast.store.codecs.session_format import decode_checkpoint, decode_journal
 from holdfast.store.verification.session_check import session_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.engine.opening.context import StoreContext
-    from holdfast.model.session_types import SessionCheckpoint, SessionHash
+    from holdfast.model.session_types import CommandEntry, SessionCheckpoint, SessionHash, SessionId
     from holdfast.store.catalog.session_records import StoredCheckpoint, Tier
     from holdfast.store.objects.object_store import ObjectStore
 
@@ -69,6 +71,21 @@ class SessionCheckpointTiers:
                 point = self.load(point.parent)
             except NotFoundError:
                 return
+
+    def commands(self, session: SessionId) -> Iterator[CommandEntry]:
+        """The commands of a session that any process may have open, the last first, as far back as its states are kept;
+        none if it has no state yet.
+        """
+        with self.rows.reading():
+            ref = self.rows.ref(ref_name("head", session))
+            if ref is None:
+                return
+            journal, (stored, data) = self.rows.journal(session), self.rows.content(ref.checkpoint)
+        yield from (one.entry for one in reversed(decode_journal(journal.data)) if isinstance(one, CommandEvent))
+        for point in self.past(self.load(stored.hash, data)):
+            if point.session != session:
+                return  # (what it was forked from was another's)
+            yield from reversed(point.history)
 
     def sweep(self) -> tuple[int, int]:
         """Move what is old enough to the next tier; how many became warm, and cold."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from holdfast.engine.opening.context import ask_watcher, pause_watcher
 from holdfast.engine.opening.current_run import forbid_inside_run
-from holdfast.engine.opening.home import RESTORE_JOURNAL
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.workspace.home import WorkspaceFace
 from holdfast.model.checkpoint import Kind, Provenance
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.engine.merging.reapply.resolver import Ladder
     from holdfast.engine.merging.stacked_plan import Resolution
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.opening.operation_journal import Journal
+    from holdfast.engine.opening.operation_journal import Operation
     from holdfast.engine.running.run import RunResult
     from holdfast.files.scan.capture_estimate import CaptureEstimate
     from holdfast.files.watch import Watcher
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.model.content import Progress
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.timeline import TimelineKind, TimelinePage
     from holdfast.store.catalog.usage_statistics import Stats
     from holdfast.undo.service import (
         BarrierInfo,
@@ -69,6 +69,40 @@ class WorkspaceQueries(WorkspaceFace):
         from holdfast.engine.history.queries import log
 
         return log(self._context, limit, everything=everything)
+
+    def timeline(
+        self,
+        *,
+        path: str | bytes = b"",
+        author: str = "",
+        kinds: Sequence[TimelineKind] = (),
+        since: int | None = None,
+        until: int | None = None,
+        text: str = "",
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> TimelinePage:
+        """All that happened here, the newest first: events of the history, runs, prompts, steps, edits by others,
+        operations that are held, the commands of sessions. At most ``limit`` items; the page's ``cursor`` gives the
+        next ones. See `holdfast.model.timeline` for what an item says, and what the filters mean.
+        """
+        from functools import partial
+
+        from holdfast.engine.history.timeline import SessionCommands, timeline
+        from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
+        from holdfast.model.timeline import TimelineFilter
+
+        tiers = SessionCheckpointTiers(self._context)
+        return timeline(
+            self._context,
+            TimelineFilter(os.fsencode(path).strip(b"/"), author, tuple(kinds), since, until, text),
+            limit=limit,
+            cursor=cursor,
+            sessions=[
+                SessionCommands(one.id, one.owner, partial(tiers.commands, one.id))
+                for one in tiers.rows.list(self._context.workspace.id)
+            ],
+        )
 
     def show(self, name: str = "@") -> Details:
         """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
@@ -511,11 +545,9 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         with pause_watcher(self._context):
             return abandon(self._context, progress)
 
-    def unfinished(self) -> Journal | None:
+    def unfinished(self) -> Operation | None:
         """The restore that was cut short, if there is one."""
-        if not os.path.lexists(os.path.join(self.folder, RESTORE_JOURNAL)):
-            return None
-        from holdfast.engine.history.recovery import unfinished
+        from holdfast.engine.opening.operation_journal import unfinished
 
         return unfinished(self._context)
 

@@ -462,12 +462,25 @@ class Catalog:
                 history_rows.set_cursor(transaction, self.tenant, workspace, found, cursor)
             return cursor
 
-    def events(self, workspace: WorkspaceId, *, limit: int | None = None) -> list[HistoryEvent]:
-        """What happened to a workspace, the last first, at most ``limit``."""
-        most = 1 << 62 if limit is None else limit
+    def events(
+        self,
+        workspace: WorkspaceId,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        checkpoint: CheckpointId | None = None,
+    ) -> list[HistoryEvent]:
+        """What happened to a workspace, the last first, at most ``limit``: all of it, or what came ``before`` an event,
+        or names a ``checkpoint``.
+        """
+        most = 1 << 62
+        where, values = ("", ()) if checkpoint is None else ("AND checkpoint = ? ", (checkpoint,))
         with self.database.reading(once=True) as transaction:
             return history_rows.events(
-                transaction, self.tenant, "AND workspace = ? ORDER BY seq DESC LIMIT ?", workspace, most
+                transaction,
+                self.tenant,
+                f"AND workspace = ? AND seq < ? {where}ORDER BY seq DESC LIMIT ?",
+                *(workspace, most if before is None else before, *values, most if limit is None else limit),
             )
 
     def event(self, seq: int) -> HistoryEvent:

@@ -11,6 +11,8 @@ from holdfast.engine.opening.undo_log import open_service
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.errors import FormatError, NotFoundError
 
+from ....older_notes import age
+
 
 def test_killed_between_the_undo_and_its_record_nothing_is_undone_twice(bench, monkeypatch):
     step = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")))
@@ -116,14 +118,17 @@ def test_killed_in_the_middle_of_a_redo_of_chosen_steps(bench, cut_short):
     bench.check_content(0)
 
 
+@pytest.mark.parametrize("writer", ["this version", "an older one"])
 @pytest.mark.parametrize("operation", ["undo", "redo"])
 @pytest.mark.parametrize("what", ["checkpoint", "restore", "run"])
-def test_what_changes_the_tree_or_the_history_finishes_it_first(bench, cut_short, caplog, operation, what):
+def test_what_changes_the_tree_or_the_history_finishes_it_first(bench, cut_short, caplog, operation, what, writer):
     step = bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"cache/new", b"1")))
     if operation == "redo":
         bench.workspace.undo()
     bench.workspace.checkpoint("before")
     cut_short(getattr(bench.workspace, operation))
+    if writer != "this version":
+        assert age(bench.context.folder)
     if what == "checkpoint":
         bench.workspace.checkpoint("then")
     elif what == "restore":
@@ -195,14 +200,14 @@ def test_killed_before_it_has_begun_nothing_was(bench, monkeypatch, operation):
 def test_a_damaged_note_keeps_nobody_from_saving_and_undo_names_it(bench, cut_short, caplog):
     bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"cache/new", b"1")))
     cut_short(bench.workspace.undo)
-    note = bench.context.folder + b"/undoing"
+    note = bench.context.folder + b"/operation"
     with open(note, "r+b") as file:
         file.seek(-2, 2)
         file.write(b"7")
     assert bench.workspace.checkpoint("then").created
     assert "cannot be finished now" in caplog.text
     for act in (bench.workspace.undo, bench.workspace.redo, lambda: bench.workspace.restore("@-")):
-        with pytest.raises(FormatError, match="undoing is damaged"):
+        with pytest.raises(FormatError, match="operation is damaged"):
             act()
 
 

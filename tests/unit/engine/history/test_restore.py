@@ -477,12 +477,15 @@ def test_a_root_that_is_made_again_belongs_to_the_owner_of_what_it_lies_in(home:
 # --- refusals
 
 
-def test_a_restore_journal_that_is_damaged_is_named_and_nothing_is_touched(workspace: Workspace, tree: Path) -> None:
+@pytest.mark.parametrize(("name", "magic"), [("operation", b"HFOP"), ("restore", b"HFRJ"), ("undoing", b"HFUN")])
+def test_a_record_that_is_damaged_is_named_and_nothing_is_touched(
+    workspace: Workspace, tree: Path, name: str, magic: bytes
+) -> None:
     write(tree, "f", "1")
     workspace.checkpoint("one")
     write(tree, "f", "2")
-    journal = Path(os.fsdecode(workspace.folder)) / "restore"
-    journal.write_bytes(b"HFRJ 1 0000\n{}")
+    journal = Path(os.fsdecode(workspace.folder)) / name
+    journal.write_bytes(magic + b" 1 0000\n{}")
     with pytest.raises(holdfast.HoldfastError, match="damaged") as caught:
         workspace.restore("one")
     assert str(journal) in (caught.value.message + (caught.value.hint or ""))
@@ -491,9 +494,10 @@ def test_a_restore_journal_that_is_damaged_is_named_and_nothing_is_touched(works
     workspace.restore("one")
 
 
+@pytest.mark.parametrize("name", ["operation", "restore", "undoing"])
 @pytest.mark.parametrize("kind", ["fifo", "directory", "link"])
-def test_what_is_no_file_in_the_place_of_the_journal_is_named_and_never_waited_for(
-    workspace: Workspace, tree: Path, kind: str
+def test_what_is_no_file_in_the_place_of_the_record_is_named_and_never_waited_for(
+    workspace: Workspace, tree: Path, kind: str, name: str
 ) -> None:
     write(tree, "f", "1")
     workspace.checkpoint("one")
@@ -501,7 +505,7 @@ def test_what_is_no_file_in_the_place_of_the_journal_is_named_and_never_waited_f
     folder = Path(os.fsdecode(workspace.folder))
     (folder / "root").unlink()
     os.mkfifo(folder / "root")
-    journal = folder / "restore"
+    journal = folder / name
     match kind:
         case "fifo":
             os.mkfifo(journal)

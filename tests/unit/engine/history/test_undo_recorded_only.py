@@ -118,7 +118,7 @@ def test_what_cannot_be_brought_forward_again_is_told_of(bench, monkeypatch):
         raise IntegrityError("a preimage is damaged")
 
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.engine.history._navigator.redo_to_state", damaged)
+        patched.setattr("holdfast.engine.history._navigator.reapply_steps", damaged)
         with pytest.raises(HoldfastError) as caught:
             bench.workspace.undo(3, recorded_only=True)
     assert caught.value.code == "barrier"

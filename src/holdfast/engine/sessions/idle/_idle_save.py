@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.home import UNDO_NOTE
+from holdfast.engine.opening.operation_journal import reverses_steps
 from holdfast.engine.sessions.holder.lock import holding, lock_path, remove_lock
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
@@ -65,7 +64,7 @@ def save_idle(opener: Opener, name: str) -> float | None:
             )
         _wait_little(context)
         workspace = Workspace(opener, context)
-        if workspace.unfinished() is not None or os.path.lexists(os.path.join(context.folder, UNDO_NOTE)):
+        if workspace.unfinished() is not None or reverses_steps(context.folder):
             raise RefusedError(
                 f"{display(workspace.path)} is half way between two states: a restore or an undo was cut short there",
                 hint="`holdfast restore --continue` finishes a restore, `holdfast restore --abort` takes it back; an "

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _SHOWN = 20
-_LOOKED_BACK = 200
-"""Events in which it is looked for what has become of a restore."""
 
 
 class Repaired(NamedTuple):
@@ -181,7 +179,7 @@ def warn_unfinished(workspace: Workspace) -> None:
             "%s is half way: a %s to %s was cut short there; `holdfast restore --continue` finishes it, "
             "`holdfast restore --abort` goes back to what was before",
             display(workspace.path),
-            journal.operation,
+            journal.kind,
             journal.target[:12],
         )
 
@@ -195,11 +193,9 @@ def _finish(context: Context, workspace: Workspace, target: CheckpointId, since:
     if unfinished is not None and (unfinished.target, unfinished.taken_back) == (target, None):
         _tell(workspace.restore_continue())
         return "done"
-    # Another process may have finished it, or taken it back, or what came of it.
-    moves = (one for one in context.catalog.events(context.workspace.id, limit=_LOOKED_BACK) if one.seq > since)
-    newest = next((one for one in moves if one.operation in ("restore", "undo", "redo")), None)
-    reached = context.catalog.cursor(context.workspace.id).head if newest is None else newest.checkpoint
-    return "done" if reached == target else "never"
+    from holdfast.engine.history.recovery import has_reached  # (hardly ever is anything cut short)
+
+    return "done" if has_reached(context, target, since) else "never"
 
 
 def _tell(result: RestoreResult) -> None:

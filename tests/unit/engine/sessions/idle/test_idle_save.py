@@ -14,6 +14,7 @@ from holdfast.engine.sessions.holder.lock import lock_path
 from holdfast.engine.sessions.idle._idle_save import save_idle
 from holdfast.engine.sessions.state import state_history
 from holdfast.model.errors import LockedError, RefusedError
+from holdfast.model.ids import CheckpointId
 from holdfast.model.session_types import SessionId, Triggers
 
 from .....waiting import has_ended
@@ -185,9 +186,10 @@ def test_so_is_one_in_which_an_undo_was_cut_short(bench):
         bench.run(session)
         folder = session.context.folder
     bench.clock.advance(30)
-    operation_journal.write_undo_note(folder, operation_journal.UndoNote("undo", 1, 1, None, 1, ()))
+    cut_short = operation_journal.Operation("undo", CheckpointId(""), position=1, redo_tip=1, steps=(1,), acted=1)
+    operation_journal.write_operation(folder, cut_short)
     refused(bench, "half_way")
-    operation_journal.remove_undo_note(folder)
+    operation_journal.remove_operation(folder, cut_short)
     assert save_idle(bench.opener(), "one") == 0
 
 
