@@ -34,6 +34,8 @@ def test_git_and_its_filters_end_with_holdfast(agent: Agent, tmp_path: Path) -> 
         stderr=subprocess.DEVNULL,
     )
     wait_until((user / "pid").exists, "the filter to run")
+    # (Killed right after it has started Git, it would not have said yet what is to end with it.)
+    wait_until(lambda: "poll" in Path(f"/proc/{holder.pid}/wchan").read_text(), "the wait for Git")
     runs = int((user / "pid").read_text())
     git = os.getpgid(runs)
     assert git != runs

@@ -7,7 +7,7 @@ follows, and each step begins by comparing it: a process that was taken over doe
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     """Of a step: None if the next one is to be done; else how it all ended, or why the way begins anew."""
 
 _LOG = Log(__name__)
+
+_LOOK_SECONDS = 0.5
 
 
 def _swap(job: PromotionJob) -> Found:
@@ -86,8 +88,10 @@ class PromotionRun:
             going = pool.submit(self._go_on)
             while True:
                 try:
-                    answer = going.result()
-                    break
+                    # (The system may give the signal to the other thread, and then nothing wakes this one.)
+                    if wait([going], _LOOK_SECONDS).done:
+                        answer = going.result()
+                        break
                 except KeyboardInterrupt:
                     interrupted = True
                     self._site.stop.set()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.journal.records import Signature, StepId
-    from holdfast.undo.journal.step_file import SealedStep, StepHead
+    from holdfast.undo.journal.step_file import SealedStep
     from holdfast.undo.log import UndoLog
     from holdfast.undo.tree.rooted_directories import Directories
 
@@ -142,8 +142,8 @@ def adopt_matching(
     chosen = {one.head.id for one in steps}
     later: dict[bytes, int] = {}
     others = [head for head in log.heads.values() if head.id not in chosen and head.state != "undone"]
-    for came, head in sorted(((_came(head), head) for head in others), key=lambda one: one[0]):
-        later |= dict.fromkeys((path for path, _ in head.left), came)
+    for head in sorted(others, key=lambda head: head.first):
+        later |= dict.fromkeys((path for path, _ in head.left), head.first)
     going_on = [
         opened
         for opened in (*log.recorder.open_steps, *log.unsealed.values())
@@ -160,12 +160,13 @@ def adopt_matching(
 
     # (Where one of them has moved a directory above, there is what came with that.)
     places = {path: object_ for path, object_ in places.items() if not moves.above(path)}
-    return [_recognise(log, one, places, own, later, within, keep=keep) for one in steps]
-
-
-def _came(head: StepHead) -> int:
-    """When the step began, or was brought forward again after that."""
-    return head.acted if head.acted > head.last else head.first
+    found: list[SealedStep] = []
+    for one in steps:
+        # (So has one that was brought forward again, and was not there when this one began.)
+        back = [head for head in others if head.was_undone_at(one.head.first)]
+        since = later | {path: head.acted for head in back for path, _ in head.left}
+        found.append(_recognise(log, one, places, own, since, within, keep=keep))
+    return found
 
 
 def _recognise(

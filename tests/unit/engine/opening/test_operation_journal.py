@@ -1,4 +1,4 @@
-"""The record of an operation, byte by byte, and the notes of older versions that stand for one."""
+"""I3: the record of an operation, byte by byte, and the notes of older versions that stand for one."""
 
 from __future__ import annotations
 
