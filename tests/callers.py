@@ -547,6 +547,7 @@ class Callers:
         is_gone = self._has_rolled_back and way == "undo"
         conflicts = [met for met in report.conflicts if not (is_gone and met.reason in _WENT)]
         _check(not (conflicts and self._is_exact), f"{way} {steps}: {conflicts}")
+        self._is_exact = self._is_exact and not report.conflicts
         _check(edited <= self._marks(), f"{way} {steps}: an edit is lost: {edited - self._marks()}")
         return True
 

@@ -167,6 +167,11 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("start", 0, 0, 0), ("start", 393, 768, 415), ("unlink", 231, 525, 996), ("start", 10, 525, 532),
         ("mkfifo", 206, 525, 667), ("exit", 583, 525, 464), ("unlink", 603, 525, 525), ("deny", 731, 929, 532),
     ],
+    "another step removed a name of what one still writes to": [
+        ("start", 0, 0, 0), ("start", 238, 496, 496), ("fork", 297, 496, 228), ("open", 222, 496, 974),
+        ("exit", 268, 496, 303), ("unlink", 475, 496, 429), ("exit", 617, 496, 733), ("pause", 904, 228, 496),
+        ("undo", 214, 496, 434), ("write_late", 936, 496, 218),
+    ],
 }  # fmt: skip
 
 

@@ -291,9 +291,8 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     waiting = {was.key for each in log.unsettled.values() for was in each.values()}
     written |= {path for one in sealed for path, left in one.head.left if left and left.key in waiting}
     written |= {now for _, _, now in _unknown(log, sealed)}
-    for one in sealed:
-        for path in _lost_and_written(log, one):
-            raise _still_written(path)
+    for path in _lost_and_written(log, sealed):
+        raise _still_written(path)
     for path in sorted(written):
         try:
             place = log.directories.place(path)
@@ -308,16 +307,18 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
             raise _still_written(path)
 
 
-def _lost_and_written(log: UndoLog, one: SealedStep) -> Iterator[bytes]:
-    """The names that the step took from what it had written to, where a process still has that open for writing: it
-    lives on by another name, or lies in the log.
+def _lost_and_written(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[bytes]:
+    """The names that one of the steps took from what one of them had written to, where a process still has that open
+    for writing: it lives on by another name, or lies in the log.
     """
-    if not (keys := log.unsettled_others.get(one.head.id)):
+    keys = {key for one in sealed for key in log.unsettled_others.get(one.head.id, ())}
+    if not keys:
         return
-    survivors = find_survivors(log, log.directories, one.records)
+    records = ordered_records(sealed)
+    survivors = find_survivors(log, log.directories, records)
     yield from (lost.path for lost in survivors if lost.is_changed and lost.now.key in keys)
-    written = {record.identity for record in one.records if isinstance(record, Content)}
-    for path, keeping, object_ in lost_names(one.records):
+    written = {record.identity for record in records if isinstance(record, Content)}
+    for path, keeping, object_ in lost_names(records):
         there = find_in_log(log, keeping.number) if keeping.how in KEPT and object_ in written else None
         if there is not None and there.now.key in keys:
             yield path
