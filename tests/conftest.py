@@ -21,6 +21,7 @@ from holdfast.engine.opening import missing_workspaces
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.files.linux.mount_table import mounts
 from holdfast.model.errors import UnsupportedError
+from holdfast.processes.child import Limits, run
 from holdfast.processes.process_tree import descendants
 
 from .sampling import be_thorough
@@ -104,6 +105,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ends_with_us() -> None:
+    """What ends with this process stays as long as it: the tests that look for what is left know it from before."""
+    run([b"true"], Limits(60))
 
 
 @pytest.fixture(autouse=True)
