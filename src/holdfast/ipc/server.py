@@ -155,12 +155,12 @@ class Server:
         """Readable when there is something to `serve`."""
         return self._epoll.fileno()
 
-    def serve(self) -> None:
-        """Do one thing that can be done now, and end connections whose time is up.
+    def serve(self, most: int = 1) -> None:
+        """Do one thing that can be done now, or for ``most`` clients one each, and end connections whose time is up.
 
-        One alone: it may call this again, and end other clients. `fileno` stays readable while there are more.
+        What it does may call this again, and end other clients. `fileno` stays readable while there is more.
         """
-        for fd, _ in self._epoll.poll(0, 1):
+        for fd, _ in self._epoll.poll(0, most):
             self.serve_ready(fd)
         now = self._clock.monotonic()
         for client in [one for one in self._clients.values() if one.due <= now]:

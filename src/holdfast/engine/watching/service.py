@@ -73,6 +73,10 @@ class Saver(Protocol):
         ...
 
 
+_CLIENTS_A_TURN = 64
+"""Where much changes, a turn takes long: clients do not wait for one each."""
+
+
 class WatchSetup(NamedTuple):
     """What a service watches, and how; times in seconds."""
 
@@ -255,7 +259,7 @@ class WatchService:
                 self._look()
             elif key.data is self._wake_read:
                 self._clear_wake()
-        self._server.serve()
+        self._server.serve(_CLIENTS_A_TURN)
         now = self._clock.monotonic()
         if self._look_due:
             self._look()
