@@ -202,6 +202,17 @@ def test_change_by_change_an_edit_of_what_is_ignored_is_not_lost(bench: Cli) -> 
     assert (bench.root / "cache/old").read_text() == "0"
 
 
+def test_a_step_is_not_undone_by_one_of_two_names_that_a_restore_has_parted(bench: Cli) -> None:
+    """The other one, which is ignored, would keep what the step wrote."""
+    os.link(bench.root / "f", bench.root / "cache" / "other")
+    before = bench.json("checkpoint")["id"]
+    run(bench, "--", "sh", "-c", "echo A > f; exit")
+    bench("restore", before)
+    bench("undo")
+    assert bench("undo", code=4)
+    assert (bench.root / "f").read_text() == (bench.root / "cache" / "other").read_text() == "A\n"
+
+
 def test_steps_are_shown_and_forgotten(bench: Cli) -> None:
     run(bench, "--one-step", "--", "sh", "-c", "mv f g; mkdir cache/new; rm cache/old")
     step = bench.json("steps")["steps"][0]

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.files.linux.file_handle import identity
 from holdfast.model.errors import IntegrityError
 from holdfast.undo.completion.late_writes import awaited_writes, edited_since, is_unchanged
-from holdfast.undo.journal.records import KeepMethod
+from holdfast.undo.journal.records import Content, KeepMethod, Meta
 from holdfast.undo.journal.step_footprint import DirectoryMoves, footprint_of, kept_preimages, objects_by_path
 from holdfast.undo.reversal.durable_reversal import ordered_records
 from holdfast.undo.tree.signatures import content_at, described_at, is_as_left, is_described, signature, with_hash
@@ -184,6 +184,7 @@ def _recognise(
     noted: dict[bytes, set[bytes]] = {}
     for path, hash_ in head.contents:
         noted.setdefault(path, set()).add(hash_)
+    written = {record.identity for record in sealed.records if isinstance(record, Content | Meta)}
     aliases: list[tuple[Identity, Identity]] = []
     again: list[bytes] = []
     with log.open_directories() as directories:
@@ -204,8 +205,10 @@ def _recognise(
             new = _find_same_content(directories, path, now, hashes)
             if new is None or (new == old and stat.S_ISDIR(now.mode)):
                 continue
-            if new != old and new in own():
-                continue  # what a step has moved here stands for nothing else
+            if new != old and ((was.names > 1 and object_ in written) or new in own()):
+                # What the step wrote to may live on by another name, and would stay as it is there; nor does what a
+                # step has moved here stand for anything else.
+                continue
             left[path] = now
             again.append(path)
             if new != old:
