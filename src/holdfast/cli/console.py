@@ -139,9 +139,11 @@ class Console:
             self.warn(error.message)
             return
         if unfinished is not None:
+            from holdfast.model.message_text import with_article
+
             self.warn(
-                f"a {unfinished.kind} to {unfinished.target[:12]} was cut short, and files may be half way; "
-                "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
+                f"{with_article(unfinished.kind)} to {unfinished.target[:12]} was cut short, and files may be half "
+                "way; `holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
             )
 
     def close(self) -> None:

@@ -127,7 +127,7 @@ class Server:
         """Bind the socket in place of one that a dead process left: the caller holds a lock, or the name is its own.
 
         ``answer(client, body)`` gives the body of the answer, or None if `Client.send` will be called with it; a
-        `HoldfastError` that it raises is the answer. ``left(client)`` is told of the end of every connection.
+        `HoldfastError` that it raises is the answer. ``left(client)`` is called at the end of every connection.
         ``group_of(client)`` says with which others a new client shares what it may take; else all do. Where ``epoll``
         is given, its owner waits, and calls `serve_ready` for what the server `owns`: one wait less for each request.
         Raises `StorageError`.

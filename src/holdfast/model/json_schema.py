@@ -39,7 +39,7 @@ def hints(kind: type) -> dict[str, Any]:
 def _schema(kind: Any, ref_template: str, found: Json) -> Json:
     def described(inner: type) -> Json:
         if not is_described(inner):
-            raise NotImplementedError
+            raise NotImplementedError  # (as msgspec wants it of a hook that does not know a type)
         return _schema(_typed_dict(inner), ref_template, found)
 
     (reference,), parts = msgspec.json.schema_components((kind,), ref_template=ref_template, schema_hook=described)

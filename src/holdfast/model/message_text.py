@@ -36,6 +36,11 @@ def listed(things: Iterable[object]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
+def with_article(noun: str) -> str:
+    """``an undo``, ``a restore``."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
 def plural(number: int, noun: str, many: str | None = None) -> str:
     """``1 file``, ``2 files``, ``12,000 files``."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"

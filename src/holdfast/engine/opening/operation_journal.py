@@ -184,9 +184,11 @@ def read_operation(folder: bytes) -> Operation | None:
     if os.path.lexists(os.path.join(folder, RESTORE_JOURNAL)):
         other = _read_restore_journal(folder)
         if other is not None and other.nonce != operation.nonce:
+            from holdfast.model.message_text import with_article
+
             raise RefusedError(
-                f"an older version of Holdfast began a {other.kind} to {other.target[:12]} in this workspace after a "
-                f"{operation.kind} was cut short; both are unfinished",
+                f"an older version of Holdfast began {with_article(other.kind)} to {other.target[:12]} in this "
+                f"workspace after {with_article(operation.kind)} was cut short; both are unfinished",
                 hint="finish the one with that version, by `holdfast restore --continue`, and then the other with this",
                 code="unfinished_restore",
             )
@@ -232,14 +234,14 @@ def refuse_unfinished(folder: bytes) -> None:
     operation = read_operation(folder)
     if operation is None:
         return
+    from holdfast.model.message_text import named_steps, with_article
+
     if not operation.steps:
         raise RefusedError(
-            f"a {operation.kind} to {operation.target[:12]} was cut short; the tree may be half way",
+            f"{with_article(operation.kind)} to {operation.target[:12]} was cut short; the tree may be half way",
             hint="`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back to what was before",
             code="unfinished_restore",
         )
-    from holdfast.model.message_text import named_steps
-
     raise RefusedError(
         f"the {operation.kind} of {named_steps(operation.steps)} was cut short just now",
         hint="run the command again: it is finished first",

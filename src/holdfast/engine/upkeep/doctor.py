@@ -20,7 +20,7 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.operation_journal import read_operation
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.fast_namedtuple import NamedTuple
-from holdfast.model.message_text import named_steps, plural, size
+from holdfast.model.message_text import named_steps, plural, size, with_article
 from holdfast.model.paths import UNDO_LOG_IN_TREE, display, under
 
 if TYPE_CHECKING:
@@ -376,7 +376,7 @@ def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
 def _unfinished(context: Context) -> Iterator[Finding]:
     unfinished = read_operation(context.folder)
     if unfinished is not None and not unfinished.steps:
-        text = f"a {unfinished.kind} was cut short, and files may be half way"
+        text = f"{with_article(unfinished.kind)} was cut short, and files may be half way"
         help_ = "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
         yield Finding("workspace", "limited", text, help_)
         return

@@ -19,7 +19,7 @@ from holdfast.undo.foreign_edits.detection import changed_by_other_name, changed
 from holdfast.undo.foreign_edits.other_links import KEPT, find_in_log, find_survivors, lost_names
 from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
 from holdfast.undo.journal.step_footprint import first_contacts, footprint_of, objects_by_path
-from holdfast.undo.local_service._content_match import adopt_matching
+from holdfast.undo.local_service._content_match import adopt_matching, still_brought
 from holdfast.undo.local_service._step_dependencies import refuse_overlaps
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
 from holdfast.undo.reversal.durable_reversal import ReversalResult, ordered_records, reverse
@@ -211,44 +211,32 @@ def _reported_paths(paths: Iterable[bytes]) -> dict[str, object]:
 
 
 def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequence[bytes]) -> None:
-    if lost and (other := _rolled_back_since(log, sealed)) is not None:
-        done = "undone" if sealed[0].head.state == "done" else "redone"
-        raise RefusedError(
-            f"{named_steps(one.head.id for one in sealed)} cannot be {done} exactly: step {other} was rolled back "
-            f"since, and {_format_paths(lost)} is not as it was left",
-            hint=_force_hint(sealed[0].head.state),
-            code="step_rolled_back",
-            data=_reported_paths(lost),
-        )
+    if not lost:
+        return
+    state, steps = sealed[0].head.state, named_steps(one.head.id for one in sealed)
     unknown = {at: (head, path) for head, path, now in _unknown(log, sealed) for at in (now, path)}
-    if unsaid := [path for path in lost if path in unknown]:
+    unsaid = [path for path in lost if path in unknown]
+    conflicts = {met.path for one in sealed for met in one.head.conflicts}
+    stayed = [path for path in lost if path in conflicts]
+    code = "barrier"
+    if (other := _rolled_back_since(log, sealed)) is not None:
+        code = "step_rolled_back"
+        message = (
+            f"{steps} cannot be {'undone' if state == 'done' else 'redone'} exactly: step {other} was rolled back "
+            f"since, and {_format_paths(lost)} is not as it was left"
+        )
+    elif unsaid:
         head, path = unknown[unsaid[0]]
         if path in log.unsettled.get(head.id, {}):
             raise _still_written(unsaid[0])
-        raise RefusedError(
-            f"what step {head.id} left in {_format_paths(unsaid)} is not known: {_why_unknown(log, head, path)}",
-            hint=_force_hint(sealed[0].head.state),
-            code="barrier",
-            data=_reported_paths(lost),
-        )
-    stayed = {met.path for one in sealed for met in one.head.conflicts}
-    if kept := [path for path in lost if path in stayed]:
-        before = "undone" if sealed[0].head.state == "undone" else "redone"
-        raise RefusedError(
-            f"{named_steps(one.head.id for one in sealed)} could not be {before} whole: "
-            f"{_format_paths(kept)} stayed as it was",
-            hint=_force_hint(sealed[0].head.state),
-            code="barrier",
-            data=_reported_paths(lost),
-        )
-    if lost:
-        raise RefusedError(
-            f"another process has changed what {named_steps(one.head.id for one in sealed)} left: "
-            f"{_format_paths(lost)}",
-            hint=_force_hint(sealed[0].head.state),
-            code="barrier",
-            data=_reported_paths(lost),
-        )
+        message = f"what step {head.id} left in {_format_paths(unsaid)} is not known: {_why_unknown(log, head, path)}"
+    elif stayed:
+        before = "undone" if state == "undone" else "redone"
+        message = f"{steps} could not be {before} whole: {_format_paths(stayed)} stayed as it was"
+    else:
+        who = "a restore or an undo" if len(still_brought(log, lost)) == len(lost) else "another process"
+        message = f"{who} has changed what {steps} left: {_format_paths(lost)}"
+    raise RefusedError(message, hint=_force_hint(state), code=code, data=_reported_paths(lost))
 
 
 def _rolled_back_since(log: UndoLog, sealed: Sequence[SealedStep]) -> StepId | None:
