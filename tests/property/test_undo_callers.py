@@ -172,6 +172,16 @@ _ONCE_REFUSED: dict[str, list[Move]] = {
         ("exit", 268, 496, 303), ("unlink", 475, 496, 429), ("exit", 617, 496, 733), ("pause", 904, 228, 496),
         ("undo", 214, 496, 434), ("write_late", 936, 496, 218),
     ],
+    "a directory was exchanged before it was known what a step had left in it": [
+        ("start", 0, 0, 0), ("open", 316, 979, 486), ("start", 806, 979, 979), ("exit", 182, 606, 979),
+        ("change_open", 990, 979, 979), ("exchange_directories", 26, 979, 432), ("exit", 316, 979, 554),
+        ("restart", 267, 979, 979), ("start", 371, 979, 343), ("open", 412, 979, 833),
+    ],
+    "a directory was exchanged before it was known what a step had left in it, and another had removed": [
+        ("start", 0, 0, 0), ("open", 316, 979, 486), ("pause", 398, 979, 257), ("unlink", 577, 979, 434),
+        ("exchange_directories", 26, 979, 432), ("restart", 267, 979, 979), ("start", 371, 979, 343),
+        ("open", 412, 979, 833),
+    ],
 }  # fmt: skip
 
 

@@ -117,7 +117,7 @@ def _digest(xattrs: Xattrs) -> bytes:
 
 def unknown_signature(left: Signature) -> Signature:
     """Stands for what is still written to: nothing that is there equals it."""
-    return Signature(left.inode, 0, 0, 0, 0, device=left.device)
+    return Signature(left.inode, 0, 0, 0, 0, parent=left.parent, device=left.device)
 
 
 def is_unknown(left: Signature | None) -> bool:
