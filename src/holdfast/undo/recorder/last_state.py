@@ -142,8 +142,8 @@ class LastState:
             return ()
         if found is not None and left.inode == found.st_ino and self._is_same(left, found, place, fd):
             return ()  # the same on a device that has got another number
-        # (What others have left is strange wherever it is. Else, in another directory, a directory has been moved; where
-        # only the object is at hand, it is not known.)
+        # (What others have left is strange wherever it is. Else, in another directory, a directory has been moved;
+        # where only the object is at hand, it is not known.)
         is_there = not left.parent or place.dir_fd < 0 or left.parent == os.fstat(place.dir_fd).st_ino
         return (place.path,) if is_there else ()
 
