@@ -173,7 +173,7 @@ def recover_log(context: Context, found: bytes, *, noted: bool) -> None:
             failure = f"that cannot be done now: {error}"
     if failure and not context.recovery_failed:
         _LOG.warning(
-            "recovery is needed: a command was killed in the middle of a step, and its changes are still there; %s",
+            "recovery is needed: a step was cut short in the middle, and its changes are still there; %s",
             failure,
         )
     context.recovery_failed = bool(failure)

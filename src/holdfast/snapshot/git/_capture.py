@@ -6,6 +6,7 @@ capture reads what has changed since, and nothing else. The user's own index is 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from contextlib import suppress
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _GITLINK = b"160000"
 _SHOWN = 3
+_PIECE = 1 << 20
 _SOME_OUTPUT = 1 << 16
 _READ_BY_GIT = (b".gitmodules", b".gitattributes", b".gitignore")
 _SUFFIXES = (b"", b".lock", b".begun", b".unlooked")
@@ -56,6 +58,8 @@ class CaptureRules(NamedTuple):
     partial: bool = False
     """The repository is a partial clone: objects of it may be missing."""
     unrun: SkippedFilters = SkippedFilters()
+    object_format: str = "sha1"
+    """What objects are named by, and an index ends with."""
 
 
 def filters_of(git: Git, paths: Iterable[bytes], *words: str) -> Iterator[tuple[bytes, str]]:
@@ -196,6 +200,7 @@ class Capture:
         copy = os.open(self._index, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             copy_content(fd, copy)
+            self._refuse_damaged(copy)
         finally:
             os.close(copy)
         os.utime(self._index, ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -214,11 +219,31 @@ class Capture:
             copy = os.open(target + b".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 copy_content(fd, copy)
+                self._refuse_damaged(copy)
             finally:
                 os.close(copy)
         finally:
             os.close(fd)
         os.rename(target + b".new", target)
+
+    def _refuse_damaged(self, fd: int) -> None:
+        """Raise `StorageError` if the index open as ``fd``, a copy of the user's, does not end with the digest of what
+        is before it: Git itself reads one that is cut short as if zeros followed. Source: gitformat-index(5).
+        """
+        digest = hashlib.new(self._rules.object_format)
+        left = os.fstat(fd).st_size - digest.digest_size
+        os.lseek(fd, 0, os.SEEK_SET)
+        while left > 0 and (piece := os.read(fd, min(left, _PIECE))):
+            digest.update(piece)
+            left -= len(piece)
+        end = os.read(fd, digest.digest_size)
+        # (With ``index.skipHash``, Git writes zeros.)
+        if left or end not in (digest.digest(), bytes(digest.digest_size)):
+            raise StorageError(
+                f"the index of the repository is damaged: {display(os.path.join(self._source.own, b'index'))}",
+                hint="`git fsck` says more; `git read-tree HEAD` makes the index anew, without what was only staged",
+                code="git_failed",
+            )
 
     def _tree(self, base: str, *, fresh: bool) -> str:
         """The tree of what the files are now, with every object of it where it stays. ``fresh``: the index is still

@@ -288,7 +288,12 @@ class _Git:
             source,
             self._index(entry.token if workspace is None else workspace.token),
             reach,
-            CaptureRules(self._options.include_untracked, settings.partial, self._unrun(shadow, settings)),
+            CaptureRules(
+                self._options.include_untracked,
+                settings.partial,
+                self._unrun(shadow, settings),
+                settings.object_format,
+            ),
             only=self._kept(entry).path if workspace is None else None,
             borrows=None if workspace is None or workspace.place is None else os.path.join(source.common, b"objects"),
         )

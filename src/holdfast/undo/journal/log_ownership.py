@@ -89,7 +89,7 @@ def set_aside(directory: bytes, least: Heartbeat, say: Callable[[], object]) -> 
         except VersionMismatchError as error:
             if is_half_done(directory):
                 raise VersionMismatchError(
-                    f"{error.message}, and a command was killed in the middle of a step of it: its changes are still "
+                    f"{error.message}, and a step of it was cut short in the middle: its changes are still "
                     "there, and that version alone can roll them back",
                     hint="any command of that version rolls them back; holdfast steps --discard leaves them as they "
                     "are, and begins a new log",

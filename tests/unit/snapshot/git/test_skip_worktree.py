@@ -146,14 +146,23 @@ def test_nothing_is_marked_and_nothing_is_written(user: User, tmp_path: Path) ->
     assert copy.stat().st_ino == before.st_ino
 
 
-def test_an_index_that_is_damaged_is_said_to_be(user: User, beside: Make) -> None:
+@pytest.mark.parametrize("size", [40, 72, 100, -1])
+def test_an_index_that_is_damaged_is_said_to_be(user: User, beside: Make, size: int) -> None:
+    """Git reads what is cut off as zeros, and lists files that are not there."""
     kept = (user.git_dir / "index").read_bytes()
-    (user.git_dir / "index").write_bytes(kept[:40])
+    (user.git_dir / "index").write_bytes(kept[:size])
     one = beside(user)
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError, match="index of the repository is damaged"):
         one.take()
     (user.git_dir / "index").write_bytes(kept)
     assert one.texts() == COMMITTED
+
+
+def test_an_index_without_a_digest(user: User, beside: Make) -> None:
+    """As newer versions of Git write it with ``index.skipHash``."""
+    kept = (user.git_dir / "index").read_bytes()
+    (user.git_dir / "index").write_bytes(kept[:-20] + bytes(20))
+    assert beside(user).texts() == COMMITTED
 
 
 def _stored(one: Beside, snapshot: str) -> dict[str, str]:
