@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.model.errors import HoldfastError, IntegrityError
+from holdfast.model.errors import HoldfastError, IntegrityError, UsageError
 from holdfast.store.catalog.row_checksums import COVERED_4, JOURNALS, REFS, SESSION_CHECKPOINTS, SESSIONS, damaged
 
 if TYPE_CHECKING:
@@ -110,7 +110,10 @@ def _check_object(
     if objects is None:
         return None
     key = session_key(tenant, name)
-    size = objects.size(key)
+    try:
+        size = objects.size(key)
+    except UsageError:  # no object can have that name: its row is damaged, as its checksum says
+        return None
     if size is None:
         return "missing", key, f"the session checkpoint {name} is missing"
     if size != stored:
