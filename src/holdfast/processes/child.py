@@ -95,11 +95,12 @@ def run(
     cwd: bytes | None = None,
     environment: Environment | None = None,
     pass_fds: Sequence[int] = (),
+    stop: threading.Event | None = None,
 ) -> Ended:
     """Run a program in a session of its own, by default with this process's directory and environment.
 
-    When it has ended, its process group is killed, and what that writes later is not waited for. Raises `OSError` if it
-    cannot be started.
+    When it has ended, its process group is killed, and what that writes later is not waited for; so it is when ``stop``
+    is set. Raises `OSError` if it cannot be started.
     """
     output, errors = _Output(limits.output), Excerpt(limits.errors)
     child = _start(words, limits, stdin, cwd, environment, pass_fds)
@@ -110,7 +111,7 @@ def run(
             os.killpg(child.pid, signal.SIGKILL)
 
     with ends_with_us(child.pid), _waited_for(child, kill):
-        why = _follow(child, stdin, output.add, errors.add, end=kill, until=_deadline(limits.seconds))
+        why = _follow(child, stdin, output.add, errors.add, end=kill, until=_deadline(limits.seconds), stop=stop)
     return Ended(child.returncode, why, bytes(output.data), errors.kept())
 
 
@@ -121,16 +122,17 @@ def run_contained(
     stdin: bytes = b"",
     cwd: bytes,
     environment: Environment,
+    pass_fds: Sequence[int] = (),
     stop: threading.Event | None = None,
 ) -> Ended:
     """Run a command of the user's, of which nothing lives on. Setting ``stop`` ends it.
 
     Raises `OSError` if the directory cannot be entered; that a program is not there, the last line of ``errors`` says:
-    ``holdfast: NAME: REASON``.
+    ``holdfast: cannot run NAME: REASON``.
     """
     output, errors = _Output(limits.output), Excerpt(limits.errors)
     with _watched(words, seconds=limits.seconds or 0, memory=0, grace=0) as (watched, said):
-        child = _start(watched, limits, stdin, cwd, environment, (said,))
+        child = _start(watched, limits, stdin, cwd, environment, (said, *pass_fds))
         why = _follow_watched(child, stdin, output.add, errors.add, seconds=limits.seconds, grace=0, stop=stop)
         ended = _read_end(said)
     return Ended(ended.code, "output" if why == "output" else ended.why, bytes(output.data), errors.kept())

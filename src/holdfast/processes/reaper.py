@@ -91,7 +91,7 @@ def _exec_limited(command: list[str], memory: int) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
         os.execvp(command[0], command)  # noqa: S606 - no shell is meant
     except OSError as error:
-        sys.stderr.write(f"holdfast: {command[0]}: {error.strerror}\n")
+        sys.stderr.write(f"holdfast: cannot run {command[0]}: {error.strerror}\n")
         sys.stderr.flush()
     finally:
         os._exit(127)

@@ -181,7 +181,7 @@ def test_one_that_is_not_there(run: Run) -> None:
     with pytest.raises(FileNotFoundError):
         child.run(["/no/such/program"], LIMITS)
     ended = _contained(["/no/such/program"])
-    assert ended == Ended(127, "", b"", b"holdfast: /no/such/program: No such file or directory\n")
+    assert ended == Ended(127, "", b"", b"holdfast: cannot run /no/such/program: No such file or directory\n")
     with pytest.raises(FileNotFoundError):
         child.run_contained(["true"], LIMITS, cwd=b"/no/such/directory", environment=os.environ)
 
