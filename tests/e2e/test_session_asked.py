@@ -72,8 +72,9 @@ def tree_of(agent: Agent, point: dict[str, Any], path: str) -> bytes:
     return agent.try_to("cat", f"{point['tree']}:{path}").stdout
 
 
-def test_a_command_saves_the_session_that_it_runs_in(agent: Agent, tree: Path) -> None:
-    agent.run("start", "one")
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_command_saves_the_session_that_it_runs_in(agent: Agent, tree: Path, supervised: bool) -> None:
+    agent.run("start", "one", *(["--supervised"] if supervised else []))
     agent.run("exec", "export A=before")
     script = f"export A=within; echo 1 > f; {ME} --json session checkpoint -m half; echo 2 > f"
     point = json.loads(agent.run("exec", script)["stdout"])
@@ -86,6 +87,21 @@ def test_a_command_saves_the_session_that_it_runs_in(agent: Agent, tree: Path) -
     assert (tree / "f").read_text() == "1\n"
     assert agent.run("exec", "echo $A")["stdout"] == "before\n", "the shell as it was before the command"
     assert [one["seq"] for one in agent.run("history")["commands"]][-1] == 1
+
+
+def test_what_adds_can_be_asked_for_inside_of_a_supervised_session(agent: Agent) -> None:
+    agent.run("start", "one", "--supervised")
+    words = ("branch here", "fork side --provider holdfast", "info", "history", "branches")
+    said = agent.run("exec", " && ".join(f"{ME} --json session {one}" for one in words))
+    assert said["exit_code"] == 0, said["stderr"]
+    answers = [json.loads(line) for line in said["stdout"].splitlines()]
+    assert (answers[0]["name"], answers[1]["id"]) == ("branches/one/here", "side")
+    assert answers[2]["running"] is not None
+    for word in ("branch --remove here", "share you"):
+        refused = agent.try_to("session", "exec", f"{ME} --json session {word}")
+        assert (refused.returncode, json.loads(refused.stderr)["error"]["code"]) == (4, "inside_run")
+    assert agent.run("info")["shared"] == []
+    assert [one["name"] for one in agent.run("branches")["branches"]] == ["branches/one/here"]
 
 
 def test_all_that_can_be_asked_works_inside_of_a_session(agent: Agent) -> None:
@@ -118,8 +134,9 @@ def test_all_that_can_be_asked_works_inside_of_a_session(agent: Agent) -> None:
     assert agent.run("history", "-n", "1")["commands"][0]["exit_code"] == 0
 
 
-def test_what_would_wait_for_itself_is_refused_at_once(agent: Agent) -> None:
-    agent.run("start", "one")
+@pytest.mark.parametrize("supervised", [True, False])
+def test_what_would_wait_for_itself_is_refused_at_once(agent: Agent, supervised: bool) -> None:
+    agent.run("start", "one", "--supervised" if supervised else "--unsupervised")
     agent.run("branch", "here")
     agent.run("fork", "side", "--provider", "holdfast")
     words = ("exec true", "checkout here", "delete one --yes", "merge side", "start one")
@@ -127,7 +144,7 @@ def test_what_would_wait_for_itself_is_refused_at_once(agent: Agent) -> None:
     done = agent.try_to("session", "exec", script, HOLDFAST_LOCK_TIMEOUT="60")
     assert done.returncode == 0, done.stdout
     codes = [json.loads(line)["error"]["code"] for line in done.stderr.splitlines()]
-    assert codes == [*["own_session"] * 4, "session_exists"]
+    assert codes == (["inside_run"] * 5 if supervised else [*["own_session"] * 4, "session_exists"])
     assert agent.run("info")["busy"] is False
 
 

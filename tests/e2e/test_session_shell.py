@@ -78,7 +78,7 @@ class Terminal:
 class Person:
     """Somebody with a home directory, a workspace, and a session with a shell."""
 
-    def __init__(self, place: Path, shell: str) -> None:
+    def __init__(self, place: Path, shell: str, *flags: str) -> None:
         self.tree = place / "tree"
         (self.tree / "sub").mkdir(parents=True)
         self.user = place / "user"
@@ -92,7 +92,7 @@ class Person:
             "PS1": "@@ ",
         }
         self.run("init")
-        self.run("session", "start", "one", "--shell", shell)
+        self.run("session", "start", "one", "--shell", shell, *flags)
 
     def run(self, *words: str) -> Any:
         done = subprocess.run(
@@ -109,17 +109,17 @@ class Person:
 
 
 PROMPT = r"(@@|\$) "
-Begin = Callable[[str], Person]
+Begin = Callable[..., Person]
 
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Begin]:
     people: list[Person] = []
 
-    def begin_it(shell: str) -> Person:
+    def begin_it(shell: str, *flags: str) -> Person:
         if shutil.which(shell) is None:
             pytest.skip(f"needs {shell}")
-        people.append(Person(tmp_path, shell))
+        people.append(Person(tmp_path, shell, *flags))
         return people[-1]
 
     yield begin_it

@@ -126,6 +126,21 @@ def test_what_was_encoded_comes_back(point):
         decode_checkpoint(data, SessionHash("0" * 32))
 
 
+def test_what_version_1_wrote_is_read_and_is_of_no_supervised_session():
+    point = msgspec.structs.replace(EXAMPLE, state=msgspec.structs.replace(EXAMPLE.state, config=SessionConfig()))
+    content = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(encode_checkpoint(point)[2][28:]))
+    assert content["state"]["config"].pop("supervised") is False
+    for demand in ("never", "risky"):
+        content["state"]["config"]["demand"] = demand
+        old = msgspec.msgpack.encode(content, order="deterministic")
+        name = SessionHash(hash_bytes(old).hex())
+        assert decode_checkpoint(packed(old, b"HFS", version=1), name) == msgspec.structs.replace(point, hash=name)
+        with pytest.raises(FormatError, match="demand"):
+            decode_checkpoint(packed(old, b"HFS", version=2), name)
+    with pytest.raises(FormatError, match="version 1"):
+        decode_checkpoint(SOUND[:3] + b"\1" + SOUND[4:], NAME)
+
+
 @given(JOURNAL)
 @settings(max_examples=150, deadline=None)
 def test_a_journal_comes_back(entries):
@@ -184,7 +199,7 @@ def test_content_of_another_shape_is_of_a_bad_format(value):
 @pytest.mark.parametrize(
     ("data", "named"),
     [
-        (packed(b"\x90", version=2), "version"),
+        (packed(b"\x90", version=3), "version"),
         (packed(b"\x90", magic=b"HFX"), "magic"),
         (packed(b"\x90", length=5), "length"),
         (packed(b"\x90", length=MAX_CONTENT_BYTES + 1), "length"),

@@ -1,7 +1,8 @@
 """What is asked of the process that has a session open: the body of a request, in a frame of `holdfast.ipc.messages`.
 
 ``{"agent": …, "hook": …, "ask": {"op": …, …}}`` in JSON; the answer is as all are. The caller shows with each request
-that it may write in the home: a descriptor of the session's lock file, open for writing. Pure: no I/O.
+that it may write in the home, by a descriptor of the session's lock file, open for writing; or that it belongs to the
+run of a command of the session, and asks for one of `ADDING`. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -72,7 +73,11 @@ class ShareRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", ta
 SessionRequest = PingRequest | SaveRequest | BranchRequest | RemoveBranchRequest | ForkRequest | ShareRequest
 
 
-class SessionCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+ADDING = PingRequest | SaveRequest | BranchRequest | ForkRequest
+"""What adds to what is kept, and takes nothing away."""
+
+
+class SessionCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One request."""
 
     ask: SessionRequest
@@ -80,6 +85,8 @@ class SessionCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Who asks. A name, no authentication."""
     hook: Annotated[str, msgspec.Meta(max_length=100)] = ""
     """What `HOLDFAST_HOOK` says, if the caller is run by a hook."""
+    run: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    """What ``HOLDFAST_RUN`` says, if the caller may not write in the home."""
 
 
 def encode_call(call: SessionCall) -> bytes:

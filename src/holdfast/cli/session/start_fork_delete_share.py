@@ -28,7 +28,7 @@ _SETTINGS = {
     "shell": "session.shell",
     "timeout": "session.timeout",
     "max_output": "session.max_output_bytes",
-    "demand": "session.demand",
+    "supervised": "session.supervised",
 }
 """The keys that options stand for."""
 
@@ -52,10 +52,17 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="T", type=text, help="a command that takes longer is ended: 90, 10m")
     parser.add_argument("--max-output", metavar="SIZE", type=text, help="what is kept of each output of a command")
     parser.add_argument(
-        "--demand",
-        metavar="LEVEL",
-        choices=KEYS["session.demand"].choices,
-        help="save the state before a command of this level or above (docs/guide/safety.md); or never",
+        "--supervised",
+        action="store_const",
+        const="true",
+        help="record what its commands change as steps: `undo` then takes back all of it, ignored files too",
+    )
+    parser.add_argument(
+        "--unsupervised",
+        dest="supervised",
+        action="store_const",
+        const="false",
+        help="record no steps, where session.supervised asks for them: for sudo, tracers, 32-bit programs",
     )
     parser.add_argument(
         "--env", metavar="NAME=VALUE", type=_variable, action="append", default=[], help="a variable of its own"

@@ -50,7 +50,8 @@ def forbid_inside_run(context: StoreContext, what: str) -> None:
     if run is not None:
         raise RefusedError(
             f"{what} cannot be asked for by what runs supervised, in the run {run}",
-            hint="do it from another terminal; inside of a run you can look at what is saved, and take checkpoints",
+            hint="do it from another terminal; inside of a run you can look at what is saved, and take checkpoints; "
+            "inside of a session also branches and forks of it (one begun with --unsupervised is no run)",
             code="inside_run",
         )
 

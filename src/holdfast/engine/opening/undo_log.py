@@ -10,12 +10,12 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 
 from holdfast.engine.opening.current_run import current_run
-from holdfast.engine.opening.home import UNDO_LOG, own_directories
+from holdfast.engine.opening.home import UNDO_LOG, forks_directory, own_directories
 from holdfast.files.scan.parallel_scan import end_early
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
-from holdfast.model.paths import KEEPER_SOCKET, UNDO_LOG_IN_TREE, display
+from holdfast.model.paths import KEEPER_SOCKET, UNDO_LOG_IN_TREE, display, under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -387,7 +387,10 @@ def make_log(context: Context) -> bytes:
     if _is_in_the_tree(context, directory):
         _check_own(directory)
         if not os.path.lexists(directory):
-            _LOG.warning(
+            is_fork = under(context.workspace.path, os.path.realpath(forks_directory(context.home, context.settings)))
+            # (A fork is gone before anything of that happens to it.)
+            tell = _LOG.info if is_fork else _LOG.warning
+            tell(
                 "the home is on another file system than the workspace, so the undo log is in %s: "
                 "`git clean -xfd` deletes it, and copies of the directory carry it",
                 display(directory),

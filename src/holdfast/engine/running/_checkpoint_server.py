@@ -6,7 +6,7 @@ import selectors
 import socket
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.opening.current_run import run_socket
@@ -26,52 +26,33 @@ _LOG = Log(__name__)
 _LIMITS = Limits(request_bytes=watch_messages.MAX_CALL_BYTES, answer_bytes=watch_messages.MAX_ANSWER_BYTES)
 
 
-@contextmanager
-def serve_checkpoints(context: Context, run: str) -> Generator[None]:
-    """For the length of the block, take checkpoints that processes of the run ask for, on a thread.
+class CheckpointServer:
+    """Takes the checkpoints that processes of one run ask for. Use it as a context manager; for one thread."""
 
-    No other thread may use the context meanwhile.
-    """
-    with ExitStack() as undo:
-        try:
-            server = undo.enter_context(_Server(context, run))
-            thread = threading.Thread(target=server.serve, daemon=True)
-            thread.start()
-            undo.callback(thread.join)
-            undo.callback(server.stop)
-        except (HoldfastError, RuntimeError) as error:
-            _LOG.warning("what runs cannot take checkpoints: %s", error)
-        yield
-
-
-class _Server:
     def __init__(self, context: Context, run: str) -> None:
+        """Raises `StorageError`."""
         self._context = context
-        with ExitStack() as undo:
-            self._selector = undo.enter_context(selectors.DefaultSelector())
-            self._wake, self._waker = (undo.enter_context(end) for end in socket.socketpair())
-            self._selector.register(self._wake, selectors.EVENT_READ)
-            self._server = Server(context.folder, run_socket(run), context.clock, self._answer, limits=_LIMITS)
-            undo.callback(self._server.hang_up)
-            undo.callback(self._server.close)
-            self._selector.register(self._server, selectors.EVENT_READ)
-            self._undo = undo.pop_all()
+        self._server = Server(context.folder, run_socket(run), context.clock, self._answer, limits=_LIMITS)
 
-    def __enter__(self) -> _Server:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._undo.close()
+        """Answer no more, and remove the socket."""
+        self._server.close()
+        self._server.hang_up()
 
-    def stop(self) -> None:
-        self._waker.send(b"x")
+    def fileno(self) -> int:
+        """A descriptor that can be read when there is something to `serve`."""
+        return self._server.fileno()
+
+    def due_in(self) -> float | None:
+        """Seconds until there is something to `serve` in any case."""
+        return self._server.due_in()
 
     def serve(self) -> None:
-        while True:
-            for key, _ in self._selector.select(self._server.due_in()):
-                if key.fileobj is self._wake:
-                    return
-            self._server.serve()
+        """Do what is asked for now."""
+        self._server.serve()
 
     def _answer(self, _client: Client, body: bytes) -> bytes:
         return messages.encode_result(self._perform(watch_messages.decode_call(body)))
@@ -81,3 +62,38 @@ class _Server:
             raise RefusedError(f"the launcher of a run takes checkpoints only: {call.operation}", code="inside_run")
         kind = "auto" if call.request.kind == "auto" else "manual"
         return watch_messages.pack_result(create_checkpoint(self._context, call.request._replace(kind=kind)))
+
+
+@contextmanager
+def serve_checkpoints(context: Context, run: str) -> Generator[None]:
+    """For the length of the block, take checkpoints that processes of the run ask for, on a thread.
+
+    No other thread may use the context meanwhile.
+    """
+    with ExitStack() as undo:
+        try:
+            server = undo.enter_context(CheckpointServer(context, run))
+            wake, waker = (undo.enter_context(end) for end in socket.socketpair())
+            thread = threading.Thread(target=_serve, args=(server, wake), daemon=True)
+            thread.start()
+            undo.callback(thread.join)
+            undo.callback(waker.send, b"x")
+        except (HoldfastError, RuntimeError) as error:
+            warn_of_no_checkpoints(error)
+        yield
+
+
+def warn_of_no_checkpoints(error: Exception) -> None:
+    """Tell that processes of a run cannot take checkpoints."""
+    _LOG.warning("what runs cannot take checkpoints: %s", error)
+
+
+def _serve(server: CheckpointServer, wake: socket.socket) -> None:
+    with selectors.DefaultSelector() as selector:
+        selector.register(wake, selectors.EVENT_READ)
+        selector.register(server, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select(server.due_in()):
+                if key.fileobj is wake:
+                    return
+            server.serve()

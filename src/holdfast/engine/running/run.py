@@ -129,8 +129,6 @@ def run(
     None leaves it to others. ``told`` is told of what a killed keeper had left open, and was rolled back.
     """
     from holdfast.engine.running._checkpoint_server import serve_checkpoints
-    from holdfast.files.local_tree import LocalTree
-    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
     from holdfast.supervisor.resolution.territory import absolute
 
@@ -139,12 +137,7 @@ def run(
     forbid_inside_run(context, "another run")
     outside = context.settings.undo.outside if policy.outside is None else policy.outside
     check_policy(outside)
-    with context.lock(as_found=True):
-        log = prepare_log(context)
-        with open_service(context, on_report=told) as service:
-            # What a killed keeper left is brought to its end, and told, before any save.
-            finish_interrupted(context, service)
-            forgotten = () if service is None else service.forgotten()
+    log, forgotten = prepare_to_record(context, told)
     isolation = context.settings.isolation if policy.isolation is None else policy.isolation
     directory = os.getcwdb() if invocation.directory is None else invocation.directory
     if policy.bridge:
@@ -157,20 +150,7 @@ def run(
     asked_for = policy.thresholds
     if asked_for is None:
         asked_for = configured_thresholds(context.settings.safeguard, guard=False)
-    tree = context.tree
-    assert isinstance(tree, LocalTree)  # (what is supervised is a directory of this machine)
-    settings = KeeperSettings(
-        root=context.workspace.path,
-        log=log,
-        exclude=tree.sources.exclude,
-        user=(tree.sources.user.home, tree.sources.user.config_home),
-        forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
-        limits=policy.limits or configured_limits(context),
-        least=known_numbers(context),
-        outside_blocks=outside == "barrier",
-        server="holdfast.engine.running.mount_service",
-        log_level=child_level(),
-    )
+    settings = keeper_settings(context, log, outside, policy.limits)
     surroundings = inherited_environment(os.environb if invocation.environment is None else invocation.environment)
     surroundings[RUN_VARIABLE] = identity.encode()
     parting: list[RunEnding] = []
@@ -193,6 +173,41 @@ def run(
     (last,) = parting
     return RunResult(
         identity, code, before, _head(context), steps, isolation, unanswered=last.unanswered, forgotten=last.forgotten
+    )
+
+
+def prepare_to_record(context: Context, told: Callable[[UndoReport], object] | None) -> tuple[bytes, Collection[str]]:
+    """Make the undo log ready for a run; its directory, and the runs of which it has forgotten steps.
+
+    What a killed keeper left is brought to its end, and ``told``, before any save.
+    """
+    with context.lock(as_found=True):
+        log = prepare_log(context)
+        with open_service(context, on_report=told) as service:
+            finish_interrupted(context, service)
+            return log, () if service is None else service.forgotten()
+
+
+def keeper_settings(
+    context: Context, log: bytes, outside: OutsidePolicy, limits: LogLimits | None = None
+) -> KeeperSettings:
+    """What a keeper of ``context``'s workspace is to know; ``limits`` are the configured ones if None."""
+    from holdfast.files.local_tree import LocalTree
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
+
+    tree = context.tree
+    assert isinstance(tree, LocalTree)  # (what is supervised is a directory of this machine)
+    return KeeperSettings(
+        root=context.workspace.path,
+        log=log,
+        exclude=tree.sources.exclude,
+        user=(tree.sources.user.home, tree.sources.user.config_home),
+        forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
+        limits=limits or configured_limits(context),
+        least=known_numbers(context),
+        outside_blocks=outside == "barrier",
+        server="holdfast.engine.running.mount_service",
+        log_level=child_level(),
     )
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, HOOK_VARIABLE, SESSION_VARIABLE
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.message_text import visible
 from holdfast.processes.child_environment import inherited_environment
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.sessions.holder.request_server import RequestServer
-    from holdfast.model.config.settings import Hooks
+    from holdfast.engine.sessions.holder.request_server import RequestServer, Served
     from holdfast.processes.child import Ended
 
 _LOG = Log(__name__)
@@ -33,6 +32,7 @@ HookEvent = Literal[
 
 _MAX_SAID = 300
 _MOST_ERRORS = 64 << 10
+_MISSING = "holdfast: cannot run {}: "
 _NOT_RUN, _BY_SIGNAL = 127, range(129, 193)
 """Exit codes: of what is not there, and of what a signal ended."""
 
@@ -47,15 +47,17 @@ def with_hooks(
     about: Mapping[str, object],
     *,
     may_refuse: bool = True,
+    records: Callable[[], bool] = lambda: False,
     door: Callable[[], RequestServer | None] = lambda: None,
 ) -> Generator[dict[str, Any]]:
     """Run the hooks for ``what``, which is done in the block: one before it, one after it, unless it fails.
 
     Both are told ``about`` it, and the one behind what the block has put into the dictionary that it is given as well.
     Raises `RefusedError` (code ``hook_refused``); unless the first ``may_refuse``, that is logged, and the block done.
-    What a hook asks of the session is done by way of ``door`` meanwhile, without hooks in its turn.
+    What a hook asks of the session is done by way of ``door`` meanwhile, without hooks in its turn. Where the session
+    ``records`` what commands change, what a hook changes is a step.
     """
-    runner = HookRunner(context.settings.hooks, context.workspace.path, door)
+    runner = HookRunner(context, records, door)
     before, after = _EVENTS[what]
     told: dict[str, Any] = {}
     if (runner.wanted(before) or runner.wanted(after)) and (found := door()) is not None and found.in_hook:
@@ -78,18 +80,26 @@ _EVENTS: dict[HookedAction, tuple[HookEvent, HookEvent]] = {
 
 def has_hooks(context: Context, what: HookedAction) -> bool:
     """Whether there is a hook before or after ``what``."""
-    runner = HookRunner(context.settings.hooks, context.workspace.path)
+    runner = HookRunner(context)
     return any(runner.wanted(event) for event in _EVENTS[what])
 
 
 class HookRunner:
     """Runs the hooks of the settings, in the directory of a session."""
 
-    def __init__(self, hooks: Hooks, directory: bytes, door: Callable[[], RequestServer | None] = lambda: None) -> None:
-        """``door`` is where what a hook asks of the session is answered; None: nowhere."""
-        self._hooks = hooks
+    def __init__(
+        self,
+        context: Context,
+        records: Callable[[], bool] = lambda: False,
+        door: Callable[[], RequestServer | None] = lambda: None,
+    ) -> None:
+        """``records`` says whether what they change is recorded; ``door`` is where what a hook asks of the session is
+        answered; None: nowhere.
+        """
+        self._context = context
+        self._hooks = context.settings.hooks
+        self._records = records
         self._door = door
-        self._directory = directory
 
     def wanted(self, event: HookEvent) -> bool:
         """Whether there is a hook for ``event``."""
@@ -123,23 +133,46 @@ class HookRunner:
         given = json.dumps({"event": event, **about}).encode() + b"\n"
         door = self._door()
         with nullcontext("") if door is None else door.hook() as word:
-            return self._run_child(command, given, _environment(about, word), door)
+            try:
+                return self._run_child(command, given, _environment(about, word), door)
+            except HoldfastError as error:
+                return error.message  # it could not be recorded
 
     def _run_child(
         self, command: Sequence[str], given: bytes, environment: Mapping[str, str], door: RequestServer | None
     ) -> str | None:
-        from holdfast.processes.child import Ended, Limits, run_contained
+        import os
 
-        def run(stop: threading.Event | None = None) -> Ended:
-            limits = Limits(self._hooks.timeout, errors=_MOST_ERRORS)
-            try:
-                return run_contained(
-                    command, limits, stdin=given, cwd=self._directory, environment=environment, stop=stop
-                )
-            except OSError as error:
-                return Ended(_NOT_RUN, errors=f"holdfast: {command[0]}: {error.strerror or error}".encode())
+        from holdfast.engine.running.child_start import ChildStart, recorded_where
+        from holdfast.engine.sessions.holder.request_server import servers_for
+        from holdfast.processes import child
 
-        ended = run() if door is None else _serving(door, run)
+        context = self._context
+        surroundings = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+        hook = ChildStart(tuple(map(os.fsencode, command)), context.workspace.path, surroundings)
+        limits, records = child.Limits(self._hooks.timeout, errors=_MOST_ERRORS), self._records()
+        # (Of what is recorded, the parent of its tree sees to it that nothing lives on; its keeper may have to.)
+        run = child.run if records else child.run_contained
+        record = recorded_where(context if records else None, hook, ends_whole=True)
+        with record as start, servers_for(door, start) as servers:
+
+            def attempt(stop: threading.Event | None = None) -> Ended:
+                try:
+                    return run(
+                        start.words,
+                        limits,
+                        stdin=given,
+                        cwd=start.directory,
+                        environment=start.environment,
+                        pass_fds=start.descriptors,
+                        stop=stop,
+                    )
+                except OSError as error:
+                    return child.Ended(
+                        _NOT_RUN, errors=f"{_MISSING.format(command[0])}{error.strerror or error}".encode()
+                    )
+
+            ended = _serving(servers, attempt) if servers else attempt()
         if ended.why == "time":
             return f"it took longer than hooks.timeout, {self._hooks.timeout:g} s"
         return None if ended.exit_code == 0 else _failure(command[0], ended.exit_code, ended.errors)
@@ -148,7 +181,7 @@ class HookRunner:
 def _failure(program: str, code: int, errors: bytes) -> str:
     """Why a hook failed that ended with ``code``."""
     lines = errors.decode("utf-8", "replace").strip().splitlines()
-    missing = f"holdfast: {program}: "
+    missing = _MISSING.format(program)
     if code == _NOT_RUN and lines and lines[-1].startswith(missing):
         return f"{visible(program)} cannot be run: {lines[-1].removeprefix(missing)}"
     how = f"signal {code - 128} ended it" if code in _BY_SIGNAL else f"it ended with {code}"
@@ -167,8 +200,8 @@ def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
     return {**inherited_environment(os.environ), **own}
 
 
-def _serving(door: RequestServer, run: Callable[[threading.Event], Ended]) -> Ended:
-    """What ``run`` returns, which its event ends; what is asked at the ``door`` is done meanwhile, by this thread."""
+def _serving(servers: Sequence[Served], run: Callable[[threading.Event], Ended]) -> Ended:
+    """What ``run`` returns, which its event ends; what the ``servers`` are asked is done meanwhile, by this thread."""
     import os
     import select
     import threading
@@ -183,10 +216,13 @@ def _serving(door: RequestServer, run: Callable[[threading.Event], Ended]) -> En
             try:
                 poll = select.poll()
                 poll.register(over, select.POLLIN)
-                poll.register(door.fileno(), select.POLLIN)
+                for server in servers:
+                    poll.register(server.fileno(), select.POLLIN)
                 while not running.done():
-                    poll.poll()
-                    door.serve()
+                    ready = dict(poll.poll())
+                    for server in servers:
+                        if server.fileno() in ready:
+                            server.serve()
                 return running.result()
             finally:
                 stop.set()

@@ -65,7 +65,7 @@ def session_config(settings: Settings) -> SessionConfig:
             min_seconds=settings.min_interval,
             max_journal=settings.max_journal,
         ),
-        demand=settings.demand,
+        supervised=settings.supervised,
     )
 
 
@@ -251,12 +251,11 @@ class Sessions:
 
     def use(self, id: str, *, begins: bool = False) -> ReachableSession:  # noqa: A002 - the field's own name
         """A session for what can be asked of it also while another process has it open: that does it then. ``begins``
-        as in `open`, which it raises as.
+        as in `open`, which it raises as. Inside of a run it has to be open, by a command of its own.
         """
         from holdfast.engine.sessions.holder.request_client import ReachableSession
 
         home, _ = self._open_read_only()
-        forbid_inside_run(home, "a session")
         return ReachableSession(lambda until: self._reach(id, until, begins=begins), home.settings.lock.timeout)
 
     def _reach(self, id: str, until: float, *, begins: bool) -> Session | RemoteSession:  # noqa: A002 - the field's own name

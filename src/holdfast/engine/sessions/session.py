@@ -12,7 +12,7 @@ from holdfast.engine.sessions.identifiers import check_agent, check_metadata
 from holdfast.engine.sessions.state import journal
 from holdfast.engine.sessions.state.journal import CommandJournal
 from holdfast.engine.sessions.state.state_history import StateHistory, with_hooks
-from holdfast.model.errors import HoldfastError, RefusedError
+from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.session_types import CheckoutEvent, CommandEntry, MergeEvent, MetricEvent
@@ -66,12 +66,13 @@ class Session:
         self._line = line
         self._rows = scope.tiers.rows
         self._stack = stack
-        self._states = StateHistory(scope, line, self.door)
+        self._states = StateHistory(scope, line, lambda: self.records_commands, self.door)
         self._door: RequestServer | None = None
         self._is_asked = False
         base = inherited_environment(scope.opener.environ)
         self._base = without_git_repository(base) if line.record.provider else base
         self._commands = CommandJournal(scope.context, line, self._states, self._base, stack)
+        self._records: bool | None = None
         self.too_long: list[str] = []
         """What its commands have exported since it was opened and no program can be started with."""
 
@@ -145,9 +146,33 @@ class Session:
         """The absolute path of the directory that a command in it is started in; it may be gone."""
         return journal.absolute(self.root, self.state.cwd)
 
+    @property
+    def records_commands(self) -> bool:
+        """Whether what its commands change is recorded as steps. Where it is asked for and cannot be, that is told."""
+        if self._records is None:
+            self._records = self.config.supervised and self._can_record()
+        return self._records
+
+    def _can_record(self) -> bool:
+        from holdfast.engine.running.recorded_command import check_can_record
+
+        try:
+            check_can_record(self._context)
+        except RefusedError:
+            return False  # the run that it works in records them
+        except UnsupportedError as error:
+            _LOG.warning(
+                "%s: this session records no steps, and is saved before risky commands; `holdfast session start "
+                "--unsupervised` asks for no more",
+                error.message,
+            )
+            return False
+        return True
+
     def configure(self, config: SessionConfig) -> None:
         """Have other settings hold for its commands: saved at once."""
         self._refuse_running()
+        self._records = None
         self._states.commit("auto", state=msgspec.structs.replace(self.state, config=config))
 
     @property
@@ -222,12 +247,14 @@ class Session:
         generated: bool = False,
         level: Level,
     ) -> CommandEntry:
-        """Journal that a command begins now, and take the checkpoint that `SessionConfig.demand` wants; its entry.
+        """Journal that a command begins now, and save the state first where that is all that its undo can go by; its
+        entry.
 
         Only then may it be started. Raises `UsageError` for what no shell can be given.
         """
         self._refuse_running(look=False)
-        return self._commands.begin(command, command if input is None else input, generated, level)
+        asked = command if input is None else input
+        return self._commands.begin(command, asked, generated, level, recorded=self.records_commands)
 
     def end(
         self, entry: CommandEntry, result: CommandResult, *, cwd: str, env: Mapping[str, str], duration_ms: int
@@ -350,7 +377,7 @@ class Session:
         request = ForkRequest(id, with_ignored, provider, type, check_metadata(metadata or {}))
         quotas.check_forks(self._rows, self.id, self.settings.max_forks)
         about = {**self._states.about(), "type": type, "fork": id}
-        with with_hooks(self._context, "fork", about, door=self.door) as told:
+        with with_hooks(self._context, "fork", about, records=lambda: self.records_commands, door=self.door) as told:
             made = self._fork(checkpoint, request)
             told |= {"fork": made.id, "directory": display(made.root), "fork_point": made.fork_point}
         self.count_forks(1)

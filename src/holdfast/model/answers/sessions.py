@@ -92,7 +92,7 @@ class Configuration(TypedDict):
     shell: str
     timeout_seconds: float
     max_output_bytes: int
-    demand: str
+    supervised: bool
     commands: Annotated[int, "triggers.commands"]
     idle_seconds: Annotated[float, "triggers.idle_seconds"]
     min_seconds: Annotated[float, "triggers.min_seconds"]

@@ -210,10 +210,8 @@ KEYS: dict[str, Key] = {
         least=KIB,
         most=16 * MIB,
     ),
-    "session.demand": Key(
-        "text",
-        "the state is saved before a command of this level or above (docs/guide/safety.md)",
-        choices=("never", "safe", "changes", "unknown", "risky", "dangerous"),
+    "session.supervised": Key(
+        "switch", "whether what a new session's commands change is recorded as steps, which `undo` takes back exactly"
     ),
     "session.commands": Key("integer", "a session's state is saved after so many commands", least=1, most=10_000),
     "session.idle": Key(

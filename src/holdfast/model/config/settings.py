@@ -25,7 +25,6 @@ Backend = Literal["auto", "fanotify", "inotify", "polling"]
 SessionShell = Literal["bash", "sh", "zsh"]
 PromoteNetwork = Literal["open", "disabled"]
 PromoteProvider = Literal["auto", "btrfs", "reflink", "copy"]
-Demand = Literal["never", "safe", "changes", "unknown", "risky", "dangerous"]
 
 
 class Capture(NamedTuple):
@@ -157,7 +156,7 @@ class Session(NamedTuple):
     shell: SessionShell = "bash"
     timeout: float = 0.0
     max_output_bytes: int = 64 * KIB
-    demand: Demand = "risky"
+    supervised: bool = False
     commands: int = 10
     idle: float = 30.0
     min_interval: float = 5.0

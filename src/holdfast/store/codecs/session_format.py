@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from struct import Struct
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_MAGIC = b"HFS"
 JOURNAL_MAGIC = b"HFJ"
-VERSION = 1
+VERSION = 2
 MAX_CONTENT_BYTES = 1 << 28
 """The most that a session checkpoint or a journal may take before compression."""
 
@@ -71,10 +71,10 @@ def decode_checkpoint(data: bytes, expected: SessionHash) -> SessionCheckpoint:
     `encode_checkpoint` does not write.
     """
     what = f"session checkpoint {expected}"
-    content = _unpack(data, CHECKPOINT_MAGIC, what)
+    version, content = _unpack(data, CHECKPOINT_MAGIC, what)
     if hash_bytes(content).hex() != expected:
         raise IntegrityError(f"{what}: it is another one that is stored under this name")
-    body = _decoded(content, _Body, what)
+    body = _decoded(content, _Body, what) if version == VERSION else _decoded_before_2(content, what)
     with _naming(what):
         return msgspec.convert(
             {
@@ -95,7 +95,8 @@ def encode_journal(entries: Sequence[JournalEntry]) -> bytes:
 
 def decode_journal(data: bytes) -> list[JournalEntry]:
     """The inverse of `encode_journal`, for bytes that anyone may have made; raises as `decode_checkpoint`."""
-    entries = _decoded(_unpack(data, JOURNAL_MAGIC, "journal"), list[JournalEntry], "journal")
+    _, content = _unpack(data, JOURNAL_MAGIC, "journal")
+    entries = _decoded(content, list[JournalEntry], "journal")
     with _naming("journal"):
         return [_entry_in(entry) for entry in entries]
 
@@ -191,7 +192,8 @@ def _pack(magic: bytes, content: bytes) -> bytes:
     return _HEADER.pack(magic, VERSION, len(content), hash_bytes(packed)) + packed
 
 
-def _unpack(data: bytes, magic: bytes, what: str) -> bytes:
+def _unpack(data: bytes, magic: bytes, what: str) -> tuple[int, bytes]:
+    """The version, and the content."""
     from holdfast.store.codecs.zstandard import zstandard
 
     if data[:3] != magic:
@@ -199,8 +201,8 @@ def _unpack(data: bytes, magic: bytes, what: str) -> bytes:
     if len(data) < _HEADER.size:
         raise IntegrityError(f"{what}: it is cut short")
     _, version, length, checksum = cast("tuple[bytes, int, int, bytes]", _HEADER.unpack_from(data))
-    if version != VERSION:
-        raise FormatError(f"{what}: field 'version': {version}, and only {VERSION} is known here")
+    if not 1 <= version <= VERSION:
+        raise FormatError(f"{what}: field 'version': {version}, and none above {VERSION} is known here")
     packed = data[_HEADER.size :]
     if hash_bytes(packed) != checksum:
         raise IntegrityError(f"{what}: field 'checksum': the bytes are damaged")
@@ -210,9 +212,22 @@ def _unpack(data: bytes, magic: bytes, what: str) -> bytes:
         # What the frame says of its own size is what would be allocated, whatever limit is given.
         if zstandard.frame_content_size(packed) != length:
             raise FormatError(f"{what}: field 'length': the compressed content has another")
-        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=length, allow_extra_data=False)
+        content = zstandard.ZstdDecompressor().decompress(packed, max_output_size=length, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as error:
         raise FormatError(f"{what}: field 'content': {error}") from None
+    return version, content
+
+
+def _decoded_before_2(content: bytes, what: str) -> _Body:
+    """A session checkpoint of version 1, whose configuration named a level instead of `SessionConfig.supervised`."""
+    found = _decoded(content, dict[str, Any], what)
+    match found:
+        case {"state": {"config": {"demand": str(), **others} as config}} if "supervised" not in others:
+            del config["demand"]
+        case _:
+            raise FormatError(f"{what}: field 'config': it is not that of version 1")
+    with _naming(what):
+        return msgspec.convert(found, _Body)
 
 
 def _decoded(content: bytes, kind: type[_T], what: str) -> _T:

@@ -40,7 +40,7 @@ def join(
         run=order.run,
         agent=agent,
         one_step=order.one_step,
-        command=order.command,
+        command=order.called or order.command,
         directory=order.directory,
         read_only=len(order.read_only),
         thresholds=order.thresholds,

@@ -33,6 +33,8 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher asks for."""
 
     command: tuple[bytes, ...]
+    called: tuple[bytes, ...] = ()
+    """What steps say that was run; empty: ``command``."""
     directory: bytes
     """Where the command runs."""
     environment: dict[bytes, bytes]
@@ -40,6 +42,8 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     one_step: bool
     fails_whole: bool = False
     """If the command fails, or is killed, all that it has started ends with it."""
+    ends_whole: bool = False
+    """The same however it ends."""
     settings: KeeperSettings
     read_only: tuple[int, ...] = ()
     """Directories that the command may not change anything beneath, open; inherited."""

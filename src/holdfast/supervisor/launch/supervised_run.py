@@ -54,6 +54,8 @@ class SupervisedCommand(NamedTuple):
     """What runs, and under what conditions."""
 
     words: Sequence[bytes]
+    called: Sequence[bytes] = ()
+    """What steps say that was run; empty: ``words``."""
     directory: bytes | None = None
     """Where it runs; None: where this process does."""
     environment: Mapping[bytes, bytes] | None = None
@@ -64,6 +66,8 @@ class SupervisedCommand(NamedTuple):
     """All that it changes is one step."""
     fails_whole: bool = False
     """If it fails, what it has left running ends with it (SIGTERM, and then SIGKILL)."""
+    ends_whole: bool = False
+    """The same however it ends."""
     read_only: Sequence[int] = ()
     """Directories that it may not change, nor anything beneath; see `RemoteUndoService.join`."""
     thresholds: Thresholds = OFF
@@ -93,11 +97,13 @@ def supervise(
     """
     order = LaunchRequest(
         command=tuple(command.words),
+        called=tuple(command.called),
         directory=os.getcwdb() if command.directory is None else command.directory,
         environment=dict(os.environb if command.environment is None else command.environment),
         run=command.run,
         one_step=command.one_step,
         fails_whole=command.fails_whole,
+        ends_whole=command.ends_whole,
         settings=settings,
         read_only=tuple(command.read_only),
         closed=(settings.root, *(os.readlink(b"/proc/self/fd/%d" % fd) for fd in command.read_only)),
@@ -105,7 +111,7 @@ def supervise(
         mounted=entry is not None,
     )
     if entry is None:
-        require_tracing(yama_scope(), _effective())
+        require_tracing(yama_scope(), effective_capabilities())
     mine = children()
     was_subreaper = become_subreaper()
     try:
@@ -182,7 +188,7 @@ def yama_scope() -> int:
         return 0
 
 
-def _effective() -> int:
+def effective_capabilities() -> int:
     """The effective capabilities of this process, a bit each."""
     with open("/proc/self/status", "rb") as file:
         return next(int(line[7:], 16) for line in file if line.startswith(b"CapEff:"))

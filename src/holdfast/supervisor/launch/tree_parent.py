@@ -106,7 +106,7 @@ class _Parent:
         stays = False
         if status is not None:
             self._say_what_failed()
-            if status and self._order.fails_whole:
+            if self._order.ends_whole or (status and self._order.fails_whole):
                 end_in_order(GRACE_SECONDS, self._spared)  # (still served: all that it does at last is recorded)
             parting = remote.leave()
             stays = bool(descendants(os.getpid(), spare=self._spared))

@@ -6,17 +6,23 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.sessions._hooks import HookRunner
 from holdfast.engine.sessions.session import Session
 from holdfast.model.config.settings import Hooks
 from holdfast.model.errors import RefusedError
 
 from ....waiting import has_ended, wait_until
+
+Make = Callable[..., HookRunner]
 
 
 def configure(home: Path, script: Path, *events: str) -> None:
@@ -90,28 +96,44 @@ def test_what_is_saved_by_itself_no_hook_stops(
     assert [record.getMessage() for record in caplog.records] == ["the hook before_checkpoint failed: it ended with 1"]
 
 
-def runner(directory: Path, **hooks: object) -> HookRunner:
-    return HookRunner(Hooks(**hooks), os.fsencode(directory))  # type: ignore[arg-type]
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "tree").mkdir()
+    return tmp_path / "tree"
+
+
+@pytest.fixture(params=["recorded", "contained"])
+def runner(request: pytest.FixtureRequest, tree: Path) -> Iterator[Callable[..., HookRunner]]:
+    """Makes what runs these hooks in the workspace ``tree``; in which way nothing is left of them is no matter."""
+    with ExitStack() as stack:
+
+        def make(**hooks: object) -> HookRunner:
+            opener = stack.enter_context(closing(Opener(home=os.fsencode(tree.parent / "home"))))
+            context, _ = opener.init(os.fsencode(tree))
+            context.settings = context.settings._replace(hooks=Hooks(**hooks))  # type: ignore[arg-type]
+            return HookRunner(context, lambda: request.param == "recorded")
+
+        yield make
 
 
 def shell(script: str) -> tuple[str, ...]:
     return ("sh", "-c", script)
 
 
-def test_a_hook_is_told_what_happens_in_the_sessions_directory(tmp_path: Path) -> None:
-    hooks = runner(tmp_path, before_fork=shell("cat > told; pwd > where"))
+def test_a_hook_is_told_what_happens_in_the_sessions_directory(runner: Make, tree: Path) -> None:
+    hooks = runner(before_fork=shell("cat > told; pwd > where"))
     hooks.before("before_fork", {"session": "main"})
-    assert json.loads((tmp_path / "told").read_text()) == {"event": "before_fork", "session": "main"}
-    assert (tmp_path / "where").read_text().strip() == os.path.realpath(tmp_path)
+    assert json.loads((tree / "told").read_text()) == {"event": "before_fork", "session": "main"}
+    assert (tree / "where").read_text().strip() == os.path.realpath(tree)
     assert hooks.wanted("before_fork")
 
 
-def test_where_there_is_no_hook_nothing_happens(tmp_path: Path) -> None:
-    hooks = runner(tmp_path)
+def test_where_there_is_no_hook_nothing_happens(runner: Make, tree: Path) -> None:
+    hooks = runner()
     hooks.before("before_fork", {})
     hooks.after("after_fork", {})
     assert not hooks.wanted("before_fork")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tree.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -124,49 +146,51 @@ def test_where_there_is_no_hook_nothing_happens(tmp_path: Path) -> None:
         (shell("printf '\\033[31mred' >&2; exit 1"), r"\\x1b\[31mred"),
     ],
 )
-def test_one_that_comes_before_refuses_and_says_why(tmp_path: Path, command: tuple[str, ...], reason: str) -> None:
+def test_one_that_comes_before_refuses_and_says_why(
+    runner: Make, tree: Path, command: tuple[str, ...], reason: str
+) -> None:
     with pytest.raises(RefusedError, match=reason) as caught:
-        runner(tmp_path, before_branch=command).before("before_branch", {})
+        runner(before_branch=command).before("before_branch", {})
     assert caught.value.code == "hook_refused"
 
 
-def test_of_one_that_says_very_much_the_end_is_kept(tmp_path: Path) -> None:
+def test_of_one_that_says_very_much_the_end_is_kept(runner: Make, tree: Path) -> None:
     flood = shell("head -c 64M /dev/zero >&2; echo >&2; echo not now >&2; exit 3")
     tracemalloc.start()
     try:
         with pytest.raises(RefusedError, match=r"not now \(it ended with 3\)"):
-            runner(tmp_path, before_branch=flood).before("before_branch", {})
+            runner(before_branch=flood).before("before_branch", {})
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
 
 
 @pytest.mark.parametrize("reads", ["cat > told; ", ""])
-def test_it_gets_all_that_it_is_told_or_what_it_wants_of_it(tmp_path: Path, reads: str) -> None:
+def test_it_gets_all_that_it_is_told_or_what_it_wants_of_it(runner: Make, tree: Path, reads: str) -> None:
     message = "x" * (1 << 20)
-    runner(tmp_path, before_branch=shell(f"cd {tmp_path}; {reads}exit 0")).before("before_branch", {"message": message})
+    runner(before_branch=shell(f"cd {tree}; {reads}exit 0")).before("before_branch", {"message": message})
     if reads:
-        assert json.loads((tmp_path / "told").read_text())["message"] == message
+        assert json.loads((tree / "told").read_text())["message"] == message
 
 
-def test_one_that_comes_after_is_only_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_comes_after_is_only_heard(runner: Make, tree: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="holdfast"):
-        runner(tmp_path, after_branch=shell("exit 7")).after("after_branch", {})
+        runner(after_branch=shell("exit 7")).after("after_branch", {})
     assert [record.getMessage() for record in caplog.records] == ["the hook after_branch failed: it ended with 7"]
 
 
-def test_one_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "never")
+def test_one_that_takes_too_long_is_ended_with_its_children(runner: Make, tree: Path) -> None:
+    os.mkfifo(tree / "never")
     command = shell("(read x < never) & echo $! > child; read x < never")
     with pytest.raises(RefusedError, match=r"longer than hooks\.timeout, 2 s"):
-        runner(tmp_path, before_fork=command, timeout=2.0).before("before_fork", {})
-    child = int((tmp_path / "child").read_text())
+        runner(before_fork=command, timeout=2.0).before("before_fork", {})
+    child = int((tree / "child").read_text())
     wait_until(lambda: has_ended(child), what="the child's end")
 
 
-def test_one_ends_with_all_of_it_when_holdfast_is_killed(tmp_path: Path) -> None:
+def test_one_ends_with_all_of_it_when_holdfast_is_killed(runner: Make, tree: Path) -> None:
     """Also what has made a session of its own."""
-    os.mkfifo(tmp_path / "never")
+    os.mkfifo(tree / "never")
     command = shell(
         "(read x < never) & echo $! > child; setsid sh -c 'echo $$ > daemon; read x < never' & "
         "while ! [ -s daemon ]; do :; done; echo $$ > hook.new; mv hook.new hook; read x < never"
@@ -174,25 +198,26 @@ def test_one_ends_with_all_of_it_when_holdfast_is_killed(tmp_path: Path) -> None
     holder = os.fork()
     if not holder:
         try:
-            runner(tmp_path, before_fork=command, timeout=300.0).before("before_fork", {})
+            runner(before_fork=command, timeout=300.0).before("before_fork", {})
         finally:
             os._exit(0)
-    wait_until((tmp_path / "hook").exists, what="the hook's beginning")
-    running = [int((tmp_path / name).read_text()) for name in ("hook", "child", "daemon")]
+    wait_until((tree / "hook").exists, what="the hook's beginning")
+    running = [int((tree / name).read_text()) for name in ("hook", "child", "daemon")]
     assert not any(map(has_ended, running))
     os.kill(holder, signal.SIGKILL)
     os.waitpid(holder, 0)
     wait_until(lambda: all(map(has_ended, running)), what="the end of all of the hook")
 
 
-def test_one_that_is_interrupted_is_ended_with_all_of_it(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "never")
-    command = shell(f"echo $$ > hook; kill -INT {os.getpid()}; read x < never")
-    with pytest.raises(KeyboardInterrupt):
-        runner(tmp_path, before_fork=command, timeout=300.0).before("before_fork", {})
-    assert has_ended(int((tmp_path / "hook").read_text()))
+def test_one_that_is_interrupted_is_ended_with_all_of_it(runner: Make, tree: Path) -> None:
+    os.mkfifo(tree / "never")
+    command = shell("echo $$ > hook.new; mv hook.new hook; read x < never")
+    interrupt = f"until [ -s {tree}/hook ]; do sleep 0.01; done; kill -INT {os.getpid()}"
+    with subprocess.Popen(["sh", "-c", interrupt]), pytest.raises(KeyboardInterrupt):
+        runner(before_fork=command, timeout=300.0).before("before_fork", {})
+    wait_until(lambda: has_ended(int((tree / "hook").read_text())), what="the end of the hook")
 
 
-def test_one_that_reads_nothing_and_leaves_a_child_is_not_waited_for_without_end(tmp_path: Path) -> None:
+def test_one_that_reads_nothing_and_leaves_a_child_is_not_waited_for_without_end(runner: Make, tree: Path) -> None:
     command = shell("exec <&-; exit 0")
-    runner(tmp_path, before_fork=command).before("before_fork", {"much": "x" * 200_000})
+    runner(before_fork=command).before("before_fork", {"much": "x" * 200_000})

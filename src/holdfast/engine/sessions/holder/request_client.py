@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
+from holdfast.engine.opening.current_run import RUN_VARIABLE
 from holdfast.engine.sessions.holder.lock import socket_name
 from holdfast.engine.sessions.holder.request_server import LATER
 from holdfast.engine.sessions.identifiers import HOOK_VARIABLE
@@ -100,23 +102,28 @@ class RemoteSession:
 
     def ask(self, ask: SessionRequest, seconds: float = _WORK_SECONDS) -> dict[str, Any]:
         """Have it do something; the answer. Raises what it raises there; see the class for what else."""
-        body = encode_call(SessionCall(ask=ask, agent=self._agent, hook=os.environ.get(HOOK_VARIABLE, "")[:100]))
-        try:
-            proof = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as error:
-            raise RefusedError(
-                f"the session {self.id} is open in another process, and cannot be asked from here: {error.strerror}",
-                hint="do it from another terminal",
-                code="inside_run",
-            ) from None
-        try:
-            answer = self._connection.ask(body, [proof], seconds)
-        except TimeoutError:
-            raise self._too_slow(seconds) from None
-        except ConnectionError:
-            raise self._gone() from None
-        finally:
-            os.close(proof)
+        call = SessionCall(ask=ask, agent=self._agent, hook=os.environ.get(HOOK_VARIABLE, "")[:100])
+        with ExitStack() as stack:
+            proofs: list[int] = []
+            try:
+                proofs.append(os.open(self._lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+                stack.callback(os.close, proofs[0])
+            except OSError as error:
+                run = os.environb.get(RUN_VARIABLE, b"").decode("ascii", "replace")[:100]
+                if not run:
+                    raise RefusedError(
+                        f"the session {self.id} is open in another process, and cannot be asked from here: "
+                        f"{error.strerror}",
+                        hint="do it from another terminal",
+                        code="inside_run",
+                    ) from None
+                call = msgspec.structs.replace(call, run=run)
+            try:
+                answer = self._connection.ask(encode_call(call), proofs, seconds)
+            except TimeoutError:
+                raise self._too_slow(seconds) from None
+            except ConnectionError:
+                raise self._gone() from None
         return messages.decode_result(answer)
 
     def _too_slow(self, seconds: float) -> HoldfastError:

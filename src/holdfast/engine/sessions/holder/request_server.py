@@ -1,16 +1,16 @@
 """The holder's end of a session's private socket: while the session is open, it is asked here.
 
 The process that holds the session does what is asked for, on the thread that uses it, wherever that waits: for a
-command, for the next line at a terminal, for a hook. Who runs supervised is refused: it cannot open the session's lock
-for writing.
+command, for the next line at a terminal, for a hook. Who runs supervised cannot open the session's lock for writing: it
+may ask only for what adds to the session, and only if it belongs to a command or a hook of it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ from holdfast.ipc.server import Limits, Server
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError
 from holdfast.model.paths import display
 from holdfast.wire.session_requests import (
+    ADDING,
     MAX_ANSWER_BYTES,
     MAX_CALL_BYTES,
     BranchRequest,
@@ -33,8 +34,9 @@ from holdfast.wire.session_requests import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
+    from holdfast.engine.running.child_start import ChildStart
     from holdfast.engine.sessions.session import Session
     from holdfast.ipc.server import Client
     from holdfast.model.session_types import SessionRef
@@ -47,6 +49,25 @@ LATER = "later"
 """The code of the error that says: not now, ask again."""
 
 
+class Served(Protocol):
+    """What answers on the thread that waits for something else."""
+
+    def fileno(self) -> int:
+        """A descriptor that can be read when there is something to `serve`."""
+        ...
+
+    def serve(self) -> None:
+        """Do what is asked for now."""
+        ...
+
+
+@contextmanager
+def servers_for(door: RequestServer | None, start: ChildStart) -> Generator[Sequence[Served]]:
+    """For the length of the block, in which ``start`` was started for a session: all that it may ask."""
+    with nullcontext() if door is None or not start.run else door.run(start.run):
+        yield [server for server in (door, start.server) if server is not None]
+
+
 class RequestServer:
     """Answers what is asked of one session. For the thread that uses the session; nothing blocks but what is done."""
 
@@ -55,6 +76,7 @@ class RequestServer:
         self._session = session
         self._lock = lock
         self._hook = ""
+        self._runs: set[str] = set()
         self._interrupted = False
         self._server = Server(
             os.path.dirname(lock), socket_name(session.id), session.context.clock, self._answer, limits=_LIMITS
@@ -93,9 +115,19 @@ class RequestServer:
         finally:
             self._hook = ""
 
+    @contextmanager
+    def run(self, run: str) -> Generator[None]:
+        """While it is entered, what belongs to this run may ask for what adds to the session."""
+        self._runs.add(run)
+        try:
+            yield
+        finally:
+            self._runs.remove(run)
+
     def _answer(self, client: Client, body: bytes) -> bytes:
         call = decode_call(body)
-        self._check_outside(client)
+        if not (call.run and call.run in self._runs and isinstance(call.ask, ADDING)):
+            self._check_outside(client)
         try:
             return messages.encode_result(self._perform(call))
         except KeyboardInterrupt:
@@ -112,8 +144,9 @@ class RequestServer:
             except OSError:
                 continue
         raise RefusedError(
-            f"the session {self._session.id} cannot be asked by what runs supervised",
-            hint="do it from another terminal",
+            f"the session {self._session.id} cannot be asked for that by what runs supervised",
+            hint="do it from another terminal; what a session's own commands may ask for is a checkpoint, a branch, a "
+            "fork",
             code="inside_run",
         )
 

@@ -44,6 +44,7 @@ OWN = frozenset(
         "SHLVL",
         "HOLDFAST_SESSION",
         "HOLDFAST_AGENT",
+        "HOLDFAST_RUN",
         "PS0",
         "PS1",
         "PS2",
@@ -75,9 +76,9 @@ class ShellState(NamedTuple):
     """What is exported besides, and longer than what a program can be started with."""
 
 
-def read_state(path: bytes) -> ShellState | None:
+def read_state(path: bytes, undo_log: bytes = b"") -> ShellState | None:
     """What a shell has written to the file ``path``; None if it has not, or not to the end. Where that is for all that
-    it exports, it is logged.
+    it exports, it is logged. A directory in the ``undo_log``, if there is one, is one that was removed.
     """
     try:
         with open(path, "rb") as file:
@@ -90,6 +91,8 @@ def read_state(path: bytes) -> ShellState | None:
             "more is exported than a program can be started with: the session keeps the directory and the variables "
             "that it had"
         )
+    if carried is not None and undo_log and under(carried.cwd, undo_log):
+        return carried._replace(cwd=_directory(data.split(b"\0", 2)[1], b"") or carried.cwd)
     return carried
 
 

@@ -9,7 +9,9 @@ import subprocess
 import time
 from typing import IO, TYPE_CHECKING, Final, Literal
 
+from holdfast.engine.running.child_start import ChildStart, recorded_where
 from holdfast.engine.sessions.holder.lock import in_flight
+from holdfast.engine.sessions.holder.request_server import servers_for
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, SESSION_VARIABLE
 from holdfast.engine.sessions.shell import _shell_programs as shell_programs
 from holdfast.engine.sessions.shell._shell_programs import OWN
@@ -19,15 +21,17 @@ from holdfast.model.log import Log
 from holdfast.model.message_text import plural, visible
 from holdfast.model.paths import display
 from holdfast.model.session_types import CommandResult
+from holdfast.processes.helper_process import start_in_own_session
 from holdfast.sandbox.shim import OutputPipe, group_lives
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from holdfast.engine.opening.context import Context
     from holdfast.engine.sessions.holder.lock import InFlight
-    from holdfast.engine.sessions.holder.request_server import RequestServer
+    from holdfast.engine.sessions.holder.request_server import RequestServer, Served
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.shell._shell_programs import ShellState
     from holdfast.model.session_types import CommandEntry, Level, ShellName
@@ -159,34 +163,39 @@ def run_command(
     door: RequestServer | None = None,
     noted: AbstractContextManager[InFlight] | None = None,
     grace: float = GRACE_SECONDS,
+    recorded_in: Context | None = None,
 ) -> ShellResult:
     """Run ``command`` by a real shell, in a process group of its own, until it has ended or is made to.
 
     Of each stream that it writes ``max_output_bytes`` are kept. After ``timeout`` seconds (None or 0: never), or when
     ``stop`` is set, its process group is asked to end (SIGTERM), and after ``grace`` seconds made to (SIGKILL). A
     Ctrl-C (`KeyboardInterrupt`) is passed on to the group; a second one ends it. What is asked at ``door`` is done
-    meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: not at all).
+    meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: not at all). All that it
+    changes in the workspace ``recorded_in`` is a step of that's undo log (None: nothing is recorded).
 
     What it leaves running goes on, and what that writes goes nowhere. Raises `UnsupportedError` if there is no such
-    shell, `UsageError` for a command with a NUL in it, `StorageError` if no process can be started.
+    shell, or it cannot be supervised, `UsageError` for a command with a NUL in it, `StorageError` if no process can be
+    started, and what recording it raises.
     """
     with in_flight() if noted is None else noted as flight:
         said = os.path.join(flight.folder, b"said")
         started = shell_programs.prepare_start(
             command.shell, command.text, command.environment, folder=flight.folder, said=said
         )
-        running = _RunningShell(started, command.cwd, streams, max_output_bytes, grace, door)
-        flight.started(running.pid)
-        try:
-            timed_out = running.follow(timeout or None, stop)
-        except BaseException:
-            running.end_now()
-            raise
-        finally:
-            running.let_go()
-        return ShellResult(
-            running.result(timed_out), shell_programs.read_state(said), running.duration_ms, running.interrupted
-        )
+        called = (command.shell.encode(), b"-c", os.fsencode(command.text))
+        shell = ChildStart(started.arguments, command.cwd, started.environment)
+        with recorded_where(recorded_in, shell, called=called) as start, servers_for(door, start) as servers:
+            running = _RunningShell(start, streams, max_output_bytes, grace, servers)
+            flight.started(running.pid)
+            try:
+                timed_out = running.follow(timeout or None, stop)
+            except BaseException:
+                running.end_now()
+                raise
+            finally:
+                running.let_go()
+        carried = shell_programs.read_state(said, start.undo_log)
+        return ShellResult(running.result(timed_out), carried, running.duration_ms, running.interrupted)
 
 
 class _RunningShell:
@@ -194,30 +203,29 @@ class _RunningShell:
 
     def __init__(
         self,
-        started: shell_programs.ShellStart,
-        cwd: bytes,
+        start: ChildStart,
         streams: Streams,
         most: int,
         grace: float,
-        door: RequestServer | None,
+        servers: Sequence[Served],
     ) -> None:
         self._began = time.monotonic()
         self._duration = 0.0
         try:
             # (What it leaves running goes on, and all that it writes is passed on as it comes: no `processes.child`.)
-            self._process = subprocess.Popen(
-                started.arguments,
+            self._process = start_in_own_session(
+                start.words,
                 stdin=subprocess.DEVNULL if streams.stdin is None else streams.stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                cwd=cwd,
-                env=started.environment,
-                start_new_session=True,
+                cwd=start.directory,
+                environment=start.environment,
+                pass_fds=start.descriptors,
             )
         except OSError as error:
             raise StorageError(
-                f"{display(started.arguments[0])} cannot be started in {display(cwd)}: {error.strerror}",
+                f"{display(start.words[0])} cannot be started in {display(start.directory)}: {error.strerror}",
                 hint=room_hint(error) or "a command, with its environment, may be too long for the system",
                 code="cannot_start",
             ) from error
@@ -231,7 +239,7 @@ class _RunningShell:
         self._kept: dict[StreamName, OutputExcerpt] = {"stdout": OutputExcerpt(most), "stderr": OutputExcerpt(most)}
         self._output = streams.output
         self._grace = grace
-        self._door = door
+        self._servers = servers
         self._kill_at: float | None = None
         self._was_killed = False
         self._drained_at: float | None = None
@@ -274,14 +282,15 @@ class _RunningShell:
         for stream in self._streams.values():
             if not stream.pipe.closed:
                 poll.register(stream.pipe.fileno(), select.POLLIN)
-        if self._door is not None:
-            poll.register(self._door.fileno(), select.POLLIN)
+        for server in self._servers:
+            poll.register(server.fileno(), select.POLLIN)
         ready = dict(poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
         for name, stream in self._streams.items():
             if not stream.pipe.closed and stream.pipe.fileno() in ready:
                 self._take(name, stream.read())
-        if self._door is not None and self._door.fileno() in ready:
-            self._door.serve()
+        for server in self._servers:
+            if server.fileno() in ready:
+                server.serve()
 
     def _take(self, name: StreamName, data: bytes) -> None:
         if data:
@@ -410,6 +419,7 @@ def execute(
             stop=stop,
             door=session.door(),
             noted=session.in_flight(),
+            recorded_in=session.context if session.records_commands else None,
         )
     except BaseException as error:
         code, words = (_NOT_STARTED, error.message) if isinstance(error, HoldfastError) else (_KILLED, "")

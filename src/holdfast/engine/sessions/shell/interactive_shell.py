@@ -12,6 +12,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from holdfast.engine.running.child_start import ChildStart, recorded_where
+from holdfast.engine.sessions.holder.request_server import servers_for
 from holdfast.engine.sessions.shell import _prompt_setup as prompt_setup
 from holdfast.engine.sessions.shell import _shell_programs as shell_programs
 from holdfast.engine.sessions.shell._terminal_relay import PromptMarks, TerminalRelay, shown_text, take_terminal
@@ -28,10 +30,11 @@ from holdfast.model.session_types import CommandResult
 from holdfast.processes.child import Limits, run
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
     from types import FrameType
 
     from holdfast.engine.sessions.holder.lock import InFlight
+    from holdfast.engine.sessions.holder.request_server import Served
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.shell.execution import StreamName
     from holdfast.model.session_types import CommandEntry
@@ -67,6 +70,7 @@ class _Interactive:
         self._folder = flight.folder
         self._said = os.path.join(self._folder, b"said")
         self._marks = PromptMarks(secrets.token_hex(8), session.config.max_output_bytes)
+        self._undo_log = b""
         self._told = b""
         self._entry: CommandEntry | None = None
         self._began = 0.0
@@ -95,38 +99,45 @@ class _Interactive:
         try:
             relay = TerminalRelay(master, self._marks, self._leave)
             relay.resize()
-            # (It has a terminal of its own, at which it goes on as long as the user likes: no `processes.child`.)
-            shell = subprocess.Popen(
-                started.arguments,
-                stdin=slave,
-                stdout=slave,
-                stderr=slave,
-                cwd=directory,
-                env=started.environment,
-                start_new_session=True,
-                preexec_fn=take_terminal,  # noqa: PLW1509 - no thread of ours runs yet
-            )
-            self._flight.started(shell.pid)
-            os.close(slave)
-            slave = -1
-            with relay, self._left_by_signals():
-                self._follow(shell, relay)
-            return _exit_code(shell)
+            shell = ChildStart(started.arguments, directory, started.environment)
+            context = session.context if session.records_commands else None
+            with (
+                recorded_where(context, shell, one_step=False) as start,
+                servers_for(session.door(), start) as servers,
+            ):
+                self._undo_log = start.undo_log
+                # (It has a terminal of its own, at which it goes on as long as the user likes: no `processes.child`.)
+                process = subprocess.Popen(
+                    start.words,
+                    stdin=slave,
+                    stdout=slave,
+                    stderr=slave,
+                    cwd=start.directory,
+                    env=start.environment,
+                    pass_fds=start.descriptors,
+                    start_new_session=True,
+                    preexec_fn=take_terminal,  # noqa: PLW1509 - no thread of ours runs yet
+                )
+                self._flight.started(process.pid)
+                os.close(slave)
+                slave = -1
+                with relay, self._left_by_signals():
+                    self._follow(process, relay, servers)
+                return _exit_code(process)
         finally:
             for fd in (slave, master, self._tell, self._answer, self._left, self._leaving):
                 if fd >= 0:
                     os.close(fd)
 
-    def _follow(self, shell: subprocess.Popen[bytes], relay: TerminalRelay) -> None:
+    def _follow(self, shell: subprocess.Popen[bytes], relay: TerminalRelay, servers: Sequence[Served]) -> None:
         pidfd = os.pidfd_open(shell.pid)
         try:
             poll = select.poll()
             poll.register(self._tell, select.POLLIN)
             poll.register(pidfd, select.POLLIN)
             poll.register(self._left, select.POLLIN)
-            door = self._session.door()
-            if door is not None:
-                poll.register(door.fileno(), select.POLLIN)
+            for server in servers:
+                poll.register(server.fileno(), select.POLLIN)
             while True:
                 due = self._due()
                 ready = dict(poll.poll(None if due is None else due * 1000))
@@ -140,8 +151,8 @@ class _Interactive:
                     os.read(self._left, 512)
                     os.killpg(shell.pid, signal.SIGHUP)
                     os.killpg(shell.pid, signal.SIGCONT)
-                elif door is not None and door.fileno() in ready:
-                    door.serve()
+                elif asked := [server for server in servers if server.fileno() in ready]:
+                    asked[0].serve()
                 elif due is not None:
                     self._save()
         finally:
@@ -222,7 +233,7 @@ class _Interactive:
     def _journal(self, result: CommandResult, duration_ms: int) -> None:
         session, entry, self._entry = self._session, self._entry, None
         assert entry is not None
-        carried = shell_programs.read_state(self._said)
+        carried = shell_programs.read_state(self._said, self._undo_log)
         env, cwd = session.environment(), session.state.cwd
         if carried is not None:
             env, cwd = exported_variables(session, carried, {}), shell_programs.relative(carried.cwd, session.root)

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         JournalEntry,
         Level,
         RefType,
-        SessionConfig,
         SessionId,
         SessionKind,
         State,
@@ -422,7 +421,7 @@ class CommandJournal:
                 self._line.write([*self._line.entries, TreeEvent(tree=tree, at=self._context.clock.now())])
         return tree
 
-    def begin(self, command: str, asked: str, generated: bool, level: Level) -> CommandEntry:
+    def begin(self, command: str, asked: str, generated: bool, level: Level, *, recorded: bool) -> CommandEntry:
         """See `Session.begin`."""
         check_command(command)
         check_command(asked)
@@ -431,10 +430,11 @@ class CommandJournal:
             # (For a single command it would cost more than it saves.)
             self._stack.callback(self._states.stop_noticing)
             self._states.start_noticing()
-        demanded = demands_checkpoint(self._line.state.config, level)
-        before = self.save_tree(whole=demanded or self.due() == 0)
+        # (The undo of a step needs no checkpoint before it.)
+        at_risk = not recorded and LEVELS.index(level) >= LEVELS.index("risky")
+        before = self.save_tree(whole=at_risk or self.due() == 0)
         worth_saving = has_unsaved(self._line.entries)
-        if self.due() == 0 or (demanded and (worth_saving or before != self._line.state.tree)):
+        if self.due() == 0 or (at_risk and (worth_saving or before != self._line.state.tree)):
             self._states.commit("auto", tree=before)
         state = self._line.state
         entry = CommandEntry(
@@ -497,11 +497,6 @@ class CommandJournal:
         wanted = ran >= state.config.triggers.commands and not seconds_until_allowed(state, self._context.clock.now())
         if wanted or self.journal_is_full():
             self._states.commit("auto", tree=None if self._states.is_noticing else tree)
-
-
-def demands_checkpoint(config: SessionConfig, level: Level) -> bool:
-    """Whether the state is to be saved before a command of this level."""
-    return config.demand != "never" and LEVELS.index(level) >= LEVELS.index(config.demand)
 
 
 def check_command(text: str) -> None:

@@ -76,6 +76,7 @@ def with_hooks(
     about: Mapping[str, object],
     *,
     may_refuse: bool = True,
+    records: Callable[[], bool],
     door: Callable[[], RequestServer | None],
 ) -> AbstractContextManager[dict[str, Any]]:
     """`holdfast.engine.sessions._hooks.with_hooks`, which is loaded only where a hook is configured: hardly any home
@@ -85,15 +86,22 @@ def with_hooks(
         return nullcontext({})
     from holdfast.engine.sessions import _hooks
 
-    return _hooks.with_hooks(context, what, about, may_refuse=may_refuse, door=door)
+    return _hooks.with_hooks(context, what, about, may_refuse=may_refuse, records=records, door=door)
 
 
 class StateHistory:
     """The states of a session that is held. Methods are those of `Session`, which says what they do."""
 
-    def __init__(self, scope: SessionScope, line: SessionLine, door: Callable[[], RequestServer | None]) -> None:
-        """``door`` is where what hooks ask for is answered."""
+    def __init__(
+        self,
+        scope: SessionScope,
+        line: SessionLine,
+        records: Callable[[], bool],
+        door: Callable[[], RequestServer | None],
+    ) -> None:
+        """``records`` says whether what hooks change is recorded; ``door`` is where what they ask for is answered."""
         self._scope = scope
+        self._records = records
         self._door = door
         self._context = scope.context
         self._rows = scope.tiers.rows
@@ -140,7 +148,10 @@ class StateHistory:
         if "/" not in name and self._rows.has(SessionId(name)):
             raise UsageError(f"{name!r} is no name for a branch: a session is called so", hint="choose another name")
         about = {**self.about(), "branch": name, "message": message}
-        with self._asked_for(), with_hooks(self._context, "branch", about, door=self._door) as told:
+        with (
+            self._asked_for(),
+            with_hooks(self._context, "branch", about, records=self._records, door=self._door) as told,
+        ):
             ref = self._branch(name, message, said)
             told["checkpoint"] = ref.checkpoint
         return ref
@@ -323,7 +334,10 @@ class StateHistory:
         about = {**self.about(), "kind": kind, "message": message}
         # (What is saved by itself protects what was done: no hook stops that.)
         may_refuse = may_refuse and kind != "auto"
-        with with_hooks(self._context, "checkpoint", about, may_refuse=may_refuse, door=self._door) as told:
+        hooks = with_hooks(
+            self._context, "checkpoint", about, may_refuse=may_refuse, records=self._records, door=self._door
+        )
+        with hooks as told:
             point = self._commit(kind, state, tree, message, metadata, branch, lineage)
             told |= {"checkpoint": point.hash, "tree": point.state.tree}
         quotas.thin_out(self._rows, self.id, self._most)

@@ -113,23 +113,18 @@ def test_one_command_runs_at_a_time(bench):
 
 
 @pytest.mark.parametrize(
-    ("demand", "level", "saved"),
+    ("supervised", "level", "saved"),
     [
-        ("risky", "risky", True),
-        ("risky", "dangerous", True),
-        ("risky", "unknown", False),
-        ("unknown", "unknown", True),
-        ("unknown", "risky", True),
-        ("unknown", "changes", False),
-        ("changes", "unknown", True),
-        ("changes", "safe", False),
-        ("safe", "safe", True),
-        ("never", "dangerous", False),
+        (False, "risky", True),
+        (False, "dangerous", True),
+        (False, "unknown", False),
+        (False, "safe", False),
+        (True, "dangerous", False),
     ],
 )
-def test_the_state_is_saved_before_a_command_that_demands_it(bench, demand, level, saved):
+def test_the_state_is_saved_before_a_risky_command_that_is_not_recorded(bench, supervised, level, saved):
     with bench.start() as session:
-        session.configure(SessionConfig(demand=demand))
+        session.configure(SessionConfig(supervised=supervised))
         bench.run(session, bench.write("1"))
         before = session.head
         entry = bench.run(session, bench.write("2"), level=level)

@@ -1,0 +1,49 @@
+"""How a child of a session is started: as it is, or so that all that it changes is recorded."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.running._checkpoint_server import CheckpointServer
+
+
+class ChildStart(NamedTuple):
+    """How to start a child."""
+
+    words: Sequence[bytes]
+    """The argument list."""
+    directory: bytes
+    """Where."""
+    environment: Mapping[bytes, bytes]
+    descriptors: tuple[int, ...] = ()
+    """To be passed on to it."""
+    run: str = ""
+    """The run that it is, if it is recorded."""
+    undo_log: bytes = b""
+    """The real path of the directory that it is recorded in: what it removes lies there."""
+    server: CheckpointServer | None = None
+    """Where it asks for checkpoints then: to be served meanwhile."""
+
+
+def recorded_where(
+    context: Context | None,
+    start: ChildStart,
+    *,
+    called: Sequence[bytes] = (),
+    one_step: bool = True,
+    ends_whole: bool = False,
+) -> AbstractContextManager[ChildStart]:
+    """`holdfast.engine.running.recorded_command.recorded`, which is loaded only where there is a ``context`` to record
+    in; ``start`` as it is without.
+    """
+    if context is None:
+        return nullcontext(start)
+    from holdfast.engine.running.recorded_command import recorded
+
+    return recorded(context, start, called=called, one_step=one_step, ends_whole=ends_whole)

@@ -1,0 +1,91 @@
+"""A session's command whose changes are recorded as a step, or as steps: no checkpoint is taken for it.
+
+It is a run of its own, and is started as any child is: a launcher beside us supervises it
+(`holdfast.supervisor.launch.launcher_process`).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.engine.history.outside_policy import check_policy, remember_policy
+from holdfast.engine.history.recovery import finish_interrupted, log_failure
+from holdfast.engine.opening.current_run import RUN_VARIABLE, forbid_inside_run
+from holdfast.engine.opening.undo_log import open_service
+from holdfast.engine.running._checkpoint_server import CheckpointServer, warn_of_no_checkpoints
+from holdfast.engine.running.child_start import ChildStart
+from holdfast.engine.running.run import configured_thresholds, keeper_settings, new_run_id, prepare_to_record
+from holdfast.model.errors import HoldfastError, UnsupportedError, rebuilt
+from holdfast.processes.child_environment import with_our_modules
+from holdfast.supervisor.launch.launcher_process import LaunchFile, SupervisedLaunch
+from holdfast.supervisor.launch.supervised_run import effective_capabilities, require_tracing, yama_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from holdfast.engine.opening.context import Context
+
+
+@contextmanager
+def recorded(
+    context: Context,
+    start: ChildStart,
+    *,
+    called: Sequence[bytes] = (),
+    one_step: bool = True,
+    ends_whole: bool = False,
+) -> Generator[ChildStart]:
+    """For the length of the block, how to start what ``start`` does so that all that it changes in ``context``'s
+    workspace is recorded. It has ended when the block does. The lock is not held.
+
+    Steps say that ``called`` was run (empty: what was started); ``one_step`` makes one of all that it changes, else
+    they are those of a run; ``ends_whole`` ends what it has left running with it. What a killed keeper has left is
+    settled before, and after if the keeper or the launcher is killed.
+
+    Raises what `holdfast.engine.running.run.run` does: at the beginning, or, if it could not be supervised or its
+    keeper was killed, at the end. A launcher that is killed ends by that signal, and what it has started too.
+    """
+    outside = context.settings.undo.outside
+    check_policy(outside)
+    log, _ = prepare_to_record(context, None)
+    run = new_run_id(context.random)
+    remember_policy(context, run, outside)
+    launch = SupervisedLaunch(
+        words=tuple(start.words),
+        called=tuple(called),
+        directory=start.directory,
+        environment={**start.environment, RUN_VARIABLE: run.encode()},
+        run=run,
+        one_step=one_step,
+        ends_whole=ends_whole,
+        thresholds=configured_thresholds(context.settings.safeguard, guard=False),
+        settings=keeper_settings(context, log, outside),
+    )
+    with LaunchFile(launch) as file, ExitStack() as stack:
+        words, server = tuple(map(os.fsencode, file.words)), None
+        try:
+            server = stack.enter_context(CheckpointServer(context, run))
+        except HoldfastError as error:
+            warn_of_no_checkpoints(error)
+        ours = with_our_modules(os.environb)
+        yield ChildStart(words, b"/", ours, (file.fd,), run, os.path.realpath(log), server)
+        outcome = file.outcome()
+    error = None if outcome is None else outcome.error
+    if outcome is None or error is not None:
+        with log_failure(), context.lock(as_found=True), open_service(context) as service:
+            finish_interrupted(context, service)
+    if isinstance(error, UnsupportedError):
+        hint = "`holdfast session start --unsupervised` begins a session that records no steps"
+        raise rebuilt(type(error).__name__, error.message, hint=error.hint or hint, code=error.code)
+    if error is not None:
+        raise error
+
+
+def check_can_record(context: Context) -> None:
+    """Raise `RefusedError` inside of a run, which records its commands already, and `UnsupportedError` where processes
+    may not be supervised. Whether the kernel can is seen when one is.
+    """
+    forbid_inside_run(context, "another run")
+    require_tracing(yama_scope(), effective_capabilities())

@@ -1,0 +1,100 @@
+"""A launcher in a process of its own: for who starts a command, and cannot wait for it as `supervise` does.
+
+The two share an anonymous file: what to run, as JSON, which the launcher reads at its start, and how it fared, which
+stands there instead at its end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.model.errors import FormatError, HoldfastError
+from holdfast.processes.helper_process import module_words
+from holdfast.processes.module_process import ProcessOutcome, decode_outcome, failed_outcome
+from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
+from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
+from holdfast.undo.service import OFF, Thresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+_MODULE = "holdfast.supervisor.launch.launcher_process"
+_NOT_STARTED = 126
+
+
+class SupervisedLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a launcher is to run; the fields are those of `SupervisedCommand`, and ``settings`` those of a keeper."""
+
+    words: tuple[bytes, ...]
+    called: tuple[bytes, ...] = ()
+    directory: bytes
+    environment: dict[bytes, bytes]
+    run: str
+    one_step: bool
+    ends_whole: bool
+    thresholds: Thresholds = OFF
+    settings: KeeperSettings
+
+
+class LaunchFile:
+    """The file that is shared with a launcher."""
+
+    def __init__(self, launch: SupervisedLaunch) -> None:
+        """Write what to run. Raises `OSError`."""
+        self.fd = os.memfd_create("launch", os.MFD_CLOEXEC)
+        with open(self.fd, "wb", closefd=False) as file:
+            file.write(msgspec.json.encode(launch))
+
+    @property
+    def words(self) -> Sequence[str]:
+        """What to execute, with ``fd`` passed on: it ends as the command does, with 126 if there is an `error`."""
+        return module_words(_MODULE, str(self.fd))
+
+    def outcome(self) -> ProcessOutcome | None:
+        """How it fared; None if the launcher was killed before it said that."""
+        try:
+            return decode_outcome(os.pread(self.fd, os.fstat(self.fd).st_size, 0))
+        except FormatError:
+            return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the file."""
+        os.close(self.fd)
+
+
+def main(fd: int) -> int:
+    """Run what is asked for in the file ``fd``, and say there how it went; the exit code."""
+    order = msgspec.json.decode(os.pread(fd, os.fstat(fd).st_size, 0), type=SupervisedLaunch)
+    command = SupervisedCommand(
+        order.words,
+        called=order.called,
+        directory=order.directory,
+        environment=order.environment,
+        run=order.run,
+        one_step=order.one_step,
+        ends_whole=order.ends_whole,
+        thresholds=order.thresholds,
+    )
+    os.set_inheritable(fd, False)
+    try:
+        outcome = ProcessOutcome(exit_code=supervise(command, order.settings))
+    except HoldfastError as error:
+        outcome = failed_outcome(error)._replace(exit_code=_NOT_STARTED)
+    said = outcome.encode()
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, said, 0)
+    return outcome.exit_code
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(main(int(sys.argv[1])))

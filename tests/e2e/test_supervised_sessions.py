@@ -1,0 +1,222 @@
+"""Sessions whose commands, hooks and attempts are steps: `undo` takes back all that they change."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from ..waiting import wait_until
+from .test_session_shell import PROMPT
+from .test_session_shell import begin as begin
+from .test_sessions import HOLDFAST, Agent
+from .test_sessions import agent as agent
+
+if TYPE_CHECKING:
+    from .test_session_shell import Begin
+
+
+class Entry(NamedTuple):
+    """What undo has to bring back of a path."""
+
+    mode: int
+    links: int
+    modified_ns: int
+    content: bytes
+
+
+def everything(tree: Path) -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for at, names, files in os.walk(tree):
+        if ".holdfast" in names:
+            names.remove(".holdfast")
+        for name in names + files:
+            path = Path(at, name)
+            about = path.lstat()
+            regular = stat.S_ISREG(about.st_mode)
+            link = os.fsencode(os.readlink(path)) if path.is_symlink() else b""
+            found[str(path.relative_to(tree))] = Entry(
+                about.st_mode,
+                about.st_nlink if regular else 0,
+                about.st_mtime_ns if regular else 0,
+                path.read_bytes() if regular else link,
+            )
+    return found
+
+
+WORK = (
+    "git init -q . && git add -A && git -c user.name=A -c user.email=a@example.org commit -qm one",
+    "printf 'build/\\nnode_modules/\\n' > .gitignore",
+    "mkdir -p node_modules/a/b build && seq 500 > node_modules/a/b/x && ln -s ../a node_modules/l",
+    "export N=1; cd node_modules; ln a/b/x hard",
+    "chmod 600 a/b/x; cd ..; tar cf build/all.tar node_modules",
+    "rm -rf node_modules",
+    "(sleep 0.1; echo late > late) & wait",
+    "mv build sub/",
+    "echo $N >> f; git add -A; git -c user.name=A -c user.email=a@example.org commit -qam two",
+    "git checkout -q HEAD~1 2>&1; rm -rf sub/build",
+    "git stash -q; git gc -q",
+    "rm -rf .git .gitignore",
+)
+
+
+def test_every_command_is_a_step_and_is_taken_back_exactly(agent: Agent, tree: Path) -> None:
+    """One by one, and forward again; with states that were saved in between."""
+    (tree / "f").write_text("mine\n")
+    agent.run("start", "one", "--supervised")
+    states = [everything(tree)]
+    for number, command in enumerate(WORK):
+        agent.run("exec", command, HOLDFAST_SESSION_COMMANDS="5", HOLDFAST_SESSION_MIN_INTERVAL="0")
+        if everything(tree) != states[-1]:
+            states.append(everything(tree))
+        if number % 4 == 2:
+            agent.run("checkpoint")
+    for state in reversed(states[:-1]):
+        done = agent.try_to("undo")
+        assert done.returncode == 0, done.stderr
+        assert everything(tree) == state
+    for state in states[1:]:
+        done = agent.try_to("redo")
+        assert done.returncode == 0, done.stderr
+        assert everything(tree) == state
+    assert agent.try_to("undo", "--step", f"1-{len(WORK)}").returncode == 0
+    assert everything(tree) == states[0]
+
+
+def test_a_session_is_unsupervised_unless_it_is_asked_for(agent: Agent, tree: Path) -> None:
+    (tree / ".gitignore").write_text("ignored\n")
+    (tree / "ignored").write_text("mine\n")
+    assert agent.run("start", "plain")["config"]["supervised"] is False
+    agent.run("exec", "echo 1 > f")
+    assert agent.try_to("steps").stdout == b""
+    config = Path(agent.environment["HOLDFAST_HOME"]) / "config.toml"
+    config.write_text("[session]\nsupervised = true\n")
+    assert agent.run("start", "other", "--unsupervised")["config"]["supervised"] is False
+    assert agent.run("start", "recorded")["config"]["supervised"] is True
+    agent.run("exec", "rm -rf ignored")
+    assert b"bash -c rm -rf ignored" in agent.try_to("steps").stdout
+    assert agent.try_to("undo").returncode == 0
+    assert (tree / "ignored").read_text() == "mine\n"
+
+
+def test_a_command_ends_as_it_would_unsupervised(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one", "--supervised")
+    done = agent.try_to("session", "exec", "cat; echo out; echo err >&2; exit 7", typed="in\n")
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"in\nout\n", b"err\n")
+    assert agent.try_to("session", "exec", "kill -9 $$").returncode == 137
+    assert agent.try_to("session", "exec", "no-such-program").returncode == 127
+    done = agent.try_to("session", "exec", "--timeout", "3", "echo begun; sleep 60")
+    assert (done.returncode, done.stdout) == (143, b"begun\n")
+    assert agent.run("history")["commands"][0]["timed_out"] is True
+    agent.run("exec", "mkdir -p sub/deep; cd sub/deep; export A=a; rmdir ../deep")
+    assert agent.run("exec", "pwd; echo $A ${HOLDFAST_RUN:+run}")["stdout"] == f"{tree}/sub\na run\n"
+    assert not {"HOLDFAST_RUN", "HOLDFAST_SESSION"} & agent.run("info")["env"].keys()
+
+
+def test_a_command_takes_checkpoints_of_the_workspace(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one", "--supervised")
+    me = " ".join(HOLDFAST)
+    agent.run("exec", f"echo 1 > f; {me} checkpoint -m half; echo 2 > f")
+    assert b"half" in agent.try_to("log").stdout
+    done = agent.try_to("session", "exec", f"{me} undo")
+    assert (done.returncode, b"--unsupervised" in done.stderr) == (4, True)
+    assert (tree / "f").read_text() == "2\n"
+
+
+def test_what_a_command_leaves_running_is_recorded_and_goes_on(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one", "--supervised")
+    go = tree.parent / "go"
+    os.mkfifo(go)
+    agent.run("exec", f"(read line < {go}; echo $line > late) > /dev/null 2>&1 &")
+    agent.run("exec", "echo 2 > second")
+    go.write_text("gone on\n")
+    wait_until((tree / "late").exists)
+    wait_until(lambda: (tree / "late").read_text() == "gone on\n")
+    assert (tree / "second").read_text() == "2\n"
+
+
+def test_a_killed_session_leaves_no_step_half_done(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one", "--supervised")
+    (tree / "f").write_text("mine\n")
+    command = "echo theirs > f; echo $$ > pid; exec sleep 60"
+    process = subprocess.Popen([*HOLDFAST, "session", "exec", command], cwd=tree, env=agent.environment)
+    wait_until(lambda: (tree / "pid").exists() and (tree / "pid").read_text())
+    process.kill()
+    process.wait()
+    assert agent.run("exec", "cat f")["stdout"] == "theirs\n"
+    assert agent.run("history")["commands"][1]["exit_code"] is None
+    assert agent.try_to("undo").returncode == 0
+    assert (tree / "f").read_text() == "mine\n"
+
+
+def test_a_killed_keeper_is_said_and_the_next_command_takes_back_what_was_open(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one", "--supervised")
+    (tree / "f").write_text("mine\n")
+    command = "echo theirs > f; echo $$ > pid; exec sleep 60"
+    words = [*HOLDFAST, "session", "exec", command]
+    with subprocess.Popen(words, cwd=tree, env=agent.environment, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: (tree / "pid").exists() and (tree / "pid").read_text())
+        found = subprocess.run(["pgrep", "-f", "holdfast.supervisor.keeper.keeper"], stdout=subprocess.PIPE, check=True)
+        keepers = [int(number) for number in found.stdout.split() if _serves(int(number), agent)]
+        assert keepers
+        for keeper in keepers:
+            os.kill(keeper, signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert b"its keeper was killed" in errors
+    assert agent.run("exec", "cat f")["stdout"] == "mine\n"
+
+
+def _serves(pid: int, agent: Agent) -> bool:
+    home = agent.environment["HOLDFAST_HOME"]
+    return any(home in os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink())
+
+
+def test_hooks_and_attempts_are_steps(agent: Agent, tree: Path) -> None:
+    hook = tree.parent / "hook"
+    hook.write_text("#!/bin/sh\necho hook >> hooked\n")
+    hook.chmod(0o755)
+    (tree / ".gitignore").write_text("ignored\n")
+    agent.run("start", "one", "--supervised")
+    config = Path(agent.environment["HOLDFAST_HOME"]) / "config.toml"
+    config.write_text(f'[hooks]\nbefore_checkpoint = ["{hook}"]\n')
+    agent.run("checkpoint")
+    config.unlink()
+    assert (tree / "hooked").read_text() == "hook\n"
+    assert agent.try_to("undo").returncode == 0
+    assert not (tree / "hooked").exists()
+    (tree / "ignored").write_text("mine\n")
+    attempt = "cp f kept; rm -f f; echo 1 > made"
+    (tree / "f").write_text("f\n")
+    done = agent.try_to("--json", "experiment", attempt, "--provider", "holdfast", "--keep")
+    assert done.returncode == 0, done.stderr
+    (fork,) = agent.run("info")["forks"]
+    root = Path(agent.run("info", "-s", fork)["root"])
+    assert (root / "made").exists()
+    undone = subprocess.run([*HOLDFAST, "undo"], cwd=root, env=agent.environment, capture_output=True, check=False)
+    assert undone.returncode == 0, undone.stderr
+    assert ((root / "f").read_text(), (root / "made").exists()) == ("f\n", False)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "sh"])
+def test_each_line_at_the_terminal_is_a_step(begin: Begin, shell: str) -> None:
+    person = begin(shell, "--supervised")
+    (person.user / ".bashrc").write_text("PS1='@@ '\n")
+    (person.user / ".zshrc").write_text("PS1='@@ '\nunsetopt zle prompt_sp\n")
+    terminal = person.sit_down()
+    terminal.expect(PROMPT)
+    terminal.type("mkdir -p there/deep; touch there/deep/x; export A=1\r")
+    terminal.expect(PROMPT)
+    terminal.type("rm -rf there\r")
+    terminal.expect(PROMPT)
+    terminal.type("exit\r")
+    assert terminal.end() == 0
+    assert person.run("session", "info")["env"]["A"] == "1"
+    assert not (person.tree / "there").exists()
+    person.run("undo")
+    assert (person.tree / "there/deep/x").exists()
