@@ -128,7 +128,6 @@ def run(
     ``ask``, on a thread of its own, is asked of operations that safeguards hold: True lets one happen, False denies it,
     None leaves it to others. ``told`` is told of what a killed keeper had left open, and was rolled back.
     """
-    from holdfast.engine.running._checkpoint_server import serve_checkpoints
     from holdfast.files.local_tree import LocalTree
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
@@ -175,19 +174,25 @@ def run(
     surroundings[RUN_VARIABLE] = identity.encode()
     parting: list[RunEnding] = []
     try:
-        with _answer_tickets(settings.log, ask if asked_for.asks else None), serve_checkpoints(context, identity):
-            supervised = SupervisedCommand(
-                command,
-                directory=directory,
-                environment=surroundings,
-                run=identity,
-                one_step=invocation.one_step,
-                fails_whole=invocation.fails_whole,
-                read_only=policy.read_only,
-                thresholds=asked_for,
-            )
-            entry = _entry(context, settings, directory, command) if policy.bridge else None
-            code = supervise(supervised, settings, box=box, entry=entry, parted=parting.append)
+        supervised = SupervisedCommand(
+            command,
+            directory=directory,
+            environment=surroundings,
+            run=identity,
+            one_step=invocation.one_step,
+            fails_whole=invocation.fails_whole,
+            read_only=policy.read_only,
+            thresholds=asked_for,
+        )
+        entry = _entry(context, settings, directory, command) if policy.bridge else None
+        code = supervise(
+            supervised,
+            settings,
+            box=box,
+            entry=entry,
+            parted=parting.append,
+            meanwhile=_answer_run(context, identity, settings.log, ask if asked_for.asks else None),
+        )
     finally:
         steps = end_run(context, identity, shown, told, forgotten)
     (last,) = parting
@@ -217,6 +222,17 @@ def _entry(
     own = [*settings.forbidden, os.path.realpath(settings.log), *filter(os.path.isdir, others)]
     outermost = [path for path in own if not any(path != other and under(path, other) for other in own)]
     return lambda channel: build_arguments(channel, root, list(dict.fromkeys(outermost)), directory, command)
+
+
+@contextmanager
+def _answer_run(
+    context: Context, identity: str, log: bytes, ask: Callable[[TicketInfo], bool | None] | None
+) -> Generator[None]:
+    """For the length of the block, take checkpoints that the run asks for, and `_answer_tickets`."""
+    from holdfast.engine.running._checkpoint_server import serve_checkpoints
+
+    with _answer_tickets(log, ask), serve_checkpoints(context, identity):
+        yield
 
 
 @contextmanager
