@@ -57,6 +57,14 @@ def has_one_thread() -> bool:
         return False
 
 
+def preload(module: str) -> None:
+    """Load the module, if `start` would fork now: while something else is waited for, it costs no time."""
+    if _is_ours and has_one_thread():
+        from importlib import import_module
+
+        import_module(module)
+
+
 def start(
     module: str,
     channel: int,

@@ -11,7 +11,9 @@ import msgspec
 
 from holdfast.ipc import messages
 from holdfast.ipc.connection import Connection
+from holdfast.ipc.port import encode_result
 from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.processes import forked_process
 from holdfast.supervisor.control.keeper_port import GONE, JoinRequest
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
@@ -25,6 +27,14 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 10.0
 """For a process that uses the undo log for a moment without being its keeper."""
 _RETRY_SECONDS = 0.05
+_KEEPER = "holdfast.supervisor.keeper.keeper"
+_READY = encode_result(None)
+
+
+def preload_keeper(log: bytes) -> None:
+    """If there is no keeper of the undo log in the directory ``log``, load what one needs."""
+    if not os.path.exists(os.path.join(log, KEEPER_SOCKET)):
+        forked_process.preload(_KEEPER)
 
 
 def join(order: LaunchRequest, listener: int, agent: int) -> tuple[RemoteUndoService, int]:
@@ -77,9 +87,7 @@ def _start(settings: KeeperSettings) -> tuple[int, Connection]:
     notes = open_log(settings.log)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        keeper = forked_process.start(
-            "holdfast.supervisor.keeper.keeper", its.fileno(), streams=(null, null, notes), own_session=True
-        )
+        keeper = forked_process.start(_KEEPER, its.fileno(), streams=(null, null, notes), own_session=True)
     finally:
         os.close(null)
         os.close(notes)
@@ -91,9 +99,10 @@ def _start(settings: KeeperSettings) -> tuple[int, Connection]:
         raise HoldfastError(
             "the keeper ended before it was ready", hint="the undo log's keeper.log may say why"
         ) from None
-    try:
-        messages.decode_result(answer)
-    except HoldfastError:
-        forked_process.wait(keeper)
-        raise
+    if answer != _READY:
+        try:
+            messages.decode_result(answer)
+        except HoldfastError:
+            forked_process.wait(keeper)
+            raise
     return keeper, starter

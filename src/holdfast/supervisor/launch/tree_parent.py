@@ -34,7 +34,7 @@ from holdfast.processes.process_tree import (
     reap_orphans,
 )
 from holdfast.supervisor.confinement.filter_shim import CANNOT_EXECUTE, GO, enter
-from holdfast.supervisor.launch._keeper_connection import join
+from holdfast.supervisor.launch._keeper_connection import join, preload_keeper
 from holdfast.supervisor.launch._parent_messages import (
     RELAYED,
     LaunchReport,
@@ -148,6 +148,7 @@ class _Parent:
             self._become_command(shim)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         os.close(shim)
+        preload_keeper(order.settings.log)
         message, ancillary = self._first_report(awake)
         if socket.SCM_RIGHTS not in ancillary:
             status = 0 if message else os.waitpid(self._child, 0)[1]
