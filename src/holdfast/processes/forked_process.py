@@ -215,8 +215,9 @@ def _replace_descriptors(streams: Streams, passed: Collection[int]) -> None:
 def _take_title(title: bytes) -> None:
     """Be listed by this name: by the command line of its starter, a process would be taken for that."""
     import ctypes
+    from contextlib import suppress
 
-    with open("/proc/self/comm", "wb") as file:
+    with suppress(OSError), open("/proc/self/comm", "wb") as file:  # (``/proc`` may be read-only)
         file.write(title.rpartition(b".")[2])
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b") ")[2].split()

@@ -374,4 +374,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    forked_process.allow_forks()
     sys.exit(main())
