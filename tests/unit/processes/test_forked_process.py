@@ -175,6 +175,7 @@ def test_what_the_starter_would_clean_up_is_left_to_it(place: _Place) -> None:
     before = (
         _OURS
         + """
+gc.disable()
 place = os.getcwd() + "/"
 class Cleaned:
     def __init__(self, name): self.name = name
@@ -213,7 +214,10 @@ with noted():
     print(forked_process.wait(forked_process.fork(lambda: exit(7))))
     forked_process.wait(forked_process.fork(lambda: print("forked", flush=True) or 0))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
     assert done.stdout.split() == ["begun", "1", "0", "-9", "7", "forked", "left"]
     assert done.stderr.splitlines()[-1] == "RuntimeError: in the fork"
 
