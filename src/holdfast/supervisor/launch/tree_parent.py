@@ -145,6 +145,7 @@ class _Parent:
         self._child = os.fork()  # (it enters the filter before its program: no `processes.child`)
         if not self._child:
             self._channel.close()
+            self._launcher.close()  # (should this process be killed, the launcher is to see it at once)
             self._become_command(shim)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         os.close(shim)
