@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.engine.history.checkpoint import create_checkpoint_locked
 from holdfast.engine.history.history_writer import next_state, record_run
@@ -23,6 +23,7 @@ from holdfast.engine.running.isolation import make_box
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log, child_level
 from holdfast.model.message_text import listed
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under

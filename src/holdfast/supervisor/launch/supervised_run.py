@@ -16,12 +16,13 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.processes import forked_process
 from holdfast.processes.process_tree import become_subreaper, children, end_descendants
 from holdfast.supervisor.confinement.filter_shim import arguments

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.undo.journal.path_tree import PathTree
 from holdfast.undo.journal.records import Content, KeepMethod, Link, Make, Meta, Move, PutBack, Remove
 from holdfast.undo.service import PathChange
