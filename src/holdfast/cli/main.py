@@ -12,6 +12,7 @@ from holdfast import HoldfastError, UsageError
 from holdfast.cli.global_options import CommandLine, split_options
 from holdfast.model.errors import unexpected
 from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.processes.forked_process import allow_forks
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -51,6 +52,7 @@ def run() -> NoReturn:
     Python looks for cycles among its objects less often than it would: most of what a command makes is never one.
     """
     gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
+    allow_forks()
     try:
         code = main()
     except KeyboardInterrupt:  # once more, while the first one was told of

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.plain_parser import REST
+from holdfast.model import fast_msgspec
 from holdfast.model.config.keys import KEYS
 from holdfast.model.message_text import named_steps, plural, visible
 
@@ -85,6 +86,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     words: list[str] = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
     if not words:
         raise UsageError("run needs a command", hint="holdfast run -- COMMAND")
+    fast_msgspec.load()
     with console.open(strict=True) as workspace:
         result = workspace.run(
             words,

@@ -6,7 +6,6 @@ the typed classes of the port's module. That module imports the names in its ann
 
 from __future__ import annotations
 
-import inspect
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -17,30 +16,34 @@ from holdfast.model.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from types import FunctionType
 
 
 class Method:
     """One method of a port."""
 
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+    def __init__(self, name: str, function: FunctionType) -> None:
         self.name = name
         self._function = function
 
     @cached_property
-    def _signature(self) -> inspect.Signature:
-        return inspect.signature(self._function)
+    def _names(self) -> tuple[str, ...]:
+        code = self._function.__code__
+        return code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
     @cached_property
     def _types(self) -> tuple[Any, Any]:
-        _, *names = self._signature.parameters
+        names = self._names
         hints = get_type_hints(self._function)
         return tuple[tuple(hints[name] for name in names) or ()], hints["return"]
 
     def bind(self, remote: object, given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         """The arguments of a call, in the order of the signature. Raises `TypeError` as the call would."""
-        if len(given) == len(self._signature.parameters) - 1 and not named:
+        if len(given) == len(self._names) and not named:
             return list(given)  # (To bind takes as long as all else on this side.)
-        bound = self._signature.bind(remote, *given, **named)
+        from inspect import signature  # (a run alone needs none)
+
+        bound = signature(self._function).bind(remote, *given, **named)
         bound.apply_defaults()
         _, *arguments = bound.arguments.values()
         return arguments

@@ -40,6 +40,20 @@ def set_sender(level: Level, send: Callable[[], object]) -> None:
         _send()
 
 
+def forget_sender() -> None:
+    """Send records nowhere but where Python sends those for which nothing was arranged: for a fork of a process that
+    had arranged it.
+    """
+    _steps.clear()
+    if "logging" in sys.modules:
+        import logging
+
+        logger = logging.getLogger("holdfast")
+        logger.handlers.clear()
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
+
+
 def install_sender() -> None:
     """Have what was arranged done now: for a module that sends records of its own the same way."""
     if _steps:

@@ -16,6 +16,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
+from holdfast.processes.forked_process import fork, has_one_thread
+
 _MOST_BYTES: Final = 1 << 20
 _IN, _OUT, _ERR = 0, 1, 2
 _KILL, _TERMINATE = 9, 15
@@ -38,7 +40,7 @@ class DetachedWorker:
         said, said_write = os.pipe2(os.O_CLOEXEC)
         try:
             if _may_be_copied():
-                self.pid = _copy(module, order_read, said_write)
+                self.pid = fork(lambda: _run(module), streams=(order_read, said_write, _ERR), own_session=True)
             else:
                 from holdfast.processes.helper_process import start_module
 
@@ -131,33 +133,9 @@ def _reap_detached() -> None:
 
 
 def _may_be_copied() -> bool:
-    try:
-        return "sqlite3" not in sys.modules and len(os.listdir("/proc/self/task")) == 1
-    except OSError:
-        return False
+    return "sqlite3" not in sys.modules and has_one_thread()
 
 
-def _copy(module: str, stdin: int, stdout: int) -> int:
-    """Copy this process; the copy's number. The copy never comes back from here: what its callers have is not its."""
-    ours = os.getpid()
-    try:
-        process = os.fork()
-        if process:
-            return process
-        os.setsid()
-        os.dup2(stdin, _IN)
-        os.dup2(stdout, _OUT)
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) > _ERR:
-                with suppress(OSError):  # it is the one that they were listed by
-                    os.close(int(name))
-        os.chdir("/")
-        import_module(module).main()
-    except BaseException as error:
-        if os.getpid() == ours:
-            raise
-        sys.excepthook(type(error), error, error.__traceback__)
-    finally:
-        if os.getpid() != ours:
-            os._exit(0)
-    raise AssertionError("a copy ends by itself")
+def _run(module: str) -> int:
+    import_module(module).main()
+    return 0

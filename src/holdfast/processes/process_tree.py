@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Collection, Iterable
 
 GRACE_SECONDS = 5.0
@@ -103,10 +103,12 @@ def end_child(child: subprocess.Popen[bytes], grace: float, *, patience: float =
     """Wait until a child has ended, and end it if it takes longer than ``patience`` seconds: first by SIGTERM, and
     ``grace`` seconds later by SIGKILL. Its exit code, negative for a signal.
     """
+    from subprocess import TimeoutExpired  # (a run ends no child by this)
+
     for seconds, end in ((patience, child.terminate), (grace, child.kill)):
         try:
             return child.wait(seconds)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             end()
     return child.wait()
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 from typing import TYPE_CHECKING
 
-from holdfast.supervisor.confinement.seccomp_notify import give_up_privileges
-from holdfast.supervisor.confinement.seccomp_program import ALLOW, ERRNO, INSTRUCTION
+from holdfast.processes import forked_process
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 _NUMBERS = {"x86_64": (101, 310, 438), "aarch64": (117, 270, 438)}
@@ -23,24 +24,55 @@ _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _PR_SET_SECCOMP = 22
 _SECCOMP_MODE_FILTER = 2
 
-_AS_KEEPERS_START = """
-import sys
-if "holdfast.supervisor.keeper.keeper" in sys.orig_argv:
-    from holdfast.testing.yama_stub import see_nothing
-    see_nothing()
+_KEEPER = "holdfast.supervisor.keeper.keeper"
+_AS_PYTHON_STARTS = """
+from holdfast.testing.yama_stub import start_blind_keepers
+start_blind_keepers()
 """
 
 
 def keepers_that_see_nothing(folder: Path) -> str:
-    """A directory, made in ``folder``: keepers that are started with it in ``PYTHONPATH`` do `see_nothing`."""
+    """A directory, made in ``folder``: keepers of programs that are started with it in ``PYTHONPATH`` do
+    `see_nothing`.
+    """
     place = folder / "blind"
     place.mkdir()
-    (place / "sitecustomize.py").write_text(_AS_KEEPERS_START)
+    (place / "sitecustomize.py").write_text(_AS_PYTHON_STARTS)
     return str(place)
+
+
+def start_blind_keepers() -> None:
+    """From now on this process starts `main` where it would start a keeper."""
+    start = forked_process.start
+
+    def start_blind(
+        module: str,
+        channel: int,
+        *,
+        passed: Collection[int] = (),
+        streams: tuple[int, int, int] | None = None,
+        own_session: bool = False,
+    ) -> int:
+        module = __name__ if module == _KEEPER else module
+        return start(module, channel, passed=passed, streams=streams, own_session=own_session)
+
+    forked_process.start = start_blind
+
+
+def main(fd: int) -> int:
+    """Be a keeper that sees nothing."""
+    from holdfast.supervisor.keeper import keeper
+
+    see_nothing()
+    return keeper.main(fd)
 
 
 def see_nothing() -> None:
     """From now on this process neither traces others, nor reads their memory, nor takes their descriptors: EPERM."""
+    # (Python programs within the run load this module, too.)
+    from holdfast.supervisor.confinement.seccomp_notify import give_up_privileges
+    from holdfast.supervisor.confinement.seccomp_program import ALLOW, ERRNO, INSTRUCTION
+
     refused = [(_EQUAL, 0, 1, number) for number in _NUMBERS[os.uname().machine]]
     code = [(_LOAD, 0, 0, 0)]
     for comparison in refused:
@@ -54,3 +86,8 @@ def see_nothing() -> None:
     give_up_privileges()
     if ctypes.CDLL(None).prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(Program(len(code), text))):
         raise OSError("there is no seccomp here")
+
+
+if __name__ == "__main__":
+    forked_process.allow_forks()
+    sys.exit(main(int(sys.argv[1])))

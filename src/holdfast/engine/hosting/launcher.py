@@ -26,6 +26,7 @@ from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFo
 from holdfast.model.log import Level, set_sender
 from holdfast.model.log_format import LineHandler, send
 from holdfast.model.paths import display
+from holdfast.processes.forked_process import allow_forks
 from holdfast.processes.helper_process import start_module
 from holdfast.processes.module_process import ProcessOutcome, decode_outcome, failed_outcome
 from holdfast.processes.process_tree import end_child
@@ -152,4 +153,5 @@ def _held(paths: Sequence[bytes]) -> Generator[list[int]]:
 
 
 if __name__ == "__main__":
+    allow_forks()
     main(int(sys.argv[1]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.engine.history.checkpoint import create_checkpoint_locked
 from holdfast.engine.history.history_writer import next_state, record_run
@@ -23,6 +23,7 @@ from holdfast.engine.running.isolation import make_box
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log, child_level
 from holdfast.model.message_text import listed
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
@@ -128,7 +129,6 @@ def run(
     ``ask``, on a thread of its own, is asked of operations that safeguards hold: True lets one happen, False denies it,
     None leaves it to others. ``told`` is told of what a killed keeper had left open, and was rolled back.
     """
-    from holdfast.engine.running._checkpoint_server import serve_checkpoints
     from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
     from holdfast.supervisor.resolution.territory import absolute
 
@@ -155,19 +155,25 @@ def run(
     surroundings[RUN_VARIABLE] = identity.encode()
     parting: list[RunEnding] = []
     try:
-        with _answer_tickets(settings.log, ask if asked_for.asks else None), serve_checkpoints(context, identity):
-            supervised = SupervisedCommand(
-                command,
-                directory=directory,
-                environment=surroundings,
-                run=identity,
-                one_step=invocation.one_step,
-                fails_whole=invocation.fails_whole,
-                read_only=policy.read_only,
-                thresholds=asked_for,
-            )
-            entry = _entry(context, settings, directory, command) if policy.bridge else None
-            code = supervise(supervised, settings, box=box, entry=entry, parted=parting.append)
+        supervised = SupervisedCommand(
+            command,
+            directory=directory,
+            environment=surroundings,
+            run=identity,
+            one_step=invocation.one_step,
+            fails_whole=invocation.fails_whole,
+            read_only=policy.read_only,
+            thresholds=asked_for,
+        )
+        entry = _entry(context, settings, directory, command) if policy.bridge else None
+        code = supervise(
+            supervised,
+            settings,
+            box=box,
+            entry=entry,
+            parted=parting.append,
+            meanwhile=_answer_run(context, identity, settings.log, ask if asked_for.asks else None),
+        )
     finally:
         steps = end_run(context, identity, shown, told, forgotten)
     (last,) = parting
@@ -232,6 +238,17 @@ def _entry(
     own = [*settings.forbidden, os.path.realpath(settings.log), *filter(os.path.isdir, others)]
     outermost = [path for path in own if not any(path != other and under(path, other) for other in own)]
     return lambda channel: build_arguments(channel, root, list(dict.fromkeys(outermost)), directory, command)
+
+
+@contextmanager
+def _answer_run(
+    context: Context, identity: str, log: bytes, ask: Callable[[TicketInfo], bool | None] | None
+) -> Generator[None]:
+    """For the length of the block, take checkpoints that the run asks for, and `_answer_tickets`."""
+    from holdfast.engine.running._checkpoint_server import serve_checkpoints
+
+    with _answer_tickets(log, ask), serve_checkpoints(context, identity):
+        yield
 
 
 @contextmanager

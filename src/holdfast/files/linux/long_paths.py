@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.metadata import proc_path
+from holdfast.processes.forked_process import open_for_good
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -28,7 +29,7 @@ DELETED: Final = b" (deleted)"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_top = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+_top = open_for_good("/")
 
 _MOST_PATHS: Final = 64
 _paths: dict[tuple[int | None, int, int], bytes] = {}

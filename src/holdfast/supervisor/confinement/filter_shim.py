@@ -98,9 +98,12 @@ def hand_out_listener(talk: socket.socket, *descriptors: int) -> None:
     import socket
 
     # (Not `holdfast.ipc`: this is on the way of every command, under its filter already, and one word says it all.)
-    talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
-    for descriptor in descriptors:
-        os.close(descriptor)
+    try:
+        talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
+    finally:
+        # (Also if the other side is gone: to end is a call that waits for an answer, which has to be seen not to come.)
+        for descriptor in descriptors:
+            os.close(descriptor)
     if talk.recv(len(GO)) != GO:
         os._exit(1)
 

@@ -17,9 +17,10 @@ import threading
 from collections import deque
 from contextlib import suppress
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import HeldError, HoldfastError, out_of_space_errno
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.supervisor.syscalls.pending_call import LaterError, PendingCall, Reply, SlowError
 from holdfast.supervisor.syscalls.retries import Retries

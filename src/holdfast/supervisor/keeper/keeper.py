@@ -32,6 +32,7 @@ from holdfast.ipc.port import encode_result
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
+from holdfast.processes.forked_process import allow_forks
 from holdfast.supervisor.control.keeper_port import GONE, SUPERVISED
 from holdfast.supervisor.control.keeper_server import LATER, KeeperServer
 from holdfast.supervisor.keeper._background_thread import BackgroundThread
@@ -507,4 +508,5 @@ def _watch(starter: Connection, keeper: Keeper) -> None:
 
 
 if __name__ == "__main__":
+    allow_forks()
     sys.exit(main(int(sys.argv[1])))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import time
 from typing import TYPE_CHECKING
 
@@ -12,11 +11,14 @@ import msgspec
 
 from holdfast.ipc import messages
 from holdfast.ipc.connection import Connection
+from holdfast.ipc.port import encode_result
 from holdfast.model.errors import HoldfastError, LockedError
-from holdfast.processes.helper_process import start_module
+from holdfast.model.paths import KEEPER_SOCKET
+from holdfast.processes import forked_process
 from holdfast.supervisor.control.keeper_port import GONE, JoinRequest
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.keeper.stderr_log import open_log
+from holdfast.supervisor.launch._caller_access_server import begin_serving
 
 if TYPE_CHECKING:
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
@@ -25,16 +27,22 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 10.0
 """For a process that uses the undo log for a moment without being its keeper."""
 _RETRY_SECONDS = 0.05
+_KEEPER = "holdfast.supervisor.keeper.keeper"
+_READY = encode_result(None)
 
 
-def join(
-    order: LaunchRequest, listener: int, agent: int, parent: int
-) -> tuple[RemoteUndoService, subprocess.Popen[bytes] | None]:
-    """Have the tree of which ``listener`` is the filter's (or the mount's) and ``agent`` the first process served; its
-    parent answers on the socket ``parent``.
+def preload_keeper(log: bytes) -> None:
+    """If there is no keeper of the undo log in the directory ``log``, load what one needs."""
+    if not os.path.exists(os.path.join(log, KEEPER_SOCKET)):
+        forked_process.preload(_KEEPER)
 
-    Returns the connection that the run lasts as long as, and the keeper if it was started for it. Raises what the
-    keeper answers; `LockedError` if another process uses the log for longer than a moment.
+
+def join(order: LaunchRequest, listener: int, agent: int) -> tuple[RemoteUndoService, int]:
+    """Have the tree of which ``listener`` is the filter's (or the mount's) and ``agent`` the first process served; this
+    process, its parent, answers the keeper from then on.
+
+    Returns the connection that the run lasts as long as, and the keeper's process, 0 if it was not started for this
+    run. Raises what the keeper answers; `LockedError` if another process uses the log for longer than a moment.
     """
     request = JoinRequest(
         run=order.run,
@@ -50,12 +58,15 @@ def join(
     while True:
         try:
             remote = connect(order.settings.log)
-            keeper = starter = None
+            keeper, starter = 0, None
             if remote is None:
                 keeper, starter = _start(order.settings)
                 remote = connect(order.settings.log)
             if remote is not None:
-                remote.join_run(request, [listener, parent, *order.read_only])
+                # (A thread answers there: it begins when the keeper is there, which may be a fork of this process. Nor
+                # does the command inherit the socket.)
+                with begin_serving() as asked:
+                    remote.join_run(request, [listener, asked.fileno(), *order.read_only])
                 if starter is not None:
                     starter.close()
                 return remote, keeper
@@ -69,21 +80,16 @@ def join(
         time.sleep(_RETRY_SECONDS)
 
 
-def _start(settings: KeeperSettings) -> tuple[subprocess.Popen[bytes], Connection]:
+def _start(settings: KeeperSettings) -> tuple[int, Connection]:
     """Start a keeper; as long as the connection is open it waits for a run to join."""
     os.makedirs(settings.log, 0o700, exist_ok=True)
     ours, its = socket.socketpair()
     notes = open_log(settings.log)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        keeper = start_module(
-            "holdfast.supervisor.keeper.keeper",
-            str(its.fileno()),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=notes,
-            pass_fds=[its.fileno()],
-        )
+        keeper = forked_process.start(_KEEPER, its.fileno(), streams=(null, null, notes), own_session=True)
     finally:
+        os.close(null)
         os.close(notes)
         its.close()
     starter = Connection(ours)
@@ -93,9 +99,10 @@ def _start(settings: KeeperSettings) -> tuple[subprocess.Popen[bytes], Connectio
         raise HoldfastError(
             "the keeper ended before it was ready", hint="the undo log's keeper.log may say why"
         ) from None
-    try:
-        messages.decode_result(answer)
-    except HoldfastError:
-        keeper.wait()
-        raise
+    if answer != _READY:
+        try:
+            messages.decode_result(answer)
+        except HoldfastError:
+            forked_process.wait(keeper)
+            raise
     return keeper, starter

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.model.errors import FormatError, HoldfastError
+from holdfast.processes.forked_process import allow_forks
 from holdfast.processes.helper_process import module_words
 from holdfast.processes.module_process import ProcessOutcome, decode_outcome, failed_outcome
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
@@ -96,5 +97,6 @@ def main(fd: int) -> int:
 
 
 if __name__ == "__main__":
+    allow_forks()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main(int(sys.argv[1])))

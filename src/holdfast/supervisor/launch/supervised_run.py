@@ -12,19 +12,18 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError, UnsupportedError
-from holdfast.processes.child_environment import with_our_modules
-from holdfast.processes.helper_process import module_words
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.processes import forked_process
 from holdfast.processes.process_tree import become_subreaper, children, end_descendants
 from holdfast.supervisor.confinement.filter_shim import arguments
 from holdfast.supervisor.launch._parent_messages import (
@@ -39,6 +38,7 @@ from holdfast.undo.service import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.supervisor.launch.sandbox_port import Sandbox
@@ -81,11 +81,14 @@ def supervise(
     box: Sandbox | None = None,
     entry: Callable[[int], Sequence[bytes]] | None = None,
     parted: Callable[[RunEnding], object] = lambda _parting: None,
+    meanwhile: AbstractContextManager[object] | None = None,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
     When it returns, all steps of the run are finished. What the command has left running goes on, supervised. Without a
     ``box`` the command runs as any child does. ``parted`` is called with what the keeper says of the run at its end.
+    ``meanwhile`` is entered before the command begins, and left when it has ended: what starts threads belongs there,
+    as what starts the command may be forked off this process while there is one.
 
     With an ``entry``, the command sees the workspace by a mount alone, which `KeeperSettings.server` serves, and no
     filter asks. ``entry`` gets a channel's descriptor, and returns what to execute: a program that makes the mount,
@@ -118,7 +121,7 @@ def supervise(
         with ExitStack() as context:
             ours, its = (context.enter_context(end) for end in socket.socketpair())
             channel_ends = context.enter_context(ExitStack())
-            passed = [its.fileno(), *order.read_only]
+            passed = [*order.read_only]
             if entry is not None:
                 channel, shim = _channel(channel_ends)
                 order = msgspec.structs.replace(order, box=tuple(entry(shim)), channel=channel, shim=shim)
@@ -130,11 +133,14 @@ def supervise(
                 # (What comes before the parent can note it waits there until it has its order.)
                 blocked = signal.pthread_sigmask(signal.SIG_BLOCK, () if relay is None else RELAYED)
                 try:
-                    parent = _start_parent(its.fileno(), passed)
+                    # (In our group, for the signals of the terminal, and with our standard streams.)
+                    parent = forked_process.start("holdfast.supervisor.launch.tree_parent", its.fileno(), passed=passed)
                 finally:
                     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 its.close()
                 channel_ends.close()  # (kept open here, the parent would see no end of a box that dies early)
+                if meanwhile is not None:
+                    context.enter_context(meanwhile)
                 with suppress(OSError):  # (it was killed already, which is seen below)
                     numbers = tuple(map(int, blocked))
                     send_message(ours, msgspec.structs.replace(order, blocked=numbers, relays=relay is not None))
@@ -194,19 +200,9 @@ def effective_capabilities() -> int:
         return next(int(line[7:], 16) for line in file if line.startswith(b"CapEff:"))
 
 
-def _start_parent(fd: int, passed: Sequence[int]) -> subprocess.Popen[bytes]:
-    # (In our group, for the signals of the terminal, and with our standard streams: no `helper_process`.)
-    return subprocess.Popen(
-        module_words("holdfast.supervisor.launch.tree_parent", str(fd)),
-        pass_fds=passed,
-        env=with_our_modules(os.environb),
-        cwd="/",
-    )
-
-
 def _follow(
     parent_socket: socket.socket,
-    parent: subprocess.Popen[bytes],
+    parent: int,
     mine: set[int],
     relay: _Relay | None,
     parted: Callable[[RunEnding], object],
@@ -225,18 +221,16 @@ def _follow(
                 with suppress(OSError):
                     parent_socket.send(ANSWER)
             case "failed":
-                parent.wait()
+                forked_process.wait(parent)
                 kind = next((kind for kind in _kinds() if kind.code == report.code), HoldfastError)
                 raise kind(report.message, hint=report.hint, code=report.code)
             case "ended":
-                if report.stays:
-                    parent.returncode = 0  # it looks after what lives on, and is not waited for
-                else:
-                    parent.wait()
+                if not report.stays:  # (else it looks after what lives on)
+                    forked_process.wait(parent)
                 parted(report.parting)
                 code = os.waitstatus_to_exitcode(report.status)
                 return code if code >= 0 else 128 - code
-    was_killed = parent.wait() < 0
+    was_killed = forked_process.wait(parent) < 0
     end_descendants({keeper, *mine})
     if was_killed and not _has_failed(keeper):
         raise HoldfastError(
@@ -387,4 +381,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    forked_process.allow_forks()
     sys.exit(main())

@@ -24,16 +24,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.processes.forked_process import allow_forks
 from holdfast.processes.process_tree import (
     GRACE_SECONDS,
+    become_subreaper,
     descendants,
     end_descendants,
     end_in_order,
     reap_orphans,
 )
 from holdfast.supervisor.confinement.filter_shim import CANNOT_EXECUTE, GO, enter
-from holdfast.supervisor.launch._caller_access_server import begin_serving
-from holdfast.supervisor.launch._keeper_connection import join
+from holdfast.supervisor.launch._keeper_connection import join, preload_keeper
 from holdfast.supervisor.launch._parent_messages import (
     RELAYED,
     LaunchReport,
@@ -43,8 +44,7 @@ from holdfast.supervisor.launch._parent_messages import (
 )
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from holdfast.supervisor.control.remote_service import RemoteUndoService
 
@@ -62,7 +62,8 @@ class _Parent:
     def __init__(self, launcher: socket.socket, order: LaunchRequest) -> None:
         self._launcher = launcher
         self._order = order
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._keeper = 0
+        """Its process, if it was started for this run."""
         self._child = 0
         self._agent = -1
         """The command itself, as a pidfd: in a box, our child only waits for it."""
@@ -95,10 +96,9 @@ class _Parent:
         except _EndedError as error:
             self._tell(LaunchReport(kind="ended", status=error.status))
             return
-        with begin_serving() as asked:  # (not before the command's process is there, which would inherit it)
-            remote, self._keeper = join(self._order, listener, agent, asked.fileno())
+        remote, self._keeper = join(self._order, listener, agent)
         os.close(listener)
-        self._tell(LaunchReport(kind="started", pid=self._keeper.pid if self._keeper else 0))
+        self._tell(LaunchReport(kind="started", pid=self._keeper))
         self._pass_on_early(awake)
         with suppress(OSError):  # (it was killed already)
             self._channel.send(GO)
@@ -120,7 +120,7 @@ class _Parent:
 
     @property
     def _spared(self) -> tuple[int, ...]:
-        return () if self._keeper is None else (self._keeper.pid,)
+        return (self._keeper,) if self._keeper else ()
 
     def _tell(self, report: LaunchReport) -> bool:
         """Tell the launcher; False if it is gone."""
@@ -145,9 +145,11 @@ class _Parent:
         self._child = os.fork()  # (it enters the filter before its program: no `processes.child`)
         if not self._child:
             self._channel.close()
+            self._launcher.close()  # (should this process be killed, the launcher is to see it at once)
             self._become_command(shim)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         os.close(shim)
+        preload_keeper(order.settings.log)
         message, ancillary = self._first_report(awake)
         if socket.SCM_RIGHTS not in ancillary:
             status = 0 if message else os.waitpid(self._child, 0)[1]
@@ -382,11 +384,9 @@ def _notice(_number: int, _frame: object) -> None:
     """The wake-up descriptor says it."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Be the parent of a tree: ``arguments`` name the descriptor of the socket that brings the `LaunchRequest`."""
-    from holdfast.processes.process_tree import become_subreaper
-
-    launcher = socket.socket(fileno=int(arguments[0]))
+def main(fd: int) -> int:
+    """Be the parent of a tree: ``fd`` is the socket that brings the `LaunchRequest`."""
+    launcher = socket.socket(fileno=fd)
     launcher.set_inheritable(False)
     order = receive_message(launcher, LaunchRequest)
     if order is None:
@@ -406,4 +406,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    allow_forks()
+    sys.exit(main(int(sys.argv[1])))

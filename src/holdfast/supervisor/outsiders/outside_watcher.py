@@ -14,11 +14,12 @@ import select
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.watch import open_watcher
 from holdfast.files.watch.event_masks import NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import under
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 import errno
 import os
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.linux.process_credentials import Credentials, own_status, read_status
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.supervisor.process_tree.kcmp import FILE_SYSTEMS, is_shared
 from holdfast.supervisor.resolution.procfs import ProcessIdentity, identify
 

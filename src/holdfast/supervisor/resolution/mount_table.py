@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 def mounts() -> tuple[Mount, ...]:
     """All, as the keeper sees them now."""
-    if _thread.table.has_changed():
+    table = _thread.table
+    if table is None:
+        _thread.table = _MountTable()
+        _own.cache_clear()  # it does not tell of what was mounted before, which perhaps no other thread has asked for
+    elif table.has_changed():
         _own.cache_clear()
     return _own()
 
@@ -89,9 +93,16 @@ class _MountTable:
 class _Thread(threading.local):
     """What each thread has of its own; it goes with the thread."""
 
-    def __init__(self) -> None:
-        self.table = _MountTable()
-        _own.cache_clear()  # it does not tell of what was mounted before, which perhaps no other thread has asked for
+    table: _MountTable | None = None
 
 
 _thread = _Thread()
+
+
+def _forget_in_fork() -> None:
+    """What a fork has of its starter's ends now: it closes its descriptor, which is another's soon."""
+    global _thread  # noqa: PLW0603 - a process has one
+    _thread = _Thread()
+
+
+os.register_at_fork(after_in_child=_forget_in_fork)

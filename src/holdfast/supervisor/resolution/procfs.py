@@ -12,10 +12,11 @@ import errno
 import os
 import stat
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.linux.process_credentials import numbers_of
 from holdfast.files.linux.syscalls import file_system
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.supervisor.resolution.mount_table import mounts
 
 if TYPE_CHECKING:

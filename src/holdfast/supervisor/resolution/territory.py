@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.linux.long_paths import DELETED, open_below
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
+from holdfast.processes.forked_process import open_for_good
 from holdfast.supervisor.resolution.mount_table import mounts, mounts_of, other_paths
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from holdfast.supervisor.resolution.caller_identity import Caller
     from holdfast.supervisor.resolution.handler_context import HandlerContext
 
-SELF_FD = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-"""The keeper's descriptors, by number, as links to what they are. Not for a process that was forked off since."""
+SELF_FD = open_for_good("/proc/self/fd")
+"""The keeper's descriptors, by number, as links to what they are."""
 
 _FRESH_NS = 20_000_000
 """For so long, the workspace and Holdfast's home are taken to be where they were: only a process outside, which
 nothing here holds up, moves them."""
 _MOST_VIEWS = 16
-_TOP = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+_TOP = open_for_good("/")
 _ANY_LOG = b"/" + UNDO_LOG_IN_TREE + b"/"
 """An undo log that lies in the workspace it is about, any workspace's: no tree of another one may change it either. It
 is told by its name, which needs no look at the disk, and which no tree can take from it.

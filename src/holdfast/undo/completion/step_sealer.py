@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import is_written
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.undo.completion.late_writes import filter_writable
 from holdfast.undo.foreign_edits.other_links import find_in_log, find_survivors
 from holdfast.undo.journal.records import KeepMethod, Move, PutBack, Remove

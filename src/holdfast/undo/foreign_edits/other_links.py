@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.files.linux.file_handle import handle_of, identity
 from holdfast.files.linux.metadata import proc_path, read_xattrs, read_xattrs_at
 from holdfast.files.watch.event_syscalls import open_by_handle
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import Content, KeepMethod, Link, Made, Make, Meta, Move, PutBack, Remove

@@ -12,6 +12,7 @@ import re
 import stat
 import threading
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
@@ -85,11 +86,11 @@ class Preimages:
         os.makedirs(directory, 0o700, exist_ok=True)
         self._prefix = os.fsdecode(os.path.realpath(directory)) + "/"
         self.fd = os.open(directory, _DIRECTORY)
-        for bucket in range(_BUCKETS):
-            try:
-                os.mkdir(b"%02x" % bucket, 0o700, dir_fd=self.fd)
-            except FileExistsError:
-                pass
+        found = frozenset(os.listdir(self.fd))
+        for part in (f"{bucket:02x}" for bucket in range(_BUCKETS)):
+            if part not in found:
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o700, dir_fd=self.fd)
         self._device = os.fstat(self.fd).st_dev
         self._named = NameCounts()
 

@@ -10,10 +10,11 @@ import errno
 import os
 import re
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from holdfast.model.errors import FormatError, StorageError, room_hint
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
 from holdfast.undo.journal.records import AnyRecord, JournalRestart, decode, encode
 

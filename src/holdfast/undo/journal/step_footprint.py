@@ -4,8 +4,9 @@ objects stand for old ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.undo.journal.path_tree import PathTree
 from holdfast.undo.journal.records import (
     Content,

@@ -7,9 +7,10 @@ both ways: neither goes without the other.
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import RefusedError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import named_steps, step_options
 from holdfast.model.paths import display
 from holdfast.undo.journal.step_footprint import Footprint, FootprintIndex, footprint_of, objects_by_path

@@ -11,12 +11,13 @@ import os
 import stat
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import read_xattrs_at
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import Content, KeepMethod, Made, Meta, Move, Mutation, Remove, Signature

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.model.errors import FormatError
@@ -18,10 +19,14 @@ from holdfast.undo.journal.records import (
     ForeignEdit,
     Meta,
     Move,
+    Mutation,
+    ObjectKey,
     Remove,
     ReversalBegin,
     ReversalConflict,
     ReversalPosition,
+    Signature,
+    StepId,
     Unprotected,
 )
 from holdfast.undo.journal.segments import read_journal
@@ -33,35 +38,35 @@ from holdfast.undo.reversal.reversal_context import Conflict
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.undo.journal.records import AnyRecord, Mutation, ObjectKey, Signature, StepId
+    from holdfast.undo.journal.records import AnyRecord
     from holdfast.undo.log import UndoLog
 
 
-@dataclass
-class StepRecords:
+class StepRecords(msgspec.Struct):
     """What the journal says of one step, by itself or within one reversal."""
 
     begin: Begin
-    records: list[Mutation] = field(default_factory=list["Mutation"])
+    records: list[Mutation] = msgspec.field(default_factory=list["Mutation"])
     end: End | None = None
     bare: Unprotected | None = None
-    aliases: list[tuple[Identity, Identity]] = field(default_factory=list[tuple["Identity", "Identity"]])
+    aliases: list[tuple[Identity, Identity]] = msgspec.field(default_factory=list[tuple["Identity", "Identity"]])
 
 
-@dataclass
-class SortedJournal:
+class SortedJournal(msgspec.Struct):
     """What a journal tells."""
 
-    parts: dict[int, dict[StepId, StepRecords]] = field(default_factory=dict[int, dict["StepId", StepRecords]])
+    parts: dict[int, dict[StepId, StepRecords]] = msgspec.field(default_factory=dict[int, dict["StepId", StepRecords]])
     """Of each step, by the sequence number of the reversal that it belongs to; 0: of none."""
-    reversals: list[ReversalBegin] = field(default_factory=list[ReversalBegin])
-    positions: dict[int, int] = field(default_factory=dict[int, int])
+    reversals: list[ReversalBegin] = msgspec.field(default_factory=list[ReversalBegin])
+    positions: dict[int, int] = msgspec.field(default_factory=dict[int, int])
     """How far each reversal is."""
-    since: dict[int, int] = field(default_factory=dict[int, int])
+    since: dict[int, int] = msgspec.field(default_factory=dict[int, int])
     """The sequence number at which each came there first."""
-    left: dict[int, dict[ObjectKey, Signature]] = field(default_factory=dict[int, dict["ObjectKey", "Signature"]])
+    left: dict[int, dict[ObjectKey, Signature]] = msgspec.field(
+        default_factory=dict[int, dict["ObjectKey", "Signature"]]
+    )
     """What each has left of the objects that it has changed."""
-    conflicts: dict[int, list[Conflict]] = field(default_factory=dict[int, list[Conflict]])
+    conflicts: dict[int, list[Conflict]] = msgspec.field(default_factory=dict[int, list[Conflict]])
     """Those that each has met."""
 
 

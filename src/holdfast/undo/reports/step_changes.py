@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
+
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.undo.journal.path_tree import PathTree
 from holdfast.undo.journal.records import Content, KeepMethod, Link, Make, Meta, Move, PutBack, Remove
 from holdfast.undo.service import PathChange
@@ -15,19 +17,17 @@ if TYPE_CHECKING:
     from holdfast.undo.journal.records import Mutation
 
 
-@dataclass(slots=True)
-class _Body:
+class _Body(msgspec.Struct):
     """What happened to an object; all of its names that are known have it in common."""
 
     is_written: bool = False
     is_described: bool = False
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(msgspec.Struct):
     origin: bytes | None
     """Where it was before the step; None if it was nowhere."""
-    body: _Body = field(default_factory=_Body)
+    body: _Body = msgspec.field(default_factory=_Body)
 
 
 _Tree: TypeAlias = PathTree[_Entry]

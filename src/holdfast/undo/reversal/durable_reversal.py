@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.undo.completion.late_writes import filter_writable
 from holdfast.undo.completion.step_sealer import ConcurrentSteps, StepEnd, find_remains, preimage_numbers, seal_step

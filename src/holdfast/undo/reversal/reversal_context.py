@@ -6,11 +6,12 @@ import errno
 import os
 import stat
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import Metadata, proc_path, read_xattrs
 from holdfast.files.linux.reflink import copy_content
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.undo.foreign_edits.other_links import OtherLinks
 from holdfast.undo.journal.preimages import is_empty_directory
 from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, ReversalConflict, Signature, StepId, file_type

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
+from holdfast.files.linux.file_handle import Identity
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
+from holdfast.undo.journal.records import (
+    Begin,
+    Link,
+    Move,
+    Mutation,
+    ObjectKey,
+    Signature,
+    Unprotected,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.journal.records import (
-        Begin,
         ForeignEdit,
-        Link,
-        Move,
-        Mutation,
-        ObjectKey,
-        Signature,
         StepId,
-        Unprotected,
     )
 
 MOST_EDITS = 10_000
@@ -107,56 +111,55 @@ def _numbered(known: Mapping[T, Iterable[int]]) -> Iterator[tuple[int, T]]:
     return ((seq, one) for one, numbers in known.items() for seq in numbers)
 
 
-@dataclass(slots=True)
-class OpenStep:
+class OpenStep(msgspec.Struct):
     """One step, until it is sealed. Changed only by the recorder, under its gate."""
 
     begin: Begin
-    records: list[Mutation] = field(default_factory=list["Mutation"])
+    records: list[Mutation] = msgspec.field(default_factory=list["Mutation"])
     """In the order of the journal."""
-    touched: set[bytes] = field(default_factory=set[bytes])
+    touched: set[bytes] = msgspec.field(default_factory=set[bytes])
     """Directories whose mtime is recorded."""
-    created: set[Identity] = field(default_factory=set["Identity"])
+    created: set[Identity] = msgspec.field(default_factory=set["Identity"])
     """What the step itself made: what becomes of it needs no preimage."""
-    captured: set[Identity] = field(default_factory=set["Identity"])
+    captured: set[Identity] = msgspec.field(default_factory=set["Identity"])
     """Files whose content is recorded."""
-    described: set[Identity] = field(default_factory=set["Identity"])
+    described: set[Identity] = msgspec.field(default_factory=set["Identity"])
     """Objects whose metadata is recorded."""
-    contacts: set[ObjectKey] = field(default_factory=set["ObjectKey"])
+    contacts: set[ObjectKey] = msgspec.field(default_factory=set["ObjectKey"])
     """What it has come upon."""
-    removed: set[Signature] = field(default_factory=set["Signature"])
+    removed: set[Signature] = msgspec.field(default_factory=set["Signature"])
     """What it has removed of its own, as another step that ended meanwhile found it."""
-    shared: list[int] = field(default_factory=list[int])
+    shared: list[int] = msgspec.field(default_factory=list[int])
     """The numbers of preimages that have other names, as far as is known."""
-    stats_before: dict[Identity, tuple[int, int, int] | None] = field(
+    stats_before: dict[Identity, tuple[int, int, int] | None] = msgspec.field(
         default_factory=dict["Identity", "tuple[int, int, int] | None"]
     )
     """Size, mtime and ctime of what is captured or described, from before; None where they could not tell a change that
     followed at once.
     """
-    renames: list[Link | Move] = field(default_factory=list["Link | Move"])
+    renames: list[Link | Move] = msgspec.field(default_factory=list["Link | Move"])
     """Those of its records by which something has got another path."""
-    renames_by_others: list[Link | Move] = field(default_factory=list["Link | Move"])
+    renames_by_others: list[Link | Move] = msgspec.field(default_factory=list["Link | Move"])
     """Those of other steps, from its beginning until it was looked at what it left."""
-    detached: set[ObjectKey] = field(default_factory=set["ObjectKey"])
+    detached: set[ObjectKey] = msgspec.field(default_factory=set["ObjectKey"])
     """What has lost a name and has others, and of which nothing is in the log."""
     copied: int = 0
     """Bytes of preimages that were copied."""
     inline: int = 0
     """Bytes of preimages that are in records."""
-    partly_lost: dict[Identity, int] = field(default_factory=dict["Identity", int])
+    partly_lost: dict[Identity, int] = msgspec.field(default_factory=dict["Identity", int])
     """Of each file that counts as lost, the bytes that do not yet (`holdfast.undo.safeguards.losses`)."""
-    opened_first: set[Identity] = field(default_factory=set["Identity"])
+    opened_first: set[Identity] = msgspec.field(default_factory=set["Identity"])
     """What it was the first of its run to open for writing, and counted."""
     lost_files: int = 0
     lost_bytes: int = 0
-    replaceable: dict[bytes, Weight] = field(default_factory=dict[bytes, "Weight"])
+    replaceable: dict[bytes, Weight] = msgspec.field(default_factory=dict[bytes, "Weight"])
     """Of files that it has deleted and Git holds, by their paths: what no longer counts when it makes them anew."""
-    aliases: list[tuple[Identity, Identity]] = field(default_factory=list[tuple["Identity", "Identity"]])
+    aliases: list[tuple[Identity, Identity]] = msgspec.field(default_factory=list[tuple["Identity", "Identity"]])
     """The old and the new object for each that had to be made anew."""
     held: int = 0
     """The ticket that it waits for; 0 if none."""
-    allowed: set[Rule] = field(default_factory=set["Rule"])
+    allowed: set[Rule] = msgspec.field(default_factory=set["Rule"])
     """What a person was asked about, and let happen."""
     reverses: bool = False
     """It records a reversal: no person is asked, and no limit holds, so that everything can be had back."""
@@ -170,7 +173,7 @@ class OpenStep:
     """The sequence numbers of its first record and its last, if some were taken out."""
     transient: frozenset[bytes] = frozenset()
     """The paths at which it made and removed something that is in no record any more."""
-    edits: EditsInStep = field(default_factory=EditsInStep)
+    edits: EditsInStep = msgspec.field(default_factory=EditsInStep)
     """What others have changed while it went on, whether it had to do with that or not."""
     last: float = 0.0
     """When it last did something, on the monotonic clock."""

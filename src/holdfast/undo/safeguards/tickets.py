@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
 from holdfast.model.errors import HeldError, NotFoundError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.safeguards.guard import Danger, count_nothing
