@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 from pathlib import Path
@@ -11,7 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ..waiting import wait_until
+import holdfast
+from holdfast.engine.sessions.registry import Sessions
+from holdfast.engine.sessions.session import Session
+from holdfast.engine.sessions.shell.execution import execute
+from holdfast.model.session_types import SessionConfig
+
+from ..waiting import has_ended, wait_until
 from .test_session_shell import PROMPT
 from .test_session_shell import begin as begin
 from .test_sessions import HOLDFAST, Agent
@@ -128,6 +135,53 @@ def test_a_command_takes_checkpoints_of_the_workspace(agent: Agent, tree: Path) 
     assert (tree / "f").read_text() == "2\n"
 
 
+def test_commands_belong_to_one_tree_as_long_as_something_of_it_lives(agent: Agent, tree: Path) -> None:
+    """So a command can look into what an earlier one has left running, and end it."""
+    agent.run("start", "one", "--supervised")
+    first = agent.run("exec", "sleep 300 > /dev/null 2>&1 & echo $! > pid; echo $HOLDFAST_RUN")["stdout"]
+    pid = int((tree / "pid").read_text())
+    said = agent.run("exec", "echo $HOLDFAST_RUN; readlink /proc/$(cat pid)/fd/1; kill $(cat pid)")["stdout"]
+    assert said.splitlines() == [first.strip(), "/dev/null"]
+    wait_until(lambda: has_ended(pid))
+    sessions = Path(agent.environment["HOLDFAST_HOME"]) / "sessions"
+    wait_until(lambda: not _answers(next(sessions.glob("*/one.tree"), None)))
+    assert agent.run("exec", "echo $HOLDFAST_RUN")["stdout"] != first
+    assert list(sessions.glob("*/one.tree*")) == []
+    assert [step.split()[3] for step in agent.try_to("steps").stdout.decode().splitlines()] == ["command"]
+
+
+def _answers(path: Path | None) -> bool:
+    if path is None:
+        return False
+    with socket.socket(socket.AF_UNIX) as asking:
+        return asking.connect_ex(os.fsencode(path)) == 0
+
+
+def test_an_open_session_goes_on_with_its_tree(tree: Path, home: Path) -> None:
+    with Sessions(home=home, agent="me") as sessions:
+        holdfast.init(tree, home=home).close()
+        with sessions.start(tree, "one", config=SessionConfig(supervised=True)) as session:
+            runs = set()
+            for number in range(3):
+                result = execute(session, f"echo {number} > f; echo $HOLDFAST_RUN").result
+                assert result is not None
+                runs.add(result.stdout)
+            assert len(runs) == 1
+            assert [step.paths for step in session.workspace.steps()] == [1, 1, 1]
+            starter = execute(session, "echo $PPID").result
+            assert starter is not None
+            os.kill(int(starter.stdout), signal.SIGKILL)
+            assert stdout(session, "echo on") == "on\n"
+            session.workspace.undo()
+        assert (tree / "f").read_text() == "1\n"
+
+
+def stdout(session: Session, command: str) -> str:
+    result = execute(session, command).result
+    assert result is not None
+    return result.stdout
+
+
 def test_what_a_command_leaves_running_is_recorded_and_goes_on(agent: Agent, tree: Path) -> None:
     agent.run("start", "one", "--supervised")
     go = tree.parent / "go"
@@ -154,6 +208,21 @@ def test_a_killed_session_leaves_no_step_half_done(agent: Agent, tree: Path) -> 
     assert (tree / "f").read_text() == "mine\n"
 
 
+def test_a_tree_goes_on_after_its_holder_was_killed(agent: Agent, tree: Path) -> None:
+    """The step of the command that was running is closed by who has the session next."""
+    agent.run("start", "one", "--supervised")
+    agent.run("exec", "sleep 300 > /dev/null 2>&1 & echo $! > server")
+    command = "echo theirs > f; echo $$ > pid; exec sleep 60"
+    process = subprocess.Popen([*HOLDFAST, "session", "exec", command], cwd=tree, env=agent.environment)
+    wait_until(lambda: (tree / "pid").exists() and (tree / "pid").read_text())
+    process.kill()
+    process.wait()
+    assert agent.run("exec", "cat f; kill $(cat server) && echo killed > f")["stdout"] == "theirs\n"
+    for content in ("theirs\n", None):
+        assert agent.try_to("undo").returncode == 0
+        assert ((tree / "f").read_text() if (tree / "f").exists() else None) == content
+
+
 def test_a_killed_keeper_is_said_and_the_next_command_takes_back_what_was_open(agent: Agent, tree: Path) -> None:
     agent.run("start", "one", "--supervised")
     (tree / "f").write_text("mine\n")
@@ -167,8 +236,8 @@ def test_a_killed_keeper_is_said_and_the_next_command_takes_back_what_was_open(a
         for keeper in keepers:
             os.kill(keeper, signal.SIGKILL)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert b"its keeper was killed" in errors
+    assert process.returncode == 137
+    assert b"the command was ended: a process that looked after it was killed" in errors
     assert agent.run("exec", "cat f")["stdout"] == "mine\n"
 
 

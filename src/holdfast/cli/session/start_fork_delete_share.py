@@ -14,6 +14,7 @@ from holdfast.cli.session.list_info_history_branches import SHORT_HASH
 from holdfast.cli.session.selection import add_options, open_sessions, use_session
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.config.keys import KEYS
+from holdfast.model.errors import UsageError
 from holdfast.model.message_text import plural, visible
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _SETTINGS = {
     "shell": "session.shell",
     "timeout": "session.timeout",
     "max_output": "session.max_output_bytes",
-    "supervised": "session.supervised",
 }
 """The keys that options stand for."""
 
@@ -53,15 +53,12 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-output", metavar="SIZE", type=text, help="what is kept of each output of a command")
     parser.add_argument(
         "--supervised",
-        action="store_const",
-        const="true",
+        action="store_true",
         help="record what its commands change as steps: `undo` then takes back all of it, ignored files too",
     )
     parser.add_argument(
         "--unsupervised",
-        dest="supervised",
-        action="store_const",
-        const="false",
+        action="store_true",
         help="record no steps, where session.supervised asks for them: for sudo, tracers, 32-bit programs",
     )
     parser.add_argument(
@@ -73,6 +70,10 @@ def _start(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.model.answers import sessions as answers
 
     flags = {key: getattr(arguments, name) for name, key in _SETTINGS.items() if getattr(arguments, name) is not None}
+    if arguments.supervised and arguments.unsupervised:
+        raise UsageError("a session is either --supervised or --unsupervised")
+    if arguments.supervised or arguments.unsupervised:
+        flags["session.supervised"] = arguments.supervised
     with open_sessions(console, arguments.agent, flags) as sessions:
         path = os.fsencode(console.directory or current_directory())
         with sessions.start(path, arguments.id, env=dict(arguments.env)) as session:

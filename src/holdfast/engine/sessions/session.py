@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager, ExitStack
 
     from holdfast.engine.opening.context import Context
+    from holdfast.engine.running.session_tree import SessionTree
     from holdfast.engine.sessions._hooks import HookedAction
     from holdfast.engine.sessions.holder.lock import InFlight
     from holdfast.engine.sessions.holder.request_server import RequestServer
@@ -73,6 +74,7 @@ class Session:
         self._base = without_git_repository(base) if line.record.provider else base
         self._commands = CommandJournal(scope.context, line, self._states, self._base, stack)
         self._records: bool | None = None
+        self._tree: SessionTree | None = None
         self.too_long: list[str] = []
         """What its commands have exported since it was opened and no program can be started with."""
 
@@ -198,6 +200,17 @@ class Session:
             # (Before the lock is let go of.)
             self._stack.callback(self._door.close)
         return self._door
+
+    def tree(self) -> SessionTree | None:
+        """What its commands are started in, if they are recorded."""
+        if self._tree is None and self.records_commands:
+            from holdfast.engine.running.session_tree import SessionTree
+            from holdfast.engine.sessions.holder.lock import lock_path, tree_path
+
+            lock = lock_path(self._context.home, self._context.store.tenant, self.id)
+            self._tree = SessionTree(self._context, tree_path(lock))
+            self._stack.callback(self._tree.close)
+        return self._tree if self.records_commands else None
 
     def in_flight(self) -> AbstractContextManager[InFlight]:
         """What is started for a command: ended by the next holder of the session, should this process be killed."""

@@ -47,6 +47,8 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     settings: KeeperSettings
     read_only: tuple[int, ...] = ()
     """Directories that the command may not change anything beneath, open; inherited."""
+    inherited: tuple[int, ...] = ()
+    """Descriptors that the command has under the same numbers; inherited by the parent as well."""
     closed: tuple[bytes, ...] = ()
     """What `landlock.confine` is told of: the paths of the workspace and of those directories."""
     thresholds: Thresholds = OFF

@@ -38,7 +38,8 @@ class SupervisedLaunch(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[bytes, bytes]
     run: str
     one_step: bool
-    ends_whole: bool
+    ends_whole: bool = False
+    inherited: tuple[int, ...] = ()
     thresholds: Thresholds = OFF
     settings: KeeperSettings
 
@@ -83,6 +84,7 @@ def main(fd: int) -> int:
         run=order.run,
         one_step=order.one_step,
         ends_whole=order.ends_whole,
+        inherited=order.inherited,
         thresholds=order.thresholds,
     )
     os.set_inheritable(fd, False)

@@ -70,6 +70,8 @@ class SupervisedCommand(NamedTuple):
     """The same however it ends."""
     read_only: Sequence[int] = ()
     """Directories that it may not change, nor anything beneath; see `RemoteUndoService.join`."""
+    inherited: Sequence[int] = ()
+    """Descriptors that it has under the same numbers, and this process no more. They go with no box."""
     thresholds: Thresholds = OFF
     """When a person is to be asked; see `RemoteUndoService.guard`."""
 
@@ -109,6 +111,7 @@ def supervise(
         ends_whole=command.ends_whole,
         settings=settings,
         read_only=tuple(command.read_only),
+        inherited=tuple(command.inherited),
         closed=(settings.root, *(os.readlink(b"/proc/self/fd/%d" % fd) for fd in command.read_only)),
         thresholds=command.thresholds,
         mounted=entry is not None,
@@ -121,7 +124,7 @@ def supervise(
         with ExitStack() as context:
             ours, its = (context.enter_context(end) for end in socket.socketpair())
             channel_ends = context.enter_context(ExitStack())
-            passed = [*order.read_only]
+            passed = [*order.read_only, *order.inherited]
             if entry is not None:
                 channel, shim = _channel(channel_ends)
                 order = msgspec.structs.replace(order, box=tuple(entry(shim)), channel=channel, shim=shim)
@@ -137,7 +140,8 @@ def supervise(
                     parent = forked_process.start("holdfast.supervisor.launch.tree_parent", its.fileno(), passed=passed)
                 finally:
                     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-                its.close()
+                for given in (*order.inherited, its.detach()):
+                    os.close(given)
                 channel_ends.close()  # (kept open here, the parent would see no end of a box that dies early)
                 if meanwhile is not None:
                     context.enter_context(meanwhile)

@@ -148,7 +148,8 @@ class _Parent:
             self._launcher.close()  # (should this process be killed, the launcher is to see it at once)
             self._become_command(shim)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        os.close(shim)
+        for fd in (*order.inherited, shim):
+            os.close(fd)
         preload_keeper(order.settings.log)
         message, ancillary = self._first_report(awake)
         if socket.SCM_RIGHTS not in ancillary:
@@ -216,6 +217,8 @@ class _Parent:
                 for fd in (channel, *order.descriptors):
                     os.set_inheritable(fd, True)
                 os.execve(order.box[0], order.box, order.environment)  # noqa: S606
+            for fd in order.inherited:
+                os.set_inheritable(fd, True)
             os.chdir(order.directory)
             os.environb.clear()
             os.environb.update(order.environment)
@@ -391,7 +394,7 @@ def main(fd: int) -> int:
     order = receive_message(launcher, LaunchRequest)
     if order is None:
         return 1
-    for fd in order.read_only:
+    for fd in (*order.read_only, *order.inherited):
         os.set_inheritable(fd, False)
     become_subreaper()
     parent = _Parent(launcher, order)

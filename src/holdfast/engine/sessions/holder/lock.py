@@ -181,6 +181,11 @@ def note_path(lock: bytes) -> bytes:
     return lock.removesuffix(b".lock") + b".running"
 
 
+def tree_path(lock: bytes) -> bytes:
+    """Where, beside the lock, the tree that the session's commands are started in is asked."""
+    return lock.removesuffix(b".lock") + b".tree"
+
+
 @contextmanager
 def in_flight(path: bytes | None = None) -> Generator[InFlight]:
     """Have something in flight for the length of the block; see `InFlight`."""
@@ -359,7 +364,10 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
 
 def remove_lock(path: bytes) -> None:
     """Remove the lock of a session that was deleted, which this process holds, and what else lies beside it."""
-    for name in (path.removesuffix(b".lock") + b".sock", note_path(path), note_path(path) + b".new", path):
+    from holdfast.engine.running.child_start import tree_files
+
+    beside = (path.removesuffix(b".lock") + b".sock", *tree_files(tree_path(path)), note_path(path))
+    for name in (*beside, note_path(path) + b".new", path):
         with suppress(OSError):
             os.unlink(name)
 

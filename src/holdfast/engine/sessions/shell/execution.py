@@ -7,9 +7,10 @@ import select
 import signal
 import subprocess
 import time
-from typing import IO, TYPE_CHECKING, Final, Literal
+from contextlib import ExitStack, nullcontext
+from typing import IO, TYPE_CHECKING, Final, Literal, Protocol
 
-from holdfast.engine.running.child_start import ChildStart, recorded_where
+from holdfast.engine.running.child_start import ChildStart
 from holdfast.engine.sessions.holder.lock import in_flight
 from holdfast.engine.sessions.holder.request_server import servers_for
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, SESSION_VARIABLE
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from holdfast.engine.opening.context import Context
+    from holdfast.engine.running.session_tree import SessionTree
     from holdfast.engine.sessions.holder.lock import InFlight
     from holdfast.engine.sessions.holder.request_server import RequestServer, Served
     from holdfast.engine.sessions.session import Session
@@ -163,7 +164,7 @@ def run_command(
     door: RequestServer | None = None,
     noted: AbstractContextManager[InFlight] | None = None,
     grace: float = GRACE_SECONDS,
-    recorded_in: Context | None = None,
+    tree: SessionTree | None = None,
 ) -> ShellResult:
     """Run ``command`` by a real shell, in a process group of its own, until it has ended or is made to.
 
@@ -171,7 +172,7 @@ def run_command(
     ``stop`` is set, its process group is asked to end (SIGTERM), and after ``grace`` seconds made to (SIGKILL). A
     Ctrl-C (`KeyboardInterrupt`) is passed on to the group; a second one ends it. What is asked at ``door`` is done
     meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: not at all). All that it
-    changes in the workspace ``recorded_in`` is a step of that's undo log (None: nothing is recorded).
+    changes is a step, where it is started in a session's ``tree``.
 
     What it leaves running goes on, and what that writes goes nowhere. Raises `UnsupportedError` if there is no such
     shell, or it cannot be supervised, `UsageError` for a command with a NUL in it, `StorageError` if no process can be
@@ -182,10 +183,10 @@ def run_command(
         started = shell_programs.prepare_start(
             command.shell, command.text, command.environment, folder=flight.folder, said=said
         )
-        called = (command.shell.encode(), b"-c", os.fsencode(command.text))
         shell = ChildStart(started.arguments, command.cwd, started.environment)
-        with recorded_where(recorded_in, shell, called=called) as start, servers_for(door, start) as servers:
-            running = _RunningShell(start, streams, max_output_bytes, grace, servers)
+        called = (command.shell.encode(), b"-c", os.fsencode(command.text))
+        with nullcontext(shell) if tree is None else tree.serving(shell) as start, servers_for(door, start) as servers:
+            running = _RunningShell(_start(tree, start, called, streams), streams, max_output_bytes, grace, servers)
             flight.started(running.pid)
             try:
                 timed_out = running.follow(timeout or None, stop)
@@ -198,43 +199,103 @@ def run_command(
         return ShellResult(running.result(timed_out), carried, running.duration_ms, running.interrupted)
 
 
-class _RunningShell:
-    """A shell that was started. For one thread."""
+class _Child(Protocol):
+    """A shell that was started, which leads a process group."""
 
-    def __init__(
-        self,
-        start: ChildStart,
-        streams: Streams,
-        most: int,
-        grace: float,
-        servers: Sequence[Served],
-    ) -> None:
-        self._began = time.monotonic()
-        self._duration = 0.0
+    pid: int
+
+    def fileno(self) -> int:
+        """Can be read when it has ended."""
+        ...
+
+    def exit_code(self) -> int | None:
+        """How it ended, a signal as minus its number; None while it runs."""
+        ...
+
+    def end(self) -> None:
+        """Wait for it, and let go of it."""
+        ...
+
+
+class _OwnChild:
+    """One that is a child of this process."""
+
+    def __init__(self, start: ChildStart, streams: tuple[int, int, int]) -> None:
+        stdin, stdout, stderr = streams
+        self._process = start_in_own_session(
+            start.words,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=start.directory,
+            environment=start.environment,
+        )
+        self.pid = self._process.pid
+        self._code: int | None = None
+        self._pidfd = os.pidfd_open(self.pid)
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def exit_code(self) -> int | None:
+        if self._code is not None:
+            return self._code
+        # (It is not waited for yet: the number of the group means no other one.)
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def end(self) -> None:
+        self._code = self._process.wait()
+        os.close(self._pidfd)
+
+
+class _Pipes(NamedTuple):
+    """A child, and what it writes."""
+
+    child: _Child
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+
+def _start(tree: SessionTree | None, start: ChildStart, called: Sequence[bytes], streams: Streams) -> _Pipes:
+    """Start a shell: in the ``tree``, or as a child. Raises `StorageError`."""
+    # (What it leaves running goes on, and all that it writes is passed on as it comes: no `processes.child`.)
+    with ExitStack() as theirs, ExitStack() as ours:
+        writing: list[int] = []
+        reading: list[IO[bytes]] = []
+        for read, write in (os.pipe(), os.pipe()):
+            theirs.callback(os.close, write)
+            writing.append(write)
+            reading.append(ours.enter_context(open(read, "rb", buffering=0)))
+        stdin = streams.stdin
+        if stdin is None:
+            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            theirs.callback(os.close, stdin)
+        given = (stdin, writing[0], writing[1])
         try:
-            # (What it leaves running goes on, and all that it writes is passed on as it comes: no `processes.child`.)
-            self._process = start_in_own_session(
-                start.words,
-                stdin=subprocess.DEVNULL if streams.stdin is None else streams.stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                cwd=start.directory,
-                environment=start.environment,
-                pass_fds=start.descriptors,
-            )
+            child = _OwnChild(start, given) if tree is None else tree.start(start, called, given)
         except OSError as error:
             raise StorageError(
                 f"{display(start.words[0])} cannot be started in {display(start.directory)}: {error.strerror}",
                 hint=room_hint(error) or "a command, with its environment, may be too long for the system",
                 code="cannot_start",
             ) from error
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._pidfd = os.pidfd_open(self._process.pid)
+        ours.pop_all()
+        return _Pipes(child, reading[0], reading[1])
+
+
+class _RunningShell:
+    """A shell that was started. For one thread."""
+
+    def __init__(self, started: _Pipes, streams: Streams, most: int, grace: float, servers: Sequence[Served]) -> None:
+        self._began = time.monotonic()
+        self._duration = 0.0
+        self._child = started.child
         self._streams: dict[StreamName, OutputPipe] = {
-            "stdout": OutputPipe("stdout", self._process.stdout),
-            "stderr": OutputPipe("stderr", self._process.stderr),
+            "stdout": OutputPipe("stdout", started.stdout),
+            "stderr": OutputPipe("stderr", started.stderr),
         }
         self._kept: dict[StreamName, OutputExcerpt] = {"stdout": OutputExcerpt(most), "stderr": OutputExcerpt(most)}
         self._output = streams.output
@@ -247,7 +308,7 @@ class _RunningShell:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     @property
     def duration_ms(self) -> int:
@@ -278,7 +339,7 @@ class _RunningShell:
     def _turn(self, seconds: float | None) -> None:
         poll = select.poll()
         if self._drained_at is None:
-            poll.register(self._pidfd, select.POLLIN)
+            poll.register(self._child, select.POLLIN)
         for stream in self._streams.values():
             if not stream.pipe.closed:
                 poll.register(stream.pipe.fileno(), select.POLLIN)
@@ -326,9 +387,9 @@ class _RunningShell:
 
     def _is_gone(self) -> bool:
         """The shell has ended; of a command that was to end, all of its group."""
-        if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if self._child.exit_code() is None:
             return False
-        return self._kill_at is None or self._was_killed or not group_lives(self._process.pid)
+        return self._kill_at is None or self._was_killed or not group_lives(self._child.pid)
 
     def _ask_to_end(self) -> None:
         if self._kill_at is None:
@@ -338,9 +399,8 @@ class _RunningShell:
             self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # (No process has waited for the shell yet: the number of the group means no other one.)
         try:
-            os.killpg(self._process.pid, number)
+            os.killpg(self._child.pid, number)
         except (ProcessLookupError, PermissionError):
             pass
 
@@ -350,15 +410,15 @@ class _RunningShell:
 
     def let_go(self) -> None:
         """Wait for the shell, which has ended, and let go of its pipes."""
-        self._process.wait()
-        os.close(self._pidfd)
+        self._child.end()
         for stream in self._streams.values():
             if not stream.pipe.closed:
                 _drain(stream.pipe)
                 stream.pipe.close()
 
     def result(self, timed_out: bool) -> CommandResult:
-        code = self._process.returncode
+        code = self._child.exit_code()
+        assert code is not None, "it has ended"
         return CommandResult(
             exit_code=code if code >= 0 else 128 - code,
             stdout=self._kept["stdout"].text(),
@@ -419,7 +479,7 @@ def execute(
             stop=stop,
             door=session.door(),
             noted=session.in_flight(),
-            recorded_in=session.context if session.records_commands else None,
+            tree=session.tree(),
         )
     except BaseException as error:
         code, words = (_NOT_STARTED, error.message) if isinstance(error, HoldfastError) else (_KILLED, "")

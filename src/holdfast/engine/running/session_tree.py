@@ -1,0 +1,397 @@
+"""The supervised tree of a session: what all of its commands are started in, each of them a step.
+
+`holdfast.sandbox.command_starter` is the first process of the tree, and starts them. The tree is there as long as the
+session is open, and after that as long as something of it lives on: then the next process that has the session goes on
+with it, so that a command may signal and look into what earlier ones have left running. It is a run without
+checkpoints of its own.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import select
+import signal
+import socket
+from contextlib import ExitStack, contextmanager, suppress
+from struct import Struct
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.engine.history.outside_policy import check_policy, remember_policy
+from holdfast.engine.opening.current_run import RUN_VARIABLE
+from holdfast.engine.running._checkpoint_server import CheckpointServer, warn_of_no_checkpoints
+from holdfast.engine.running.child_start import ChildStart, tree_files
+from holdfast.engine.running.run import configured_thresholds, keeper_settings, new_run_id, prepare_to_record
+from holdfast.ipc import private_socket
+from holdfast.ipc.listener import bind
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UnsupportedError, rebuilt
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.processes import forked_process
+from holdfast.processes.child_environment import inherited_environment
+from holdfast.processes.helper_process import program_words
+from holdfast.supervisor.control.remote_service import visit
+from holdfast.supervisor.keeper.stderr_log import open_log
+from holdfast.supervisor.launch import launcher_process
+from holdfast.supervisor.launch.launcher_process import LaunchFile, SupervisedLaunch
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from typing import Any
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
+
+_LOG = Log(__name__)
+_LENGTH = Struct(">I")
+_CONNECT_SECONDS = 1.0
+_ANSWER_SECONDS = 30.0
+_END_SECONDS = 10.0
+_MOST_BYTES = 4096
+"""Of an answer."""
+_HINT = "`holdfast session start --unsupervised` begins a session that records no steps"
+
+
+class TreeCommand:
+    """A command that was started in a tree, and its step."""
+
+    def __init__(self, connection: _Connection, keeper: RemoteUndoService, step: int, pid: int) -> None:
+        self._connection = connection
+        self._keeper = keeper
+        self._step = step
+        self._code: int | None = None
+        self.pid = pid
+        """The number of its process, its process group and its session (setsid(2))."""
+
+    def fileno(self) -> int:
+        """Can be read when it has ended."""
+        return self._connection.fileno()
+
+    def exit_code(self) -> int | None:
+        """How it ended, a signal as minus its number; None while it runs. If its tree is lost, it was killed."""
+        if self._code is None and self._connection.is_readable():
+            said = self._connection.receive()
+            if said is None:
+                _LOG.warning(
+                    "the command was ended: a process that looked after it was killed; what it had done until then is "
+                    "recorded, or rolled back when the undo log is used next (`holdfast steps` shows which)"
+                )
+            self._code = os.waitstatus_to_exitcode((said or {}).get("status", signal.SIGKILL))
+        return self._code
+
+    def end(self) -> None:
+        """Wait for it, which has ended or was killed; what is changed from now on is not its step's."""
+        while self.exit_code() is None:
+            select.select([self], [], [], None)
+        with self._keeper, suppress(HoldfastError):  # (a keeper that is lost is found so by who needs the log next)
+            self._keeper.settle(self._step, self._code)
+        self._connection.close()
+
+
+class SessionTree:
+    """The tree of one session, which this process has open. Nothing runs until a command is started; for one thread."""
+
+    def __init__(self, context: Context, socket_path: bytes) -> None:
+        """``socket_path`` is where the tree is asked, in a private directory; the name of its run lies beside that."""
+        self._context = context
+        self._folder, self._name = os.path.split(socket_path)
+        _, self._note = tree_files(socket_path)
+        self._kept: _Connection | None = None
+        self._launcher = 0
+        self.run = ""
+        """Its run, once something was started."""
+        self.undo_log = b""
+        """The real path of the directory that it is recorded in: what it removes lies there."""
+
+    def open(self) -> None:
+        """Have a tree: the one that lives, or a new one. Raises what `holdfast.engine.running.run.run` does."""
+        if self._kept is not None and not self._kept.has_ended() and self._is_served():
+            return
+        self._forget()
+        if not self._found():
+            self._launch()
+
+    @contextmanager
+    def serving(self, start: ChildStart) -> Generator[ChildStart]:
+        """For the length of the block, in which ``start`` is started: that, with what it may ask. Raises as `open`."""
+        self.open()
+        with ExitStack() as stack:
+            server = None
+            try:
+                server = stack.enter_context(CheckpointServer(self._context, self.run))
+            except HoldfastError as error:
+                warn_of_no_checkpoints(error)
+            yield start._replace(run=self.run, undo_log=self.undo_log, server=server)
+
+    def start(self, start: ChildStart, called: Sequence[bytes], streams: tuple[int, int, int]) -> TreeCommand:
+        """Start a command, whose step says that ``called`` was run. Raises `OSError` if it cannot be started, and as
+        `open`.
+        """
+        for again in (False, True):
+            if again or self._kept is None:
+                self.open()
+            keeper = visit(self.undo_log)
+            if keeper is None:
+                self._forget()
+                continue
+            step = None
+            connection = self._connected()
+            try:
+                if connection is not None:
+                    step = self._expect(keeper, called)
+                    environment = {**start.environment, RUN_VARIABLE: self.run.encode()}
+                    pid = connection.start(start.words, start.directory, environment, streams)
+                    if pid:
+                        return TreeCommand(connection, keeper, step, pid)
+                self._forget()  # (it has ended just now)
+            except BaseException:
+                _give_up(keeper, step, connection)
+                raise
+            _give_up(keeper, step, connection)
+        raise HoldfastError("what starts the session's commands has ended at once", code="launcher_gone")
+
+    def _expect(self, keeper: RemoteUndoService, called: Sequence[bytes]) -> int:
+        try:
+            return keeper.expect(self.run, called)
+        except RefusedError as error:
+            if error.code != "busy":
+                raise
+        # (This process has the session: who had it before was killed, and that command with it.)
+        for step in keeper.steps():
+            if step.run == self.run and step.state == "open":
+                with suppress(NotFoundError):
+                    keeper.settle(step.id, None)
+        return keeper.expect(self.run, called)
+
+    def close(self) -> None:
+        """Let go of the tree, which ends unless something of it lives on."""
+        if self._kept is not None:
+            stays = self._kept.leave()
+            self._forget()
+            if not stays:
+                for path in tree_files(os.path.join(self._folder, self._name)):
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)
+            if not stays:
+                self._wait_for_launcher()
+
+    def _is_served(self) -> bool:
+        keeper = visit(self.undo_log)
+        if keeper is None:
+            return False
+        with keeper:
+            return keeper.serves(self.run)
+
+    def _found(self) -> bool:
+        """Whether there is a tree, which goes on with us."""
+        from holdfast.engine.opening.undo_log import log_directory
+
+        connection = self._connected()
+        if connection is None:
+            return False
+        try:
+            with open(self._note, "rb") as file:
+                self.run = file.read(64).decode("ascii", "replace")
+        except OSError:
+            connection.close()
+            return False
+        self.undo_log = os.path.realpath(log_directory(self._context))
+        if not self._is_served():
+            connection.close()
+            return False
+        self._kept, self._launcher = connection, 0
+        return True
+
+    def _connected(self) -> _Connection | None:
+        found = private_socket.try_connect(self._folder, self._name, _CONNECT_SECONDS)
+        if found is None:
+            return None
+        connection = _Connection(found)
+        if not private_socket.peer_of(found).may_speak or not connection.is_ready():
+            connection.close()
+            return None
+        return connection
+
+    def _launch(self) -> None:
+        context, outside = self._context, self._context.settings.undo.outside
+        check_policy(outside)
+        log, _ = prepare_to_record(context, None)
+        run = new_run_id(context.random)
+        remember_policy(context, run, outside)
+        path = os.path.join(self._folder, self._name)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            with open(self._note, "wb", opener=_privately) as file:
+                file.write(run.encode())
+            listener = bind(self._folder, self._name)
+            listener.listen()
+        except OSError as error:
+            raise StorageError(f"cannot make {display(path)}: {error.strerror}") from error
+        surroundings = inherited_environment(os.environb)
+        with listener:
+            launch = SupervisedLaunch(
+                words=tuple(map(os.fsencode, program_words(_STARTER, str(listener.fileno())))),
+                directory=b"/",
+                environment={**surroundings, RUN_VARIABLE: run.encode()},
+                run=run,
+                one_step=False,
+                inherited=(listener.fileno(),),
+                thresholds=configured_thresholds(context.settings.safeguard, guard=False),
+                settings=keeper_settings(context, log, outside),
+            )
+            with LaunchFile(launch) as file:
+                self._start_launcher(file, listener.fileno(), log)
+                connection = private_socket.connect(self._folder, self._name)
+                listener.close()  # (it is the tree's now: where that is gone, no one answers)
+                self._kept = _Connection(connection)
+                if not self._kept.is_ready():
+                    self._forget()
+                    self._wait_for_launcher()
+                    outcome = file.outcome()
+                    raise _failure(None if outcome is None else outcome.error)
+        self.run, self.undo_log = run, os.path.realpath(log)
+
+    def _start_launcher(self, file: LaunchFile, listener: int, log: bytes) -> None:
+        null, notes = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), open_log(log)
+        try:
+            self._launcher = forked_process.start(
+                launcher_process.__name__, file.fd, passed=[listener], streams=(null, null, notes), own_session=True
+            )
+        except OSError as error:
+            raise StorageError(
+                f"what starts a command cannot be started: {error.strerror}", code="cannot_start"
+            ) from error
+        finally:
+            os.close(null)
+            os.close(notes)
+
+    def _wait_for_launcher(self) -> None:
+        """If it is ours: it ends when its tree has."""
+        launcher, self._launcher = self._launcher, 0
+        if launcher:
+            with suppress(OSError), open(os.pidfd_open(launcher), "rb", buffering=0) as process:
+                select.select([process], [], [], _END_SECONDS)
+            with suppress(ChildProcessError):
+                os.waitpid(launcher, os.WNOHANG)
+
+    def _forget(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+        self._kept = None
+
+
+_STARTER = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "sandbox", "command_starter.py"
+)
+
+
+def _failure(error: HoldfastError | None) -> HoldfastError:
+    if error is None:
+        return HoldfastError("what starts the session's commands was killed", code="launcher_gone")
+    if isinstance(error, UnsupportedError):
+        return rebuilt(type(error).__name__, error.message, hint=error.hint or _HINT, code=error.code)
+    return error
+
+
+def _give_up(keeper: RemoteUndoService, step: int | None, connection: _Connection | None) -> None:
+    if connection is not None:
+        connection.close()
+    with keeper, suppress(HoldfastError):
+        if step is not None:
+            keeper.settle(step, None)
+
+
+def _privately(path: str | bytes, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+class _Connection:
+    """To a `holdfast.sandbox.command_starter`, which is in the tree and not believed more than its commands are."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.settimeout(_ANSWER_SECONDS)
+        self._socket = connected
+        self._rest = b""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def is_ready(self) -> bool:
+        """Wait for the first word; False if there is none."""
+        return self.receive() is not None
+
+    def is_readable(self) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return b"\n" in self._rest or bool(poll.poll(0))
+
+    def has_ended(self) -> bool:
+        """Whether the other side is gone; for a connection that waits for nothing."""
+        return self.is_readable()
+
+    def start(
+        self, words: Sequence[bytes], directory: bytes, environment: dict[bytes, bytes], streams: tuple[int, int, int]
+    ) -> int:
+        """Start a command; its number, 0 if the other side is gone. Raises `OSError`."""
+        asked = {
+            "words": [_text(word) for word in words],
+            "directory": _text(directory),
+            "environment": {_text(name): _text(value) for name, value in environment.items()},
+        }
+        said = self._ask(asked, streams)
+        if said is None:
+            return 0
+        if "error" in said:
+            number = said["error"]
+            raise OSError(number, os.strerror(number))
+        pid = said.get("pid", 0)
+        if _parent_of(pid) not in (0, private_socket.peer_of(self._socket).pid):  # (0: it has ended already)
+            raise HoldfastError(f"process {pid} is none that was started for this session", code="launcher_gone")
+        return pid
+
+    def leave(self) -> bool:
+        """Whether the tree stays when this connection is closed."""
+        said = self._ask({"leave": True}, ())
+        return said is not None and bool(said.get("stays"))
+
+    def _ask(self, asked: dict[str, Any], descriptors: Sequence[int]) -> dict[str, int] | None:
+        body = json.dumps(asked).encode()
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        try:
+            self._socket.sendmsg([_LENGTH.pack(len(body))], ancillary)
+            self._socket.sendall(body)
+        except OSError:
+            return None
+        return self.receive()
+
+    def receive(self) -> dict[str, int] | None:
+        """The next answer; None if the other side is gone, or says what no starter does."""
+        try:
+            while b"\n" not in self._rest:
+                piece = self._socket.recv(_MOST_BYTES)
+                if not piece or len(self._rest) > _MOST_BYTES:
+                    return None
+                self._rest += piece
+            line, _, self._rest = self._rest.partition(b"\n")
+            return msgspec.json.decode(line, type=dict[str, int])
+        except (OSError, msgspec.MsgspecError, RecursionError):
+            return None
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b") ")[2].split()[1])
+    except OSError:
+        return 0

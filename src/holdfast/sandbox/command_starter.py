@@ -1,0 +1,241 @@
+"""Starts the commands of a session, as its own children: ``command_starter.py LISTENER`` (a descriptor).
+
+The commands of a session belong to one supervised tree, so that each may signal and look into what the ones before it
+have left running. This is the first process of the tree. It is asked on a private socket that its starter has made, one
+command a connection; the command has the three descriptors that come with the request as its standard streams. It ends
+when no connection is there and nothing of the tree lives on; what lives on keeps it, for the commands to come.
+
+A request is four bytes, the length (big-endian) of what follows, and an object of JSON: ``words``, ``directory``,
+``environment``, texts in UTF-8 with surrogate escapes. The answers are lines of JSON: ``{"ready": 1}`` unasked, then
+``{"pid": …}`` or ``{"error": errno}``, and at the command's end ``{"status": …}`` as `os.wait` has it. A connection
+that asks for no command only keeps the tree; to ``{"leave": true}`` the answer is ``{"stays": …}``: whether something
+else keeps it.
+
+A program of its own, with the standard library alone: it is on the way of every command, under the filter of its tree,
+and nothing of ours is to lie in the memory of what it forks.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+MAX_REQUEST_BYTES = 16 << 20
+SECONDS = 10.0
+"""For a request, from its first byte on, and for who takes in an answer."""
+LOOK_SECONDS = 1.0
+"""While something lives on that is no child of ours, its end is looked for so often."""
+_LENGTH = struct.Struct(">I")
+_STREAMS = 3
+
+
+class Client:
+    """A connection, and the command that was asked for by it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(SECONDS)
+        self.connection = connection
+        self.process = 0
+        """0: none was asked for."""
+
+    def tell(self, **said: int) -> None:
+        """Answer. If nobody listens any more, that is no matter of the command's."""
+        try:
+            self.connection.sendall(json.dumps(said).encode() + b"\n")
+        except OSError:
+            pass
+
+    def is_gone(self) -> bool:
+        """Whether the other side has hung up."""
+        try:
+            ready, _, _ = select.select([self.connection], [], [], 0)
+            return bool(ready) and not self.connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
+        """The request, and the descriptors that came with it; None if the connection has ended."""
+        room = socket.CMSG_SPACE(_STREAMS * array.array("i").itemsize)
+        data, ancillary, _, _ = self.connection.recvmsg(_LENGTH.size, room, socket.MSG_CMSG_CLOEXEC)
+        descriptors = array.array("i")
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+        try:
+            if not data:
+                return None
+            (length,) = _LENGTH.unpack(data + self._whole(_LENGTH.size - len(data)))
+            if length > MAX_REQUEST_BYTES:
+                raise ValueError("a request that none of ours makes")
+            request = json.loads(self._whole(length))
+            if not isinstance(request, dict):
+                raise ValueError("a request is an object")  # noqa: TRY004 - of content, not of a call
+            return request, list(descriptors)
+        except BaseException:
+            for fd in descriptors:
+                os.close(fd)
+            raise
+
+    def _whole(self, size: int) -> bytes:
+        got = bytearray()
+        while len(got) < size:
+            piece = self.connection.recv(size - len(got))
+            if not piece:
+                raise ValueError("a request was cut short")
+            got += piece
+        return bytes(got)
+
+
+class Starter:
+    """Serves a socket that listens."""
+
+    def __init__(self, listener: socket.socket, woken: int) -> None:
+        """``woken`` can be read when a child has ended."""
+        self._listener = listener
+        self._woken = woken
+        self._clients: dict[int, Client] = {}
+        self._running: dict[int, Client | None] = {}
+
+    def serve(self) -> None:
+        """Return when there is no client any more, after the first one, and nothing of the tree lives."""
+        came = False
+        while not came or self._clients or self._running or others_live():
+            poll = select.poll()
+            for fd in (self._listener.fileno(), self._woken, *self._clients):
+                poll.register(fd, select.POLLIN)
+            waits = came and not self._clients and not self._running
+            ready = {fd for fd, _ in poll.poll(LOOK_SECONDS * 1000 if waits else None)}
+            if self._woken in ready:
+                os.read(self._woken, 512)
+                self._reap()
+            for fd in ready & self._clients.keys():
+                self._hear(self._clients[fd])
+            if self._listener.fileno() in ready:
+                client = Client(self._listener.accept()[0])
+                self._clients[client.connection.fileno()] = client
+                client.tell(ready=1)
+                came = True
+        self._listener.close()
+
+    def _hear(self, client: Client) -> None:
+        try:
+            asked = client.receive() if not client.process else None
+        except (OSError, ValueError, RecursionError):
+            asked = None
+        if asked is None:
+            # (The command goes on without who asked for it.)
+            self._running = {pid: None if one is client else one for pid, one in self._running.items()}
+            del self._clients[client.connection.fileno()]
+            client.connection.close()
+            return
+        request, streams = asked
+        try:
+            if "leave" in request:
+                self._reap()
+                others = any(not one.is_gone() for one in self._clients.values() if one is not client)
+                client.tell(stays=int(others or bool(self._running) or others_live()))
+                return
+            if len(streams) != _STREAMS:
+                raise ValueError("a command has three streams")
+            client.process = start(request, streams)
+        except Exception as error:  # noqa: BLE001 - whatever is asked for, others are served
+            client.tell(error=_number(error))
+            return
+        finally:
+            for fd in streams:
+                os.close(fd)
+        self._running[client.process] = client
+        client.tell(pid=client.process)
+
+    def _reap(self) -> None:
+        while self._running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            client = self._running.pop(pid, None)
+            if client is not None:
+                client.tell(status=status)
+
+
+def start(request: dict[str, Any], streams: list[int]) -> int:
+    """Start what is asked for, in a session of its own; its number."""
+    words = [_bytes(word) for word in request["words"]]
+    environment = {_bytes(name): _bytes(value) for name, value in request["environment"].items()}
+    directory = _bytes(request["directory"])
+    read, write = os.pipe()
+    process = os.fork()
+    if not process:
+        try:
+            os.setsid()
+            for number, fd in enumerate(streams):
+                os.dup2(fd, number)  # (none of them is below 3)
+            os.chdir(directory)
+            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            os.execve(words[0], words, environment)  # noqa: S606
+        except Exception as error:  # noqa: BLE001 - nothing above may go on in this process
+            os.write(write, b"%d" % _number(error))
+        finally:
+            os._exit(126)
+    os.close(write)
+    with open(read, "rb") as file:
+        failed = file.read()
+    if failed:
+        os.waitpid(process, 0)
+        raise OSError(int(failed), os.strerror(int(failed)))
+    return process
+
+
+def _number(error: Exception) -> int:
+    return (error.errno if isinstance(error, OSError) else None) or errno.EINVAL
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def others_live() -> bool:
+    """Whether something of the tree lives that is orphaned: it is a child of our parent's, and under a filter, which
+    the keeper is not.
+    """
+    parent = os.getppid()
+    try:
+        with open(f"/proc/{parent}/task/{parent}/children") as file:
+            siblings = [int(number) for number in file.read().split()]
+    except OSError:
+        return False
+    return any(_is_of_the_tree(pid) for pid in siblings if pid != os.getpid())
+
+
+def _is_of_the_tree(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            lines = dict(line.split(":", 1) for line in file if ":" in line)
+    except OSError:
+        return False
+    return lines.get("Seccomp", "").strip() == "2" and lines.get("State", "Z").split()[0] not in ("Z", "X")
+
+
+def main(listener: int) -> int:
+    """Serve until nothing is left to be served."""
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    os.set_inheritable(listener, False)
+    with socket.socket(fileno=listener) as listening:
+        listening.setblocking(True)
+        listening.listen(8)
+        Starter(listening, woken).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
