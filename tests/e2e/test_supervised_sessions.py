@@ -7,6 +7,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -125,6 +126,19 @@ def test_a_command_ends_as_it_would_unsupervised(agent: Agent, tree: Path) -> No
     assert not {"HOLDFAST_RUN", "HOLDFAST_SESSION"} & agent.run("info")["env"].keys()
 
 
+def test_a_file_that_it_could_write_to_unseen_is_no_input(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one", "--supervised")
+    words = [*HOLDFAST, "session", "exec", "cat; echo more >&0"]
+    (tree / "f").write_text("in\n")
+    with (tree / "f").open("rb+") as given:
+        done = subprocess.run(words, cwd=tree, env=agent.environment, stdin=given, capture_output=True, check=False)
+    assert (done.returncode, (tree / "f").read_text()) == (4, "in\n")
+    assert b"open for writing" in done.stderr
+    with (tree / "f").open("rb") as given:
+        done = subprocess.run(words, cwd=tree, env=agent.environment, stdin=given, capture_output=True, check=False)
+    assert (done.stdout, (tree / "f").read_text()) == (b"in\n", "in\n")
+
+
 def test_a_command_takes_checkpoints_of_the_workspace(agent: Agent, tree: Path) -> None:
     agent.run("start", "one", "--supervised")
     me = " ".join(HOLDFAST)
@@ -148,6 +162,33 @@ def test_commands_belong_to_one_tree_as_long_as_something_of_it_lives(agent: Age
     assert agent.run("exec", "echo $HOLDFAST_RUN")["stdout"] != first
     assert list(sessions.glob("*/one.tree*")) == []
     assert [step.split()[3] for step in agent.try_to("steps").stdout.decode().splitlines()] == ["command"]
+
+
+IN_A_CONTAINER = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+code = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7FFF0000))  # all is allowed
+program = struct.pack("HxxxxxxP", 1, ctypes.addressof(code))
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_tree_ends_also_where_all_processes_are_under_a_filter(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one", "--supervised")
+    words = [
+        sys.executable,
+        "-c",
+        IN_A_CONTAINER,
+        *HOLDFAST,
+        "session",
+        "exec",
+        "grep Seccomp_filters /proc/self/status",
+    ]
+    done = subprocess.run(words, cwd=tree, env=agent.environment, capture_output=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, [b"Seccomp_filters:", b"2"])
+    sessions = Path(agent.environment["HOLDFAST_HOME"]) / "sessions"
+    assert list(sessions.glob("*/one.tree*")) == []
 
 
 def _answers(path: Path | None) -> bool:

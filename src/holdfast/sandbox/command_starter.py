@@ -203,8 +203,8 @@ def _bytes(text: str) -> bytes:
 
 
 def others_live() -> bool:
-    """Whether something of the tree lives that is orphaned: it is a child of our parent's, and under a filter, which
-    the keeper is not.
+    """Whether something of the tree lives that is orphaned: it is a child of our parent's then, and under as many
+    filters as we are. (The keeper may be a child of that, too, and under those that a container puts around all of us.)
     """
     parent = os.getppid()
     try:
@@ -212,16 +212,18 @@ def others_live() -> bool:
             siblings = [int(number) for number in file.read().split()]
     except OSError:
         return False
-    return any(_is_of_the_tree(pid) for pid in siblings if pid != os.getpid())
+    ours = _filters(os.getpid())
+    return any(_filters(pid) >= ours for pid in siblings if pid != os.getpid())
 
 
-def _is_of_the_tree(pid: int) -> bool:
+def _filters(pid: int) -> int:
+    """Under how many filters (seccomp(2)) a process is; -1 if it has ended."""
     try:
         with open(f"/proc/{pid}/status") as file:
             lines = dict(line.split(":", 1) for line in file if ":" in line)
     except OSError:
-        return False
-    return lines.get("Seccomp", "").strip() == "2" and lines.get("State", "Z").split()[0] not in ("Z", "X")
+        return -1
+    return -1 if lines["State"].split()[0] in ("Z", "X") else int(lines.get("Seccomp_filters", "0"))
 
 
 def main(listener: int) -> int:

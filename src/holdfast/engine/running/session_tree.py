@@ -9,6 +9,7 @@ checkpoints of its own.
 from __future__ import annotations
 
 import array
+import fcntl
 import json
 import os
 import select
@@ -29,7 +30,7 @@ from holdfast.ipc import private_socket
 from holdfast.ipc.listener import bind
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UnsupportedError, rebuilt
 from holdfast.model.log import Log
-from holdfast.model.paths import display
+from holdfast.model.paths import display, under
 from holdfast.processes import forked_process
 from holdfast.processes.child_environment import inherited_environment
 from holdfast.processes.helper_process import program_words
@@ -99,6 +100,7 @@ class SessionTree:
         self._context = context
         self._folder, self._name = os.path.split(socket_path)
         _, self._note = tree_files(socket_path)
+        self._root = os.path.realpath(context.workspace.path)
         self._kept: _Connection | None = None
         self._launcher = 0
         self.run = ""
@@ -127,9 +129,18 @@ class SessionTree:
             yield start._replace(run=self.run, undo_log=self.undo_log, server=server)
 
     def start(self, start: ChildStart, called: Sequence[bytes], streams: tuple[int, int, int]) -> TreeCommand:
-        """Start a command, whose step says that ``called`` was run. Raises `OSError` if it cannot be started, and as
-        `open`.
+        """Start a command, whose step says that ``called`` was run. Raises `OSError` if it cannot be started,
+        `RefusedError` for a file of the workspace among its ``streams`` that it could write to unseen, and as `open`.
         """
+        for stream in streams:
+            path = os.readlink(b"/proc/self/fd/%d" % stream)
+            if under(path, self._root) and fcntl.fcntl(stream, fcntl.F_GETFL) & os.O_ACCMODE:
+                raise RefusedError(
+                    f"{display(path)} is open for writing, and so cannot be the standard input of a command whose "
+                    "changes are recorded",
+                    hint="open it for reading alone, or have the command open it",
+                    code="writable_input",
+                )
         for again in (False, True):
             if again or self._kept is None:
                 self.open()
