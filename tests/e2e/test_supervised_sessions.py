@@ -223,6 +223,23 @@ def stdout(session: Session, command: str) -> str:
     return result.stdout
 
 
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("kill -SYS $$", True),
+        ("sudo -n true; false", True),
+        ("false /usr/bin/sudo.d", False),
+        ("sudo() { :; }; sudo", False),
+    ],
+)
+def test_what_supervision_may_have_refused_is_said(agent: Agent, command: str, named: bool) -> None:
+    agent.run("start", "one", "--supervised")
+    done = agent.try_to("session", "exec", command)
+    assert (b"--unsupervised" in done.stderr) == named
+    agent.run("start", "two")
+    assert b"--unsupervised" not in agent.try_to("session", "exec", "-s", "two", command).stderr
+
+
 def test_what_a_command_leaves_running_is_recorded_and_goes_on(agent: Agent, tree: Path) -> None:
     agent.run("start", "one", "--supervised")
     go = tree.parent / "go"

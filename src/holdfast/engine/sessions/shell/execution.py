@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _KILLED = 137
 _NOT_STARTED = 126
+_BAD_CALL = 128 + signal.SIGSYS
+_REFUSED_PROGRAMS = re.compile(r"(?<![\w/.-])(sudo|doas|su|pkexec|strace|ltrace|gdb|lldb|rr|perf)(?![\w.-])")
+"""Set-id programs and tracers, as words of a command."""
 
 
 def classify_command(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
@@ -490,9 +494,19 @@ def execute(
     if ran.carried is not None:
         left = exported_variables(session, ran.carried, alone), shell_programs.relative(ran.carried.cwd, session.root)
     ended = session.end(entry, ran.result, env=left[0], cwd=left[1], duration_ms=ran.duration_ms)
+    if session.records_commands and _may_be_refused(command, ran.result.exit_code):
+        _LOG.warning(
+            "this may have failed because it is supervised: set-id programs such as sudo gain nothing then, tracers "
+            "cannot trace, 32-bit programs end with SIGSYS; `holdfast session start --unsupervised` is for those"
+        )
     if ran.interrupted:
         raise KeyboardInterrupt
     return ended
+
+
+def _may_be_refused(command: str, exit_code: int) -> bool:
+    """Whether supervision may be why a command has failed."""
+    return exit_code == _BAD_CALL or (exit_code != 0 and _REFUSED_PROGRAMS.search(command) is not None)
 
 
 def shell_environment(session: Session, directory: bytes) -> dict[str, str]:
