@@ -154,6 +154,9 @@ def test_commands_belong_to_one_tree_as_long_as_something_of_it_lives(agent: Age
     agent.run("start", "one", "--supervised")
     first = agent.run("exec", "sleep 300 > /dev/null 2>&1 & echo $! > pid; echo $HOLDFAST_RUN")["stdout"]
     pid = int((tree / "pid").read_text())
+    words = [*HOLDFAST, "session", "exec", "touch private"]
+    subprocess.run(words, cwd=tree, env=agent.environment, umask=0o077, check=True)
+    assert stat.S_IMODE((tree / "private").stat().st_mode) == 0o600, "what it is started with is its own"
     said = agent.run("exec", "echo $HOLDFAST_RUN; readlink /proc/$(cat pid)/fd/1; kill $(cat pid)")["stdout"]
     assert said.splitlines() == [first.strip(), "/dev/null"]
     wait_until(lambda: has_ended(pid))
@@ -161,7 +164,7 @@ def test_commands_belong_to_one_tree_as_long_as_something_of_it_lives(agent: Age
     wait_until(lambda: not _answers(next(sessions.glob("*/one.tree"), None)))
     assert agent.run("exec", "echo $HOLDFAST_RUN")["stdout"] != first
     assert list(sessions.glob("*/one.tree*")) == []
-    assert [step.split()[3] for step in agent.try_to("steps").stdout.decode().splitlines()] == ["command"]
+    assert [step.split()[3] for step in agent.try_to("steps").stdout.decode().splitlines()] == ["command"] * 2
 
 
 IN_A_CONTAINER = """

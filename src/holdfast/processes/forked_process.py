@@ -1,6 +1,6 @@
 """Starting a process that runs a module of ours: as a fork of this one where that is safe, else as a new interpreter.
 
-A fork is there in two milliseconds and has loaded what its starter has; an interpreter takes fifty and loads all anew.
+A fork is there in a few milliseconds and has loaded what its starter has; an interpreter loads all anew.
 Forks are for programs of our own alone (`allow_forks`), and only while they have a single thread: locks that others
 hold would be held for ever. In a program that only uses the library there may be anything (threads of native code,
 handles of a database, objects that clean up when they go).

@@ -37,7 +37,6 @@ def start_in_own_session(
     cwd: bytes | str | None = "/",
     environment: Environment | None = None,
     pass_fds: Sequence[int] = (),
-    bufsize: int = -1,
 ) -> subprocess.Popen[bytes]:
     """Start a program that the signals of our terminal are not for: by default in the root directory, so that it keeps
     no other busy, with our environment and our standard error. Raises `OSError`.
@@ -52,7 +51,6 @@ def start_in_own_session(
         cwd=cwd,
         env=environment,
         pass_fds=pass_fds,
-        bufsize=bufsize,
         start_new_session=True,
     )
 
@@ -66,7 +64,6 @@ def start_module(
     cwd: bytes | str = "/",
     environment: Mapping[bytes, bytes] = os.environb,
     pass_fds: Sequence[int] = (),
-    bufsize: int = -1,
 ) -> subprocess.Popen[bytes]:
     """The same for a module of ours, which finds the modules that this process does. Raises `OSError`."""
     return start_in_own_session(
@@ -77,5 +74,4 @@ def start_module(
         cwd=cwd,
         environment=with_our_modules(environment),
         pass_fds=pass_fds,
-        bufsize=bufsize,
     )

@@ -6,10 +6,10 @@ command a connection; the command has the three descriptors that come with the r
 when no connection is there and nothing of the tree lives on; what lives on keeps it, for the commands to come.
 
 A request is four bytes, the length (big-endian) of what follows, and an object of JSON: ``words``, ``directory``,
-``environment``, texts in UTF-8 with surrogate escapes. The answers are lines of JSON: ``{"ready": 1}`` unasked, then
-``{"pid": …}`` or ``{"error": errno}``, and at the command's end ``{"status": …}`` as `os.wait` has it. A connection
-that asks for no command only keeps the tree; to ``{"leave": true}`` the answer is ``{"stays": …}``: whether something
-else keeps it.
+``environment``, texts in UTF-8 with surrogate escapes, and ``umask``, a number. The answers are lines of JSON:
+``{"ready": 1}`` unasked, then ``{"pid": …}`` or ``{"error": errno}``, and at the command's end ``{"status": …}`` as
+`os.wait` has it. A connection that asks for no command only keeps the tree; to ``{"leave": true}`` the answer is
+``{"stays": …}``: whether something else keeps it.
 
 A program of its own, with the standard library alone: it is on the way of every command, under the filter of its tree,
 and nothing of ours is to lie in the memory of what it forks.
@@ -29,6 +29,8 @@ import sys
 from typing import Any
 
 MAX_REQUEST_BYTES = 16 << 20
+FIRST_SECONDS = 60.0
+"""For the first connection: a starter that was killed makes none."""
 SECONDS = 10.0
 """For a request, from its first byte on, and for who takes in an answer."""
 LOOK_SECONDS = 1.0
@@ -47,7 +49,7 @@ class Client:
         """0: none was asked for."""
 
     def tell(self, **said: int) -> None:
-        """Answer. If nobody listens any more, that is no matter of the command's."""
+        """Answer. A client that is gone is no matter of the command's."""
         try:
             self.connection.sendall(json.dumps(said).encode() + b"\n")
         except OSError:
@@ -111,8 +113,10 @@ class Starter:
             poll = select.poll()
             for fd in (self._listener.fileno(), self._woken, *self._clients):
                 poll.register(fd, select.POLLIN)
-            waits = came and not self._clients and not self._running
-            ready = {fd for fd, _ in poll.poll(LOOK_SECONDS * 1000 if waits else None)}
+            seconds = None if self._clients or self._running else LOOK_SECONDS if came else FIRST_SECONDS
+            ready = {fd for fd, _ in poll.poll(None if seconds is None else seconds * 1000)}
+            if not ready and not came:
+                break
             if self._woken in ready:
                 os.read(self._woken, 512)
                 self._reap()
@@ -169,7 +173,7 @@ def start(request: dict[str, Any], streams: list[int]) -> int:
     """Start what is asked for, in a session of its own; its number."""
     words = [_bytes(word) for word in request["words"]]
     environment = {_bytes(name): _bytes(value) for name, value in request["environment"].items()}
-    directory = _bytes(request["directory"])
+    directory, umask = _bytes(request["directory"]), int(request["umask"])
     read, write = os.pipe()
     process = os.fork()
     if not process:
@@ -177,6 +181,7 @@ def start(request: dict[str, Any], streams: list[int]) -> int:
             os.setsid()
             for number, fd in enumerate(streams):
                 os.dup2(fd, number)  # (none of them is below 3)
+            os.umask(umask)
             os.chdir(directory)
             for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)

@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -39,7 +40,7 @@ class Talk:
             self.connection.sendall(body)
 
     def ask(self, words: list[str], streams: list[int], directory: str = "/", **environment: str) -> dict[str, int]:
-        asked = {"words": words, "directory": directory, "environment": environment}
+        asked = {"words": words, "directory": directory, "environment": environment, "umask": 0o027}
         self.send(json.dumps(asked).encode(), streams)
         return self.answer()
 
@@ -88,7 +89,7 @@ def test_a_command_has_the_streams_that_come_with_it(talk: Callable[[], Talk], t
         given.write(b"given\n")
         given.seek(0)
         one = talk()
-        script = "cat; pwd; echo $A $$; ls /proc/self/fd; exit 7"
+        script = "cat; pwd; echo $A $$; umask; ls /proc/self/fd; exit 7"
         said = one.ask(
             ["/bin/sh", "-c", script], [given.fileno(), out.fileno(), out.fileno()], str(tmp_path), A="\udce9"
         )
@@ -96,7 +97,8 @@ def test_a_command_has_the_streams_that_come_with_it(talk: Callable[[], Talk], t
         out.seek(0)
         lines = out.read().splitlines()
     assert lines[:3] == [b"given", os.fsencode(tmp_path), b"\xe9 %d" % said["pid"]]
-    assert lines[3:] == [b"0", b"1", b"2", b"3"], "3 is what they are listed by"
+    assert lines[3] == b"0027"
+    assert lines[4:] == [b"0", b"1", b"2", b"3"], "3 is what they are listed by"
 
 
 def leave(talk: Talk) -> dict[str, int]:
@@ -149,11 +151,12 @@ def test_a_signal_that_ends_a_command_is_told(talk: Callable[[], Talk], streams:
         b"{}",
         b"\xff\xfe",
         b"[" * 100_000,
-        b'{"words": 1, "directory": "/", "environment": {}}',
-        b'{"words": ["/bin/true"], "directory": null, "environment": {}}',
-        b'{"words": ["a\\u0000b"], "directory": "/", "environment": {}}',
-        b'{"words": ["/bin/true"], "directory": "/", "environment": {"a=b\\u0000": "c"}}',
-        b'{"words": [], "directory": "/", "environment": {}}',
+        b'{"words": 1, "directory": "/", "environment": {}, "umask": 18}',
+        b'{"words": ["/bin/true"], "directory": null, "environment": {}, "umask": 18}',
+        b'{"words": ["a\\u0000b"], "directory": "/", "environment": {}, "umask": 18}',
+        b'{"words": ["/bin/true"], "directory": "/", "environment": {"a=b\\u0000": "c"}, "umask": 18}',
+        b'{"words": ["/bin/true"], "directory": "/", "environment": {}, "umask": "x"}',
+        b'{"words": [], "directory": "/", "environment": {}, "umask": 18}',
     ],
 )
 def test_garbage_costs_its_connection_at_most(
@@ -178,8 +181,8 @@ def test_requests_that_are_cut_short_too_long_or_without_streams(
     cut.send(b"{", streams, length=1000)
     cut.connection.shutdown(socket.SHUT_WR)
     long.send(b"", streams, length=command_starter.MAX_REQUEST_BYTES + 1)
-    without.send(b'{"words": ["/bin/true"], "directory": "/", "environment": {}}')
-    many.send(b'{"words": ["/bin/true"], "directory": "/", "environment": {}}', streams * 2)
+    without.send(b'{"words": ["/bin/true"], "directory": "/", "environment": {}, "umask": 18}')
+    many.send(b'{"words": ["/bin/true"], "directory": "/", "environment": {}, "umask": 18}', streams * 2)
     assert (cut.answer(), long.answer()) == ({}, {})
     assert "error" in without.answer()
     many.answer()
@@ -188,3 +191,15 @@ def test_requests_that_are_cut_short_too_long_or_without_streams(
     wait_until(lambda: len(os.listdir(f"/proc/{starter.pid}/fd")) == before, "what came to be closed")
     assert "pid" in talk().ask(["/bin/true"], streams)
     keeps.close()
+
+
+def test_one_that_is_never_asked_ends(tmp_path: Path) -> None:
+    """What has started it was killed before it asked for anything."""
+    code = (
+        "import sys; from holdfast.sandbox import command_starter as it; "
+        "it.FIRST_SECONDS = 0.1; it.main(int(sys.argv[1]))"
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fsencode(tmp_path / "socket"))
+        words = [sys.executable, "-c", code, str(listener.fileno())]
+        assert subprocess.run(words, pass_fds=[listener.fileno()], timeout=60, check=False).returncode == 0

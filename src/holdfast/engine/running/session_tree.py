@@ -17,7 +17,7 @@ import signal
 import socket
 from contextlib import ExitStack, contextmanager, suppress
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -53,6 +53,8 @@ _ANSWER_SECONDS = 30.0
 _END_SECONDS = 10.0
 _MOST_BYTES = 4096
 """Of an answer."""
+_Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
+"""What an answer may hold: the number of a process, of an error, a status."""
 _HINT = "`holdfast session start --unsupervised` begins a session that records no steps"
 
 
@@ -80,13 +82,15 @@ class TreeCommand:
                     "the command was ended: a process that looked after it was killed; what it had done until then is "
                     "recorded, or rolled back when the undo log is used next (`holdfast steps` shows which)"
                 )
-            self._code = os.waitstatus_to_exitcode((said or {}).get("status", signal.SIGKILL))
+            self._code = _exit_code((said or {}).get("status", signal.SIGKILL))
         return self._code
 
     def end(self) -> None:
         """Wait for it, which has ended or was killed; what is changed from now on is not its step's."""
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
         while self.exit_code() is None:
-            select.select([self], [], [], None)
+            poll.poll()
         with self._keeper, suppress(HoldfastError):  # (a keeper that is lost is found so by who needs the log next)
             self._keeper.settle(self._step, self._code)
         self._connection.close()
@@ -186,7 +190,6 @@ class SessionTree:
                 for path in tree_files(os.path.join(self._folder, self._name)):
                     with suppress(FileNotFoundError):
                         os.unlink(path)
-            if not stays:
                 self._wait_for_launcher()
 
     def _is_served(self) -> bool:
@@ -285,7 +288,9 @@ class SessionTree:
         launcher, self._launcher = self._launcher, 0
         if launcher:
             with suppress(OSError), open(os.pidfd_open(launcher), "rb", buffering=0) as process:
-                select.select([process], [], [], _END_SECONDS)
+                poll = select.poll()
+                poll.register(process, select.POLLIN)
+                poll.poll(_END_SECONDS * 1000)
             with suppress(ChildProcessError):
                 os.waitpid(launcher, os.WNOHANG)
 
@@ -355,6 +360,7 @@ class _Connection:
             "words": [_text(word) for word in words],
             "directory": _text(directory),
             "environment": {_text(name): _text(value) for name, value in environment.items()},
+            "umask": _umask(),
         }
         said = self._ask(asked, streams)
         if said is None:
@@ -363,7 +369,7 @@ class _Connection:
             number = said["error"]
             raise OSError(number, os.strerror(number))
         pid = said.get("pid", 0)
-        if _parent_of(pid) not in (0, private_socket.peer_of(self._socket).pid):  # (0: it has ended already)
+        if pid and _parent_of(pid) not in (None, private_socket.peer_of(self._socket).pid):  # (None: it has ended)
             raise HoldfastError(f"process {pid} is none that was started for this session", code="launcher_gone")
         return pid
 
@@ -391,7 +397,7 @@ class _Connection:
                     return None
                 self._rest += piece
             line, _, self._rest = self._rest.partition(b"\n")
-            return msgspec.json.decode(line, type=dict[str, int])
+            return msgspec.json.decode(line, type=dict[str, _Number])
         except (OSError, msgspec.MsgspecError, RecursionError):
             return None
 
@@ -400,9 +406,24 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _parent_of(pid: int) -> int:
+def _umask() -> int:
+    """What this process has, as the tree may have been started by one with another. (To ask by setting it would change
+    it for other threads.)
+    """
+    with open("/proc/self/status", "rb") as file:
+        return next(int(line[6:], 8) for line in file if line.startswith(b"Umask:"))
+
+
+def _exit_code(status: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(status)
+    except ValueError:  # no process ends so
+        return -signal.SIGKILL
+
+
+def _parent_of(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b") ")[2].split()[1])
     except OSError:
-        return 0
+        return None

@@ -55,7 +55,7 @@ class LaunchFile:
 
     @property
     def words(self) -> Sequence[str]:
-        """What to execute, with ``fd`` passed on: it ends as the command does, with 126 if there is an `error`."""
+        """What to execute, with ``fd`` passed on: it ends as the command does; 126 if its `outcome` is an error."""
         return module_words(_MODULE, str(self.fd))
 
     def outcome(self) -> ProcessOutcome | None:
