@@ -26,6 +26,19 @@ class Client:
             self.other, lost=lambda count: b"lost %d\n" % count, changed=self.changes.release, clock=clock
         )
 
+    def stop_reading(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def stop_writing(self) -> None:
+        """Wait until the outbox writes no more: the number of its descriptor may be another file's at once."""
+        if self.other >= 0:
+            self.outbox.finish(60, time.monotonic())
+            self.outbox._thread.join(60)
+            os.close(self.other)
+            self.other = -1
+
     def fill(self) -> None:
         """Until the writer is busy, and what comes now has to wait."""
         self.outbox.owe(b"x" * (2 * PIPE) + b"\n")
@@ -38,8 +51,7 @@ class Client:
         )
         reader.start()
         until()
-        self.outbox.finish(60, time.monotonic())
-        os.close(self.other)
+        self.stop_writing()
         reader.join()
         return [bytes(line) for line in found.split(b"\n")[:-1] if not line.startswith(b"xx")]
 
@@ -48,11 +60,8 @@ class Client:
 def _client() -> Iterator[Client]:
     client = Client()
     yield client
-    for fd in (client.fd, client.other):
-        try:
-            os.close(fd)
-        except OSError:
-            pass
+    client.stop_reading()
+    client.stop_writing()
 
 
 def never() -> bool:
@@ -127,7 +136,7 @@ def test_there_is_room_again_when_something_was_read(client: Client) -> None:
 
 def test_when_nobody_reads_any_more_nobody_waits(client: Client) -> None:
     client.fill()
-    os.close(client.fd)
+    client.stop_reading()
     assert client.changes.acquire(timeout=60)
     assert client.outbox.is_broken
     assert not client.outbox.stream(b"1\n", never)
@@ -156,13 +165,11 @@ def test_who_has_read_nothing_for_long_when_the_end_is_reached_is_not_waited_for
     client.outbox.owe(b"an answer\n")
     client.outbox.finish(1000, since)
     os.read(client.fd, PIPE)
-    os.close(client.fd)
-    client.outbox.finish(1000, clock.monotonic())
-    os.close(client.other)
+    client.stop_reading()
+    client.stop_writing()
 
 
 def test_an_answer_that_comes_late_is_waited_for(client: Client) -> None:
     client.outbox.owe(b"an answer\n")
     client.outbox.finish(60, time.monotonic() - 1000)
     assert os.read(client.fd, PIPE) == b"an answer\n"
-    os.close(client.other)
