@@ -282,15 +282,16 @@ def test_what_an_attempt_has_mounted_in_its_fork_outlives_that(trying: Cli, prov
     subprocess.run(["git", "-C", trying.root, "add", "a"], check=True)
     as_me = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
     subprocess.run(["git", "-C", trying.root, *as_me, "commit", "-q", "-m", "a"], check=True)
+    trying("session", "start", "mounts", "--unsupervised")  # (what is supervised mounts nothing)
     mine = tmp_path / "mine"
     (mine / "inside").mkdir(parents=True)
     (mine / "inside/kept").write_text("kept")
     mine.chmod(0o755)
     binding = f"mkdir m && mount -t tmpfs none m && mkdir m/n && mount --bind {mine} m/n && test -e m/n/inside/kept"
-    trying("experiment", binding, "--provider", provider)
+    trying("experiment", "-s", "mounts", binding, "--provider", provider)
     assert (mine / "inside/kept").read_text() == "kept"
     assert mine.stat().st_mode & 0o777 == 0o755
-    assert left(trying) == (["main"], [])
+    assert left(trying) == (["main", "mounts"], [])
     assert os.fsencode(mine.name) not in Path("/proc/self/mountinfo").read_bytes()
 
 

@@ -74,7 +74,7 @@ def tree_of(agent: Agent, point: dict[str, Any], path: str) -> bytes:
 
 @pytest.mark.parametrize("supervised", [True, False])
 def test_a_command_saves_the_session_that_it_runs_in(agent: Agent, tree: Path, supervised: bool) -> None:
-    agent.run("start", "one", *(["--supervised"] if supervised else []))
+    agent.run("start", "one", "--supervised" if supervised else "--unsupervised")
     agent.run("exec", "export A=before")
     script = f"export A=within; echo 1 > f; {ME} --json session checkpoint -m half; echo 2 > f"
     point = json.loads(agent.run("exec", script)["stdout"])
@@ -104,8 +104,8 @@ def test_what_adds_can_be_asked_for_inside_of_a_supervised_session(agent: Agent)
     assert [one["name"] for one in agent.run("branches")["branches"]] == ["branches/one/here"]
 
 
-def test_all_that_can_be_asked_works_inside_of_a_session(agent: Agent) -> None:
-    agent.run("start", "one")
+def test_all_that_can_be_asked_works_inside_of_an_unsupervised_session(agent: Agent) -> None:
+    agent.run("start", "one", "--unsupervised")
     said = agent.run(
         "exec",
         " && ".join(
@@ -246,7 +246,7 @@ def test_hooks_use_the_session_that_they_are_run_for(agent: Agent, tree: Path) -
 
 def test_what_is_started_in_a_session_asks_as_who_uses_it(agent: Agent, tree: Path) -> None:
     """Commands, attempts and hooks; also of those with whom it is shared, one after the other."""
-    agent.run("start", "one", "--agent", "ann")
+    agent.run("start", "one", "--unsupervised", "--agent", "ann")
     agent.run("share", "bob", "-s", "one", "--agent", "ann")
     ask = f"{ME} session checkpoint -s one -m within"
     for who in ("ann", "bob", "ann"):
@@ -295,7 +295,7 @@ def test_i10_what_runs_supervised_cannot_ask(agent: Agent, tree: Path, tmp_path:
         pytest.skip("needs namespaces that an ordinary user may make, and bubblewrap")
     attack = tree / "attack.py"
     attack.write_text(ATTACK)
-    agent.run("start", "one")
+    agent.run("start", "one", "--unsupervised")
     with held(agent):
         before = agent.run("info")["checkpoint"]
         words = ["run", "--isolation", isolation, "--"]

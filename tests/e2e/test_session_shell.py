@@ -227,9 +227,14 @@ def test_the_shell_is_the_users_own_and_has_what_the_session_has(begin: Begin, s
     assert person.history()[-1]["stdout"] == f"33 99\n{person.tree}/sub\n"
 
 
+@pytest.mark.parametrize(
+    ("flags", "refused"), [((), "cannot be asked for by"), (("--unsupervised",), "each would wait for the other")]
+)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "sh"])
-def test_the_session_is_asked_from_its_own_shell_and_from_another_terminal(begin: Begin, shell: str) -> None:
-    person = begin(shell)
+def test_the_session_is_asked_from_its_own_shell_and_from_another_terminal(
+    begin: Begin, shell: str, flags: tuple[str, ...], refused: str
+) -> None:
+    person = begin(shell, *flags)
     (person.user / ".bashrc").write_text("PS1='@@ '\n")
     (person.user / ".zshrc").write_text("PS1='@@ '\nunsetopt zle prompt_sp\n")
     me = f"{sys.executable} -m holdfast session"
@@ -244,7 +249,7 @@ def test_the_session_is_asked_from_its_own_shell_and_from_another_terminal(begin
     terminal.expect(PROMPT)
     # (By one stream: what came first of two is not known.)
     terminal.type(f"{me} exec true 2>&1; echo code $?\r")
-    terminal.expect("each would wait for the other")
+    terminal.expect(refused)
     terminal.expect("code 4")
     terminal.expect(PROMPT)
     terminal.type("exit\r")

@@ -96,20 +96,23 @@ def test_every_command_is_a_step_and_is_taken_back_exactly(agent: Agent, tree: P
     assert everything(tree) == states[0]
 
 
-def test_a_session_is_unsupervised_unless_it_is_asked_for(agent: Agent, tree: Path) -> None:
+def test_a_session_is_supervised_unless_it_is_asked_not_to_be(agent: Agent, tree: Path) -> None:
     (tree / ".gitignore").write_text("ignored\n")
     (tree / "ignored").write_text("mine\n")
-    assert agent.run("start", "plain")["config"]["supervised"] is False
-    agent.run("exec", "echo 1 > f")
-    assert agent.try_to("steps").stdout == b""
-    config = Path(agent.environment["HOLDFAST_HOME"]) / "config.toml"
-    config.write_text("[session]\nsupervised = true\n")
-    assert agent.run("start", "other", "--unsupervised")["config"]["supervised"] is False
     assert agent.run("start", "recorded")["config"]["supervised"] is True
     agent.run("exec", "rm -rf ignored")
     assert b"bash -c rm -rf ignored" in agent.try_to("steps").stdout
     assert agent.try_to("undo").returncode == 0
     assert (tree / "ignored").read_text() == "mine\n"
+    before = agent.try_to("steps").stdout
+    assert agent.run("start", "plain", "--unsupervised")["config"]["supervised"] is False
+    agent.run("exec", "-s", "plain", "echo 1 > f")
+    config = Path(agent.environment["HOLDFAST_HOME"]) / "config.toml"
+    config.write_text("[session]\nsupervised = false\n")
+    assert agent.run("start", "plain-too")["config"]["supervised"] is False
+    agent.run("exec", "-s", "plain-too", "echo 2 > f")
+    assert agent.try_to("steps").stdout == before
+    assert agent.run("start", "other", "--supervised")["config"]["supervised"] is True
 
 
 def test_a_command_ends_as_it_would_unsupervised(agent: Agent, tree: Path) -> None:
@@ -231,6 +234,7 @@ def stdout(session: Session, command: str) -> str:
     [
         ("kill -SYS $$", True),
         ("sudo -n true; false", True),
+        ("mount -t tmpfs none sub", True),
         ("false /usr/bin/sudo.d", False),
         ("sudo() { :; }; sudo", False),
     ],
@@ -239,8 +243,43 @@ def test_what_supervision_may_have_refused_is_said(agent: Agent, command: str, n
     agent.run("start", "one", "--supervised")
     done = agent.try_to("session", "exec", command)
     assert (b"--unsupervised" in done.stderr) == named
-    agent.run("start", "two")
+    agent.run("start", "two", "--unsupervised")
     assert b"--unsupervised" not in agent.try_to("session", "exec", "-s", "two", command).stderr
+
+
+NO_FILTERS = """
+import os, struct, sys
+from holdfast.supervisor.confinement import seccomp_notify as filters
+refused = struct.pack("HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, int(sys.argv[1]), 6, 0, 0, 0x50001, 6, 0, 0, 0x7FFF0000)
+filters.give_up_privileges()
+filters.install_unheard(refused)  # (from here on seccomp(2) is EPERM, as in some containers)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def test_where_the_kernel_cannot_supervise_a_session_works_by_saved_states(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    hook = f'before_checkpoint = ["/bin/sh", "-c", "echo hooked >> {tree.parent}/told"]'
+    (Path(agent.environment["HOLDFAST_HOME"]) / "config.toml").write_text(f"[hooks]\n{hook}\n")
+    number = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
+
+    def without_filters(*words: str) -> subprocess.CompletedProcess[bytes]:
+        start = [sys.executable, "-c", NO_FILTERS, str(number), *HOLDFAST, "session", *words]
+        return subprocess.run(start, cwd=tree, env=agent.environment, capture_output=True, check=False)
+
+    (tree / "sub/file").write_text("mine")
+    done = without_filters("exec", "echo 1 > new; rm -rf sub; echo done")
+    assert (done.returncode, done.stdout) == (0, b"done\n"), done.stderr
+    assert b"this session records no steps" in done.stderr
+    assert agent.try_to("steps").stdout == b""
+    entry = agent.run("history")["commands"][0]
+    assert entry["level"] == "risky"
+    assert agent.try_to("cat", f"{entry['before']}:sub/file").returncode == 0, "it was saved before"
+    done = without_filters("checkpoint")
+    assert done.returncode == 0, done.stderr
+    assert b"what the hook before_checkpoint changes is no step" in done.stderr
+    assert (tree.parent / "told").read_text().splitlines()[-1] == "hooked"
+    assert not list(Path(agent.environment["HOLDFAST_HOME"]).glob("sessions/*/one.tree*"))
 
 
 def test_what_a_command_leaves_running_is_recorded_and_goes_on(agent: Agent, tree: Path) -> None:

@@ -127,7 +127,9 @@ def test_what_was_encoded_comes_back(point):
 
 
 def test_what_version_1_wrote_is_read_and_is_of_no_supervised_session():
-    point = msgspec.structs.replace(EXAMPLE, state=msgspec.structs.replace(EXAMPLE.state, config=SessionConfig()))
+    point = msgspec.structs.replace(
+        EXAMPLE, state=msgspec.structs.replace(EXAMPLE.state, config=SessionConfig(supervised=False))
+    )
     content = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(encode_checkpoint(point)[2][28:]))
     assert content["state"]["config"].pop("supervised") is False
     for demand in ("never", "risky"):

@@ -64,7 +64,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_output_bytes: int = 65_536
     """Of each output stream of a command so much is kept: the beginning and the end, with a mark between."""
     triggers: Triggers = Triggers()
-    supervised: bool = False
+    supervised: bool = True
     """What a command changes is recorded as a step. Else, and where that cannot be done, the state is saved before one
     that is ``risky`` or ``dangerous``.
     """

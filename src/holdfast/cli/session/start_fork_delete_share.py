@@ -54,12 +54,13 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--supervised",
         action="store_true",
-        help="record what its commands change as steps: `undo` then takes back all of it, ignored files too",
+        help="record what its commands change as steps: `undo` then takes back all of it, ignored files too (as "
+        "session.supervised says: the default)",
     )
     parser.add_argument(
         "--unsupervised",
         action="store_true",
-        help="record no steps, where session.supervised asks for them: for sudo, tracers, 32-bit programs",
+        help="record no steps, for what cannot be supervised: sudo, tracers, mounts, 32-bit programs",
     )
     parser.add_argument(
         "--env", metavar="NAME=VALUE", type=_variable, action="append", default=[], help="a variable of its own"

@@ -187,10 +187,13 @@ class SessionTree:
             stays = self._kept.leave()
             self._forget()
             if not stays:
-                for path in tree_files(os.path.join(self._folder, self._name)):
-                    with suppress(FileNotFoundError):
-                        os.unlink(path)
+                self._remove_files()
                 self._wait_for_launcher()
+
+    def _remove_files(self) -> None:
+        for path in tree_files(os.path.join(self._folder, self._name)):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
     def _is_served(self) -> bool:
         keeper = visit(self.undo_log)
@@ -264,6 +267,7 @@ class SessionTree:
                 self._kept = _Connection(connection)
                 if not self._kept.is_ready():
                     self._forget()
+                    self._remove_files()
                     self._wait_for_launcher()
                     outcome = file.outcome()
                     raise _failure(None if outcome is None else outcome.error)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, HOOK_VARIABLE, SESSION_VARIABLE
-from holdfast.model.errors import HoldfastError, RefusedError
+from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.model.message_text import visible
 from holdfast.processes.child_environment import inherited_environment
@@ -133,13 +133,25 @@ class HookRunner:
         given = json.dumps({"event": event, **about}).encode() + b"\n"
         door = self._door()
         with nullcontext("") if door is None else door.hook() as word:
+            environment, records = _environment(about, word), self._records()
             try:
-                return self._run_child(command, given, _environment(about, word), door)
+                try:
+                    return self._run_child(command, given, environment, door, records=records)
+                except UnsupportedError as error:
+                    # (It has not run.)
+                    _LOG.warning("%s; what the hook %s changes is no step", error.message, event)
+                    return self._run_child(command, given, environment, door, records=False)
             except HoldfastError as error:
                 return error.message  # it could not be recorded
 
     def _run_child(
-        self, command: Sequence[str], given: bytes, environment: Mapping[str, str], door: RequestServer | None
+        self,
+        command: Sequence[str],
+        given: bytes,
+        environment: Mapping[str, str],
+        door: RequestServer | None,
+        *,
+        records: bool,
     ) -> str | None:
         import os
 
@@ -150,7 +162,7 @@ class HookRunner:
         context = self._context
         surroundings = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         hook = ChildStart(tuple(map(os.fsencode, command)), context.workspace.path, surroundings)
-        limits, records = child.Limits(self._hooks.timeout, errors=_MOST_ERRORS), self._records()
+        limits = child.Limits(self._hooks.timeout, errors=_MOST_ERRORS)
         # (Of what is recorded, the parent of its tree sees to it that nothing lives on; its keeper may have to.)
         run = child.run if records else child.run_contained
         record = recorded_where(context if records else None, hook, ends_whole=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -163,13 +163,18 @@ class Session:
         except RefusedError:
             return False  # the run that it works in records them
         except UnsupportedError as error:
-            _LOG.warning(
-                "%s: this session records no steps, and is saved before risky commands; `holdfast session start "
-                "--unsupervised` asks for no more",
-                error.message,
-            )
+            self.cannot_record(error)
             return False
         return True
+
+    def cannot_record(self, error: UnsupportedError) -> None:
+        """Go on without steps, as what its commands change cannot be recorded here, and say so."""
+        _LOG.warning(
+            "%s; this session records no steps, and is saved before risky commands; `holdfast session start "
+            "--unsupervised` asks for no more",
+            error.message,
+        )
+        self._records = False
 
     def configure(self, config: SessionConfig) -> None:
         """Have other settings hold for its commands: saved at once."""
@@ -210,6 +215,12 @@ class Session:
             lock = lock_path(self._context.home, self._context.store.tenant, self.id)
             self._tree = SessionTree(self._context, tree_path(lock))
             self._stack.callback(self._tree.close)
+            # (What the kernel cannot do is seen when it is tried; what else fails is told by who starts a command.)
+            with suppress(HoldfastError):
+                try:
+                    self._tree.open()
+                except UnsupportedError as error:
+                    self.cannot_record(error)
         return self._tree if self.records_commands else None
 
     def in_flight(self) -> AbstractContextManager[InFlight]:

@@ -156,7 +156,7 @@ class Session(NamedTuple):
     shell: SessionShell = "bash"
     timeout: float = 0.0
     max_output_bytes: int = 64 * KIB
-    supervised: bool = False
+    supervised: bool = True
     commands: int = 10
     idle: float = 30.0
     min_interval: float = 5.0

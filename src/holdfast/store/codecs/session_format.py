@@ -224,6 +224,7 @@ def _decoded_before_2(content: bytes, what: str) -> _Body:
     match found:
         case {"state": {"config": {"demand": str(), **others} as config}} if "supervised" not in others:
             del config["demand"]
+            config["supervised"] = False
         case _:
             raise FormatError(f"{what}: field 'config': it is not that of version 1")
     with _naming(what):

@@ -28,7 +28,7 @@ def order(*commands: str, **options: object) -> Order:
 
 
 def content(root: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in sorted(root.iterdir())}
+    return {path.name: path.read_text() for path in sorted(root.iterdir()) if path.name != ".holdfast"}
 
 
 def sessions_left(make: Make) -> list[str]:

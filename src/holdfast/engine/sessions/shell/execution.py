@@ -43,8 +43,10 @@ _LOG = Log(__name__)
 _KILLED = 137
 _NOT_STARTED = 126
 _BAD_CALL = 128 + signal.SIGSYS
-_REFUSED_PROGRAMS = re.compile(r"(?<![\w/.-])(sudo|doas|su|pkexec|strace|ltrace|gdb|lldb|rr|perf)(?![\w.-])")
-"""Set-id programs and tracers, as words of a command."""
+_REFUSED_PROGRAMS = re.compile(
+    r"(?<![\w/.-])(sudo|doas|su|pkexec|strace|ltrace|gdb|lldb|rr|perf|mount|umount|unshare|bwrap)(?![\w.-])"
+)
+"""Set-id programs, tracers and what mounts, as words of a command."""
 
 
 def classify_command(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
@@ -472,6 +474,7 @@ def execute(
     alone = {name: value for name, value in (env or {}).items() if name != SESSION_VARIABLE}
     environment = shell_environment(session, directory) | alone
     level = classify_command(session, command, cwd=directory, environment=environment)
+    tree = session.tree()  # (whether it can be had decides what is saved before)
     entry = session.begin(command, input=input, generated=generated, level=level)
     seconds = session.config.timeout_seconds if timeout is None else timeout
     try:
@@ -483,7 +486,7 @@ def execute(
             stop=stop,
             door=session.door(),
             noted=session.in_flight(),
-            tree=session.tree(),
+            tree=tree,
         )
     except BaseException as error:
         code, words = (_NOT_STARTED, error.message) if isinstance(error, HoldfastError) else (_KILLED, "")
@@ -497,7 +500,8 @@ def execute(
     if session.records_commands and _may_be_refused(command, ran.result.exit_code):
         _LOG.warning(
             "this may have failed because it is supervised: set-id programs such as sudo gain nothing then, tracers "
-            "cannot trace, 32-bit programs end with SIGSYS; `holdfast session start --unsupervised` is for those"
+            "cannot trace, nothing can be mounted, 32-bit programs end with SIGSYS; `holdfast session start "
+            "--unsupervised` is for those"
         )
     if ran.interrupted:
         raise KeyboardInterrupt

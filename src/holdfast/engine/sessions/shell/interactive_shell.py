@@ -24,7 +24,7 @@ from holdfast.engine.sessions.shell.execution import (
     exported_variables,
     shell_environment,
 )
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.model.session_types import CommandResult
 from holdfast.processes.child import Limits, run
@@ -57,6 +57,13 @@ def interact(session: Session) -> int:
     """
     if session.config.shell == "sh":
         return _loop(session)
+    try:
+        with session.in_flight() as flight:
+            return _Interactive(session, flight).run()
+    except UnsupportedError as error:
+        if not session.records_commands:
+            raise
+        session.cannot_record(error)  # (its shell has not begun)
     with session.in_flight() as flight:
         return _Interactive(session, flight).run()
 

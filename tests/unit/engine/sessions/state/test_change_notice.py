@@ -16,7 +16,7 @@ import holdfast
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.shell.execution import execute
-from holdfast.model.session_types import CommandEntry
+from holdfast.model.session_types import CommandEntry, SessionConfig
 
 DIRECTORIES = 40
 _listed: list[list[str]] = []
@@ -144,6 +144,8 @@ def test_what_nobody_can_notice_is_in_the_state_that_is_saved_and_no_commands(
     session: Session, tree: Path, ask: str
 ) -> None:
     (tree / "d1" / "mapped").write_bytes(bytes(4096))
+    if ask == "risky":
+        session.configure(SessionConfig(supervised=False))
     execute(session, "true")
     with open(tree / "d1" / "mapped", "r+b") as file, mmap.mmap(file.fileno(), 4096) as mapped:
         first = execute(session, "echo mine > d2/file")
