@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import msgspec
 
 from holdfast.ipc.messages import rebuild
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import FormatError
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ class Method:
 
     def decode_arguments(self, raw: msgspec.Raw) -> tuple[Any, ...]:
         """Raises `msgspec.MsgspecError`."""
-        return msgspec.json.decode(raw, type=self._types[0])
+        return json_decoder(self._types[0]).decode(raw)
 
     def decode_result(self, raw: msgspec.Raw) -> Any:
         """Raises `msgspec.MsgspecError`."""
-        return msgspec.json.decode(raw, type=self._types[1])
+        return json_decoder(self._types[1]).decode(raw)
 
 
 class _Answer(msgspec.Struct):
@@ -62,8 +63,8 @@ class _Answer(msgspec.Struct):
     error: dict[str, Any] | None = None
 
 
-_request = msgspec.json.Decoder(tuple[str, msgspec.Raw])
-_answer = msgspec.json.Decoder(_Answer)
+_request = json_decoder(tuple[str, msgspec.Raw])
+_answer = json_decoder(_Answer)
 _MISTAKES = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 

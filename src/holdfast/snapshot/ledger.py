@@ -13,6 +13,7 @@ import msgspec
 from holdfast.files.linux.process_lock import exclusive
 from holdfast.files.note_file import NoteFile
 from holdfast.model.clock import SystemClock
+from holdfast.model.decoders import converted, json_decoder
 from holdfast.model.errors import FormatError, HoldfastError, StorageError, UsageError
 from holdfast.model.paths import display, parse_display
 from holdfast.snapshot.port import Allocation, Kind, Mode, Token
@@ -139,7 +140,7 @@ class Ledger:
     def new(self, kind: Kind, **fields: object) -> LedgerEntry:
         """An entry for something that is to be made, written nowhere yet. ``fields`` are those of `LedgerEntry`."""
         latest = max((entry.created_at for entry in self.entries()), default=0)
-        return msgspec.convert(
+        return converted(
             {
                 "token": self._random(_TOKEN_BYTES).hex(),
                 "kind": kind,
@@ -166,7 +167,7 @@ class Ledger:
         if body is None:
             return None
         try:
-            entry = msgspec.json.decode(body, type=LedgerEntry)
+            entry = json_decoder(LedgerEntry).decode(body)
             if entry.token != token or len(entry.facts) > MAX_FACTS:
                 raise file.damaged_error(self._folder, "says something else than it should")
             _ = entry.place

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 Reply = StepStarted | Output | StepCompleted | Failure
 
 _encoder = msgspec.json.Encoder()
-_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
+_replies = json_decoder(Reply)
 
 
 def exec_request(identity: int, command: str, *, cwd: bytes, env: Mapping[str, str]) -> Exec:

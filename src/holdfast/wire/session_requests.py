@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import FormatError
 
 MAX_CALL_BYTES: Final = 1 << 16
@@ -103,6 +104,6 @@ def encode_call(call: SessionCall) -> bytes:
 def decode_call(body: bytes) -> SessionCall:
     """The inverse of `encode_call`; raises `FormatError` naming the field for anything else."""
     try:
-        return msgspec.json.decode(body, type=SessionCall)
+        return json_decoder(SessionCall).decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"this is no call: {error}") from None

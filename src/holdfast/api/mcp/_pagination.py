@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import msgspec
 
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     after: int | str
 
 
-_decoder = msgspec.json.Decoder(_Cursor)
+_decoder = json_decoder(_Cursor)
 
 
 def encode_cursor(kind: Kind, after: int | str) -> str:

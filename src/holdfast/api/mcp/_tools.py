@@ -15,6 +15,7 @@ from holdfast.api.mcp import _write_tools as write_tools
 from holdfast.api.mcp._execute_tool import execute
 from holdfast.api.mcp._read_tools import ToolAnswer
 from holdfast.model.answers import workspace as answers
+from holdfast.model.decoders import converted
 from holdfast.model.errors import RefusedError, UsageError
 from holdfast.model.json_schema import components
 
@@ -227,7 +228,7 @@ BY_NAME = {tool.name: tool for tool in TOOLS}
 def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> tool_arguments.Request:
     """The arguments of a call as the tool's request. Raises `UsageError`, which names the field."""
     try:
-        request = msgspec.convert(arguments or {}, tool.takes)
+        request = converted(arguments or {}, tool.takes)
     except msgspec.ValidationError as error:
         raise UsageError(f"{tool.name}: {error}", code="bad_arguments") from None
     if isinstance(request, tool_arguments.ExecuteCommand):

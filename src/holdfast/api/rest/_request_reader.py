@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.api.rest._problems import WebError
 from holdfast.api.rest._request_types import NoBody
+from holdfast.model.decoders import converted, json_decoder
 from holdfast.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def query_of(endpoint: Endpoint, raw: bytes) -> Any:
         raise UsageError("the query has a parameter twice")
     if any("\0" in value for value in found.values()):
         raise UsageError("the query holds a NUL")
-    return _converted(lambda: msgspec.convert(found, endpoint.query, strict=False), "the query")
+    return _converted(lambda: converted(found, endpoint.query, strict=False), "the query")
 
 
 async def receive_body(given: IncomingRequest, *, most: int, seconds: float) -> bytes:
@@ -82,7 +83,7 @@ def body_of(endpoint: Endpoint, headers: Headers, body: bytes) -> Any:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and kind != "application/json":
         raise WebError("bad_media_type", "the body has to be JSON", hint="Content-Type: application/json")
-    return _converted(lambda: msgspec.json.decode(body or b"{}", type=endpoint.body), "the body")
+    return _converted(lambda: json_decoder(endpoint.body).decode(body or b"{}"), "the body")
 
 
 def _converted(convert: Callable[[], Any], what: str) -> Any:

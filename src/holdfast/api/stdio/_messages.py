@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, ca
 import msgspec
 
 from holdfast.api._error_details import FOR_FRONTENDS, hint
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import UsageError
 from holdfast.model.fast_typing import TypedDict
 from holdfast.model.json_encoder import encode
@@ -320,8 +321,8 @@ class _OnlyId(msgspec.Struct, frozen=True):
     request_id: RequestId | None = None
 
 
-_lines = msgspec.json.Decoder(_Line)
-_ids = msgspec.json.Decoder(_OnlyId)
+_lines = json_decoder(_Line)
+_ids = json_decoder(_OnlyId)
 _encoder = msgspec.json.Encoder()
 _WRONG = re.compile(r"(?P<what>.*?)(?: - at (?:key in )?`(?P<at>[^`]*)`)?\Z", re.DOTALL)
 _MISSING_OR_UNKNOWN = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`\Z", re.DOTALL)
@@ -349,7 +350,7 @@ def decode(line: bytes, known: Mapping[str, type[Payload]]) -> Request:
             code="unknown_operation",
         )
     try:
-        return Request(found.type, found.request_id, msgspec.json.decode(found.payload, type=kind))
+        return Request(found.type, found.request_id, json_decoder(kind).decode(found.payload))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _refused(error, "payload", found.request_id) from None
 

@@ -22,6 +22,7 @@ from holdfast.engine.running.run import Invocation, RunPolicy, run
 from holdfast.files.write.rooted_access import open_root
 from holdfast.ipc.connection import Connection
 from holdfast.model.config.settings import Isolation
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFoundError
 from holdfast.model.log import Level, set_sender
 from holdfast.model.log_format import LineHandler, send
@@ -101,7 +102,7 @@ def main(fd: int) -> None:
     """Be a launcher: read a `Launch` from the socket ``fd``, run the shim, and say there how it fared."""
     os.set_inheritable(fd, False)
     with Connection(socket.socket(fileno=fd)) as starter:
-        launch = msgspec.json.decode(starter.receive(), type=Launch)
+        launch = json_decoder(Launch).decode(starter.receive())
         set_sender(launch.log_level, lambda: send(launch.log_level, LineHandler(as_json=not sys.stderr.isatty())))
         try:
             outcome = ProcessOutcome(exit_code=_run(launch))

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import FormatError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
@@ -51,7 +52,7 @@ class _About(msgspec.Struct):
 def decode(data: bytes, here: bytes) -> HookEvent:
     """What the input says; ``here`` is where the client works if it does not say so. Raises `FormatError`."""
     try:
-        given = msgspec.json.decode(data, type=_Input)
+        given = json_decoder(_Input).decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"the input is not what a client says: {error}") from error
     directory = _text(given.cwd) or next(map(_text, _items(given.workspace_roots)), "")
@@ -67,7 +68,7 @@ def decode(data: bytes, here: bytes) -> HookEvent:
 
 def _title(tool: str, given: bytes) -> str:
     try:
-        about = msgspec.json.decode(given or b"{}", type=_About)
+        about = json_decoder(_About).decode(given or b"{}")
     except (msgspec.MsgspecError, ValueError, RecursionError):
         about = _About()
     said = [text for text in map(_text, (about.command, about.file_path, about.filePath, about.path)) if text]

@@ -19,6 +19,7 @@ from holdfast.engine.promotion.spec import PromotionAnswer
 from holdfast.files.directories.directory_exchange import directory_identity
 from holdfast.files.directories.tree_stamps import stamps
 from holdfast.model.content import HashSink
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.ids import CheckpointId
 from holdfast.model.paths import display
@@ -186,7 +187,7 @@ def _check(job: PromotionJob) -> PromotionAnswer | None:
         if ran.why == "stopped":
             return interrupted_answer()
         try:
-            found = msgspec.json.decode(os.pread(said, 1 << 16, 0) or b"{}", type=_Trial)
+            found = json_decoder(_Trial).decode(os.pread(said, 1 << 16, 0) or b"{}")
         except msgspec.MsgspecError:
             found = _Trial()
     finally:

@@ -22,6 +22,7 @@ from holdfast.files.directories.tree_stamps import FileStamp
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.mount_table import mounts
 from holdfast.files.protected_directories import find_protected
+from holdfast.model.decoders import msgpack_decoder
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import PROMOTION_PREFIX, UNDO_LOG_IN_TREE, display, parse_display, under
@@ -189,7 +190,7 @@ def load_stamps(job: PromotionJob, name: bytes) -> Stamps:
         head, body = data[: len(_MAGIC) + _HASH_BYTES], data[len(_MAGIC) + _HASH_BYTES :]
         if head != _MAGIC + hash_bytes(body):
             raise FormatError(f"{display(path)} is damaged, or of another version", hint="promote again")
-        rows = msgspec.msgpack.decode(body, type=_Rows)
+        rows = msgpack_decoder(_Rows).decode(body)
     except (OSError, msgspec.MsgspecError) as error:
         raise FormatError(f"{display(path)} cannot be read: {error}", hint="promote again") from error
     return {row[0]: FileStamp(*row[1:]) for row in rows}

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def encode_json(value: msgspec.Struct) -> str:
 def decode_spec(text: str) -> PromotionSpec:
     """Raises `FormatError`."""
     try:
-        return msgspec.json.decode(text.encode(), type=PromotionSpec)
+        return json_decoder(PromotionSpec).decode(text.encode())
     except msgspec.MsgspecError as error:
         raise FormatError(f"what a promotion was asked to do cannot be read: {error}") from error
 
@@ -180,7 +181,7 @@ def decode_spec(text: str) -> PromotionSpec:
 def decode_facts(text: str) -> PromotionFacts:
     """Raises `FormatError`."""
     try:
-        return msgspec.json.decode(text.encode(), type=PromotionFacts)
+        return json_decoder(PromotionFacts).decode(text.encode())
     except msgspec.MsgspecError as error:
         raise FormatError(f"how far a promotion is cannot be read: {error}") from error
 

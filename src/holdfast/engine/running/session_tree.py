@@ -28,6 +28,7 @@ from holdfast.engine.running.child_start import ChildStart, tree_files
 from holdfast.engine.running.run import configured_thresholds, keeper_settings, new_run_id, prepare_to_record
 from holdfast.ipc import private_socket
 from holdfast.ipc.listener import bind
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UnsupportedError, rebuilt
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
@@ -401,7 +402,7 @@ class _Connection:
                     return None
                 self._rest += piece
             line, _, self._rest = self._rest.partition(b"\n")
-            return msgspec.json.decode(line, type=dict[str, _Number])
+            return json_decoder(dict[str, _Number]).decode(line)
         except (OSError, msgspec.MsgspecError, RecursionError):
             return None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.model.checkpoint import KINDS
 from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
+from holdfast.model.decoders import msgpack_decoder
 from holdfast.model.errors import FormatError, HoldfastError, IntegrityError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
@@ -91,7 +92,7 @@ def decode_head(data: bytes) -> BundleHead:
     if hash_bytes(rest) != checksum:
         raise IntegrityError("bundle head: field 'checksum': it is not that of the head")
     try:
-        head = msgspec.msgpack.decode(rest, type=BundleHead)
+        head = msgpack_decoder(BundleHead).decode(rest)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(f"bundle head: {error}") from None
     _check_head(head)

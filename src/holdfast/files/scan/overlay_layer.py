@@ -22,6 +22,7 @@ from holdfast.files.index.index_seed import seed
 from holdfast.files.note_file import NoteFile
 from holdfast.files.scan.tree_descent import open_directory
 from holdfast.files.write.rooted_access import open_root
+from holdfast.model.decoders import msgpack_decoder
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import MAX_PATH_BYTES, display
@@ -240,7 +241,7 @@ def _load(note: NoteFile, folder: bytes, index_path: bytes) -> Sources | None:
         checksum = _checksum(index_path)
         if len(checksum) != _CHECKSUM.stop - _CHECKSUM.start or not body.startswith(checksum):
             return None
-        found = dict(msgspec.msgpack.decode(body[len(checksum) :], type=list[tuple[bytes, bytes | None]]))
+        found = dict(msgpack_decoder(list[tuple[bytes, bytes | None]]).decode(body[len(checksum) :]))
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, RecursionError) as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError, room_hint
 from holdfast.model.paths import display
 from holdfast.snapshot._external_program import ProgramLimits, error_line, execute
@@ -131,6 +132,6 @@ class QemuImg:
 
 def _decoded(text: bytes, kind: type[_T]) -> _T:
     try:
-        return msgspec.json.decode(text, type=kind)
+        return json_decoder(kind).decode(text)
     except msgspec.MsgspecError as error:
         raise StorageError(f"qemu-img says something else than it should: {error}", code="image_failed") from error

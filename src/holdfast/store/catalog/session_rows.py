@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.session_types import SessionHash, SessionRef
 from holdfast.store.catalog.reference_counts import slots
@@ -506,7 +507,7 @@ def _ref(row: Row) -> SessionRef:
 
     name, kind, session, checkpoint, at, metadata = row
     try:
-        found: Mapping[str, str] = msgspec.json.decode(metadata, type=dict[str, str])
+        found: Mapping[str, str] = json_decoder(dict[str, str]).decode(metadata)
         return SessionRef(
             name=name,
             type=kind,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
+from holdfast.model.decoders import converted, msgpack_decoder
 from holdfast.model.errors import FormatError, IntegrityError, UsageError
 from holdfast.model.ids import HASH_BYTES, hash_bytes
 from holdfast.model.paths import display, parse_display
@@ -76,7 +77,7 @@ def decode_checkpoint(data: bytes, expected: SessionHash) -> SessionCheckpoint:
         raise IntegrityError(f"{what}: it is another one that is stored under this name")
     body = _decoded(content, _Body, what) if version == VERSION else _decoded_before_2(content, what)
     with _naming(what):
-        return msgspec.convert(
+        return converted(
             {
                 **{name: getattr(body, name) for name in ("session", "parent", "kind", "message", "created_at")},
                 "hash": expected,
@@ -228,12 +229,12 @@ def _decoded_before_2(content: bytes, what: str) -> _Body:
         case _:
             raise FormatError(f"{what}: field 'config': it is not that of version 1")
     with _naming(what):
-        return msgspec.convert(found, _Body)
+        return converted(found, _Body)
 
 
 def _decoded(content: bytes, kind: type[_T], what: str) -> _T:
     try:
-        return msgspec.msgpack.decode(content, type=kind)
+        return msgpack_decoder(kind).decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"{what}: {error}") from None
 

@@ -20,8 +20,6 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.files.git.configuration import GitUser
 from holdfast.files.git.object_lookup import GitObjects
 from holdfast.files.ignore.excluded_paths import ExcludedDirectories
@@ -30,6 +28,7 @@ from holdfast.ipc.connection import Connection
 from holdfast.ipc.messages import encode_error
 from holdfast.ipc.port import encode_result
 from holdfast.model.clock import SystemClock
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.processes.forked_process import allow_forks
@@ -467,7 +466,7 @@ def main(fd: int) -> int:
     import socket
 
     starter = Connection(socket.socket(fileno=fd))
-    settings = msgspec.json.decode(starter.receive(), type=KeeperSettings)
+    settings = json_decoder(KeeperSettings).decode(starter.receive())
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)  # (they are a terminal's)
     raise_priority()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 import msgspec
 
 from holdfast.ipc.connection import Connection
+from holdfast.model.decoders import json_decoder
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.undo.service import OFF, RunEnding, Thresholds
 
@@ -99,4 +100,4 @@ def receive_message(source: socket.socket, type_: type[T]) -> T | None:
         body = Connection(source).receive()
     except ConnectionError:
         return None
-    return msgspec.json.decode(body, type=type_)
+    return json_decoder(type_).decode(body)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import FormatError, HoldfastError
 from holdfast.processes.forked_process import allow_forks
 from holdfast.processes.helper_process import module_words
@@ -75,7 +76,7 @@ class LaunchFile:
 
 def main(fd: int) -> int:
     """Run what is asked for in the file ``fd``, and say there how it went; the exit code."""
-    order = msgspec.json.decode(os.pread(fd, os.fstat(fd).st_size, 0), type=SupervisedLaunch)
+    order = json_decoder(SupervisedLaunch).decode(os.pread(fd, os.fstat(fd).st_size, 0))
     command = SupervisedCommand(
         order.words,
         called=order.called,

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.files.linux.file_handle import Identity
 from holdfast.files.linux.metadata import UNREAD, Metadata
+from holdfast.model.decoders import msgpack_decoder
 from holdfast.model.errors import FormatError
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -343,7 +344,7 @@ Mutation: TypeAlias = Touch | Make | Made | Remove | Move | Content | Meta | Put
 """The records that a step is made of: those that can be reversed."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyRecord | JournalRestart)
+_decoder = msgpack_decoder(AnyRecord | JournalRestart)
 
 encode = _encoder.encode
 

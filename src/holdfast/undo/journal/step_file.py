@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.files.linux.file_handle import Identity
+from holdfast.model.decoders import msgpack_decoder
 from holdfast.model.errors import FormatError, IntegrityError, StorageError, room_hint
 from holdfast.model.ids import HASH_BYTES, hash_bytes
 from holdfast.model.paths import display
@@ -133,8 +134,8 @@ class SealedStep(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_head_decoder = msgspec.msgpack.Decoder(StepHead)
-_records_decoder = msgspec.msgpack.Decoder(tuple[Mutation, ...])
+_head_decoder = msgpack_decoder(StepHead)
+_records_decoder = msgpack_decoder(tuple[Mutation, ...])
 
 
 def write_step(directory: bytes, name: bytes, sealed: SealedStep, *, sync: bool = False) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.files.note_file import NoteFile
+from holdfast.model.decoders import msgpack_decoder
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.undo.service import UndoReport
@@ -32,7 +33,7 @@ _FILE: Final = NoteFile(
     max_bytes=1 << 28,
     advice="nothing depends on it",
 )
-_reports = msgspec.msgpack.Decoder(list[UndoReport])
+_reports = msgpack_decoder(list[UndoReport])
 
 
 def note_rollback(directory: bytes, report: UndoReport) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from holdfast.engine.opening.home import make_private
 from holdfast.engine.sessions.identifiers import SESSION_VARIABLE
 from holdfast.files.linux.process_lock import exclusive
+from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
@@ -201,7 +202,7 @@ def end_orphans(lock: bytes, session: SessionId) -> None:
     path = note_path(lock)
     try:
         with open(path, "rb") as file:
-            note = msgspec.json.decode(file.read(_MOST_CHILDREN), type=_Note)
+            note = json_decoder(_Note).decode(file.read(_MOST_CHILDREN))
         folder = parse_display(note.folder)
     except FileNotFoundError:
         return

@@ -15,6 +15,7 @@ from holdfast.engine.sessions.holder.request_server import LATER
 from holdfast.engine.sessions.identifiers import HOOK_VARIABLE
 from holdfast.ipc import messages, private_socket
 from holdfast.ipc.connection import Connection
+from holdfast.model.decoders import converted
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, RefusedError
 from holdfast.model.paths import parse_display
 from holdfast.model.session_results import ForkResult
@@ -279,7 +280,7 @@ def _checkpoint(remote: RemoteSession, said: dict[str, Any]) -> SessionCheckpoin
 
 def _ref(_: RemoteSession, said: dict[str, Any]) -> SessionRef:
     try:
-        return msgspec.convert(said.get("ref"), SessionRef)
+        return converted(said.get("ref"), SessionRef)
     except msgspec.ValidationError as error:
         raise FormatError(f"ref: {error}") from None
 
