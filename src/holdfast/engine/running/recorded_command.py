@@ -17,7 +17,7 @@ from holdfast.engine.opening.undo_log import open_service
 from holdfast.engine.running._checkpoint_server import CheckpointServer, warn_of_no_checkpoints
 from holdfast.engine.running.child_start import ChildStart
 from holdfast.engine.running.run import configured_thresholds, keeper_settings, new_run_id, prepare_to_record
-from holdfast.model.errors import HoldfastError, UnsupportedError, rebuilt
+from holdfast.model.errors import HoldfastError
 from holdfast.processes.child_environment import with_our_modules
 from holdfast.supervisor.launch.launcher_process import LaunchFile, SupervisedLaunch
 from holdfast.supervisor.launch.supervised_run import effective_capabilities, require_tracing, yama_scope
@@ -47,12 +47,37 @@ def recorded(
     Raises what `holdfast.engine.running.run.run` does: at the beginning, or, if it could not be supervised or its
     keeper was killed, at the end. A launcher that is killed ends by that signal, and what it has started too.
     """
+    launch = prepare_launch(context, start, called=called, one_step=one_step, ends_whole=ends_whole)
+    with LaunchFile(launch) as file, ExitStack() as stack:
+        words, server = tuple(map(os.fsencode, file.words)), None
+        try:
+            server = stack.enter_context(CheckpointServer(context, launch.run))
+        except HoldfastError as error:
+            warn_of_no_checkpoints(error)
+        ours = with_our_modules(os.environb)
+        yield ChildStart(words, b"/", ours, (file.fd,), launch.run, os.path.realpath(launch.settings.log), server)
+        outcome = file.outcome()
+    error = None if outcome is None else outcome.error
+    if outcome is None or error is not None:
+        with log_failure(), context.lock(as_found=True), open_service(context) as service:
+            finish_interrupted(context, service)
+    if error is not None:
+        raise error
+
+
+def prepare_launch(
+    context: Context, start: ChildStart, *, called: Sequence[bytes] = (), one_step: bool, ends_whole: bool = False
+) -> SupervisedLaunch:
+    """A run of its own for what ``start`` starts, with its descriptors, and the undo log made ready for it.
+
+    Raises what `holdfast.engine.running.run.run` does at its beginning.
+    """
     outside = context.settings.undo.outside
     check_policy(outside)
     log, _ = prepare_to_record(context, None)
     run = new_run_id(context.random)
     remember_policy(context, run, outside)
-    launch = SupervisedLaunch(
+    return SupervisedLaunch(
         words=tuple(start.words),
         called=tuple(called),
         directory=start.directory,
@@ -60,27 +85,10 @@ def recorded(
         run=run,
         one_step=one_step,
         ends_whole=ends_whole,
+        inherited=start.descriptors,
         thresholds=configured_thresholds(context.settings.safeguard, guard=False),
         settings=keeper_settings(context, log, outside),
     )
-    with LaunchFile(launch) as file, ExitStack() as stack:
-        words, server = tuple(map(os.fsencode, file.words)), None
-        try:
-            server = stack.enter_context(CheckpointServer(context, run))
-        except HoldfastError as error:
-            warn_of_no_checkpoints(error)
-        ours = with_our_modules(os.environb)
-        yield ChildStart(words, b"/", ours, (file.fd,), run, os.path.realpath(log), server)
-        outcome = file.outcome()
-    error = None if outcome is None else outcome.error
-    if outcome is None or error is not None:
-        with log_failure(), context.lock(as_found=True), open_service(context) as service:
-            finish_interrupted(context, service)
-    if isinstance(error, UnsupportedError):
-        hint = "`holdfast session start --unsupervised` begins a session that records no steps"
-        raise rebuilt(type(error).__name__, error.message, hint=error.hint or hint, code=error.code)
-    if error is not None:
-        raise error
 
 
 def check_can_record(context: Context) -> None:

@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from holdfast.engine.history.outside_policy import check_policy, remember_policy
 from holdfast.engine.opening.current_run import RUN_VARIABLE
 from holdfast.engine.running._checkpoint_server import CheckpointServer, warn_of_no_checkpoints
 from holdfast.engine.running.child_start import ChildStart, tree_files
-from holdfast.engine.running.run import configured_thresholds, keeper_settings, new_run_id, prepare_to_record
+from holdfast.engine.running.recorded_command import prepare_launch
 from holdfast.ipc import private_socket
 from holdfast.ipc.listener import bind
 from holdfast.model.decoders import json_decoder
-from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UnsupportedError, rebuilt
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.processes import forked_process
@@ -38,7 +37,7 @@ from holdfast.processes.helper_process import program_words
 from holdfast.supervisor.control.remote_service import visit
 from holdfast.supervisor.keeper.stderr_log import open_log
 from holdfast.supervisor.launch import launcher_process
-from holdfast.supervisor.launch.launcher_process import LaunchFile, SupervisedLaunch
+from holdfast.supervisor.launch.launcher_process import LaunchFile
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -56,7 +55,6 @@ _MOST_BYTES = 4096
 """Of an answer."""
 _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
 """What an answer may hold: the number of a process, of an error, a status."""
-_HINT = "`holdfast session start --unsupervised` begins a session that records no steps"
 
 
 class TreeCommand:
@@ -234,35 +232,14 @@ class SessionTree:
         return connection
 
     def _launch(self) -> None:
-        context, outside = self._context, self._context.settings.undo.outside
-        check_policy(outside)
-        log, _ = prepare_to_record(context, None)
-        run = new_run_id(context.random)
-        remember_policy(context, run, outside)
-        path = os.path.join(self._folder, self._name)
-        try:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            with open(self._note, "wb", opener=_privately) as file:
-                file.write(run.encode())
-            listener = bind(self._folder, self._name)
-            listener.listen()
-        except OSError as error:
-            raise StorageError(f"cannot make {display(path)}: {error.strerror}") from error
-        surroundings = inherited_environment(os.environb)
-        with listener:
-            launch = SupervisedLaunch(
-                words=tuple(map(os.fsencode, program_words(_STARTER, str(listener.fileno())))),
-                directory=b"/",
-                environment={**surroundings, RUN_VARIABLE: run.encode()},
-                run=run,
-                one_step=False,
-                inherited=(listener.fileno(),),
-                thresholds=configured_thresholds(context.settings.safeguard, guard=False),
-                settings=keeper_settings(context, log, outside),
-            )
+        with self._listener() as listener:
+            words = tuple(map(os.fsencode, program_words(_STARTER, str(listener.fileno()))))
+            surroundings = inherited_environment(os.environb)
+            starter = ChildStart(words, b"/", surroundings, (listener.fileno(),))
+            launch = prepare_launch(self._context, starter, one_step=False)
+            self._write_note(launch.run)
             with LaunchFile(launch) as file:
-                self._start_launcher(file, listener.fileno(), log)
+                self._start_launcher(file, listener.fileno(), launch.settings.log)
                 connection = private_socket.connect(self._folder, self._name)
                 listener.close()  # (it is the tree's now: where that is gone, no one answers)
                 self._kept = _Connection(connection)
@@ -271,8 +248,30 @@ class SessionTree:
                     self._remove_files()
                     self._wait_for_launcher()
                     outcome = file.outcome()
-                    raise _failure(None if outcome is None else outcome.error)
-        self.run, self.undo_log = run, os.path.realpath(log)
+                    if outcome is None or outcome.error is None:
+                        raise HoldfastError("what starts the session's commands was killed", code="launcher_gone")
+                    raise outcome.error
+        self.run, self.undo_log = launch.run, os.path.realpath(launch.settings.log)
+
+    def _listener(self) -> socket.socket:
+        """Where the tree is asked."""
+        path = os.path.join(self._folder, self._name)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            listener = bind(self._folder, self._name)
+            listener.listen()
+        except OSError as error:
+            raise StorageError(f"cannot make {display(path)}: {error.strerror}") from error
+        return listener
+
+    def _write_note(self, run: str) -> None:
+        """Before anything of the tree can be asked."""
+        try:
+            with open(self._note, "wb", opener=_privately) as file:
+                file.write(run.encode())
+        except OSError as error:
+            raise StorageError(f"cannot write {display(self._note)}: {error.strerror}") from error
 
     def _start_launcher(self, file: LaunchFile, listener: int, log: bytes) -> None:
         null, notes = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), open_log(log)
@@ -308,14 +307,6 @@ class SessionTree:
 _STARTER = os.path.join(
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "sandbox", "command_starter.py"
 )
-
-
-def _failure(error: HoldfastError | None) -> HoldfastError:
-    if error is None:
-        return HoldfastError("what starts the session's commands was killed", code="launcher_gone")
-    if isinstance(error, UnsupportedError):
-        return rebuilt(type(error).__name__, error.message, hint=error.hint or _HINT, code=error.code)
-    return error
 
 
 def _give_up(keeper: RemoteUndoService, step: int | None, connection: _Connection | None) -> None:
