@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import holdfast
+from holdfast.engine.running import session_tree
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.shell.execution import execute
@@ -221,6 +222,57 @@ def test_an_open_session_goes_on_with_its_tree(tree: Path, home: Path) -> None:
             assert stdout(session, "echo on") == "on\n"
             session.workspace.undo()
         assert (tree / "f").read_text() == "1\n"
+
+
+def test_a_command_that_stops_or_kills_what_started_it_is_ended(
+    tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds nobody up, it does not go on unattended, and it is never run a second time."""
+    with Sessions(home=home, agent="me") as sessions:
+        holdfast.init(tree, home=home).close()
+        with sessions.start(tree, "one", config=SessionConfig(supervised=True)) as session:
+            assert stdout(session, "echo on") == "on\n"
+            monkeypatch.setattr(session_tree, "_ANSWER_SECONDS", 5.0)
+            result = execute(session, "echo $PPID > starter; echo theirs > f; kill -STOP $PPID").result
+            assert result is not None
+            assert result.exit_code == 137
+            starter = int((tree / "starter").read_text())
+            wait_until(lambda: has_ended(starter))
+            session.workspace.undo()
+            assert not (tree / "f").exists()
+            result = execute(session, "echo $$ >> times; sleep 0.5; kill -9 $PPID; sleep 300; touch went-on").result
+            assert result is not None
+            assert result.exit_code == 137
+            (pid,) = map(int, (tree / "times").read_text().split())
+            wait_until(lambda: has_ended(pid))
+            assert not (tree / "went-on").exists()
+            assert stdout(session, "echo on") == "on\n"
+    ended = "the command was ended: a process that looked after it was killed"
+    assert [record.getMessage().startswith(ended) for record in caplog.records] == [True, True]
+    caplog.clear()
+
+
+ASKING = """
+import array, json, os, socket, struct, sys
+with socket.socket(socket.AF_UNIX) as asking:
+    asking.connect(sys.argv[1])
+    asked = {"words": ["/bin/sh", "-c", "echo theirs > f"], "directory": os.getcwd(), "environment": {}, "umask": 18}
+    body, null = json.dumps(asked).encode(), os.open(os.devnull, os.O_RDWR)
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [null] * 3))]
+    asking.sendmsg([struct.pack(">I", len(body)) + body], ancillary)
+    while asking.recv(4096):
+        pass
+"""
+
+
+def test_what_is_supervised_elsewhere_has_no_command_started_in_a_session(agent: Agent, tree: Path) -> None:
+    """What that changed would belong to no step of who asked for it."""
+    agent.run("start", "one", "--supervised")
+    agent.run("exec", "sleep 300 > /dev/null 2>&1 & echo $! > server")
+    (path,) = (Path(agent.environment["HOLDFAST_HOME"]) / "sessions").glob("*/one.tree")
+    assert agent.try_to("run", "--", sys.executable, "-c", ASKING, str(path)).returncode == 1
+    assert not (tree / "f").exists()
+    agent.run("exec", "kill $(cat server)")
 
 
 def stdout(session: Session, command: str) -> str:

@@ -26,6 +26,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from typing import Any
 
 MAX_REQUEST_BYTES = 16 << 20
@@ -35,7 +36,10 @@ SECONDS = 10.0
 """For a request, from its first byte on, and for who takes in an answer."""
 LOOK_SECONDS = 1.0
 """While something lives on that is no child of ours, its end is looked for so often."""
+MAX_CLIENTS = 64
+"""More are hung up on: one process at a time has the session, and asks for one command at a time."""
 _LENGTH = struct.Struct(">I")
+_CREDENTIALS = struct.Struct("3i")
 _STREAMS = 3
 
 
@@ -74,10 +78,11 @@ class Client:
         try:
             if not data:
                 return None
-            (length,) = _LENGTH.unpack(data + self._whole(_LENGTH.size - len(data)))
+            until = time.monotonic() + SECONDS  # (in all: others wait meanwhile)
+            (length,) = _LENGTH.unpack(data + self._whole(_LENGTH.size - len(data), until))
             if length > MAX_REQUEST_BYTES:
                 raise ValueError("a request that none of ours makes")
-            request: dict[str, Any] = json.loads(self._whole(length))
+            request: dict[str, Any] = json.loads(self._whole(length, until))
             if type(request) is not dict:
                 raise ValueError("a request is an object")
             return request, list(descriptors)
@@ -86,13 +91,15 @@ class Client:
                 os.close(fd)
             raise
 
-    def _whole(self, size: int) -> bytes:
+    def _whole(self, size: int, until: float) -> bytes:
         got = bytearray()
         while len(got) < size:
+            self.connection.settimeout(max(until - time.monotonic(), 0.001))
             piece = self.connection.recv(size - len(got))
             if not piece:
                 raise ValueError("a request was cut short")
             got += piece
+        self.connection.settimeout(SECONDS)
         return bytes(got)
 
 
@@ -105,6 +112,7 @@ class Starter:
         self._woken = woken
         self._clients: dict[int, Client] = {}
         self._running: dict[int, Client | None] = {}
+        self._filters, self._base = _filters(os.getpid()), _filters(os.getppid())
 
     def serve(self) -> None:
         """Return when there is no client any more, after the first one, and nothing of the tree lives."""
@@ -123,11 +131,25 @@ class Starter:
             for fd in ready & self._clients.keys():
                 self._hear(self._clients[fd])
             if self._listener.fileno() in ready:
-                client = Client(self._listener.accept()[0])
-                self._clients[client.connection.fileno()] = client
-                client.tell(ready=1)
-                came = True
+                came = self._accept() or came
         self._listener.close()
+
+    def _accept(self) -> bool:
+        connection = self._listener.accept()[0]
+        if len(self._clients) >= MAX_CLIENTS or not self._may_ask(connection):
+            connection.close()
+            return False
+        client = Client(connection)
+        self._clients[connection.fileno()] = client
+        client.tell(ready=1)
+        return True
+
+    def _may_ask(self, connection: socket.socket) -> bool:
+        """Not what is supervised itself, in this tree or another: what it has done here would be recorded in this one
+        alone. The filters tell (where they are told, see `others_live`): a tree has more of them than its parent.
+        """
+        pid, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        return self._filters <= self._base or 0 <= _filters(pid) < self._filters
 
     def _hear(self, client: Client) -> None:
         try:

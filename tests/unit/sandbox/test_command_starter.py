@@ -193,6 +193,51 @@ def test_requests_that_are_cut_short_too_long_or_without_streams(
     keeps.close()
 
 
+def test_it_waits_for_a_request_no_longer_than_it_says(tmp_path: Path, streams: list[int]) -> None:
+    """One that comes byte by byte holds nobody else up for ever."""
+    code = "import sys; from holdfast.sandbox import command_starter as it; it.SECONDS = 1.0; it.main(int(sys.argv[1]))"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fsencode(tmp_path / "socket"))
+        listener.listen()
+        words = [sys.executable, "-c", code, str(listener.fileno())]
+        process = subprocess.Popen(words, pass_fds=[listener.fileno()])
+    with process:
+        try:
+            slow, other = Talk(tmp_path / "socket"), Talk(tmp_path / "socket")
+            slow.send(b"", length=1000)
+
+            def is_hung_up_on() -> bool:
+                try:
+                    slow.connection.send(b" ")
+                except OSError:
+                    return True
+                return False
+
+            wait_until(is_hung_up_on)
+            assert "pid" in other.ask(["/bin/true"], streams)
+            for one in (slow, other):
+                one.close()
+        finally:
+            process.kill()
+
+
+def test_connections_beyond_what_anyone_needs_are_hung_up_on(
+    starter: subprocess.Popen[bytes], talk: Callable[[], Talk], streams: list[int], tmp_path: Path
+) -> None:
+    """A command of the tree may ask for as many as it likes: the starter has descriptors left for the others."""
+    keeps = talk()
+    with ExitStack() as stack:
+        for _ in range(command_starter.MAX_CLIENTS - 1):
+            talk()
+        for _ in range(10):
+            one = stack.enter_context(socket.socket(socket.AF_UNIX))
+            one.settimeout(20)
+            one.connect(os.fsencode(tmp_path / "socket"))
+            assert one.recv(1) == b""
+    assert "pid" in keeps.ask(["/bin/true"], streams)
+    assert starter.poll() is None
+
+
 def test_one_that_is_never_asked_ends(tmp_path: Path) -> None:
     """What has started it was killed before it asked for anything."""
     code = (

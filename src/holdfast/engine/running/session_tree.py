@@ -67,16 +67,25 @@ class TreeCommand:
         self._code: int | None = None
         self.pid = pid
         """The number of its process, its process group and its session (setsid(2))."""
+        self._changes = select.epoll()
+        self._changes.register(connection, select.EPOLLIN)
+        self._process = -1
+        with suppress(OSError):  # (it has ended, and the tree says how)
+            self._process = os.pidfd_open(pid)
+            self._changes.register(self._process, select.EPOLLIN)
 
     def fileno(self) -> int:
         """Can be read when it has ended."""
-        return self._connection.fileno()
+        return self._changes.fileno()
 
     def exit_code(self) -> int | None:
-        """How it ended, a signal as minus its number; None while it runs. If its tree is lost, it was killed."""
-        if self._code is None and self._connection.is_readable():
+        """How it ended, a signal as minus its number; None while it runs. If its tree is lost, it is killed; so is a
+        tree that does not say how it ended (as a command of it has stopped what would).
+        """
+        if self._code is None and (self._connection.is_readable() or self._changes.poll(0)):
             said = self._connection.receive()
             if said is None:
+                self._kill()
                 _LOG.warning(
                     "the command was ended: a process that looked after it was killed; what it had done until then is "
                     "recorded, or rolled back when the undo log is used next (`holdfast steps` shows which)"
@@ -84,15 +93,22 @@ class TreeCommand:
             self._code = _exit_code((said or {}).get("status", signal.SIGKILL))
         return self._code
 
+    def _kill(self) -> None:
+        """All of its group, unless it has ended: then its number may be another's."""
+        if self._process >= 0 and not _can_be_read(self._process):
+            with suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+
     def end(self) -> None:
         """Wait for it, which has ended or was killed; what is changed from now on is not its step's."""
-        poll = select.poll()
-        poll.register(self, select.POLLIN)
         while self.exit_code() is None:
-            poll.poll()
+            self._changes.poll()
         with self._keeper, suppress(HoldfastError):  # (a keeper that is lost is found so by who needs the log next)
             self._keeper.settle(self._step, self._code)
         self._connection.close()
+        self._changes.close()
+        if self._process >= 0:
+            os.close(self._process)
 
 
 class SessionTree:
@@ -328,21 +344,25 @@ class _Connection:
         connected.settimeout(_ANSWER_SECONDS)
         self._socket = connected
         self._rest = b""
+        # (Who made the socket listen counts as its other side: before the starter does, that is this process.)
+        is_own = private_socket.peer_of(connected).pid == os.getpid()
+        self._peer = None if is_own else private_socket.peer_process(connected)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def close(self) -> None:
         self._socket.close()
+        if self._peer is not None:
+            os.close(self._peer)
+            self._peer = None
 
     def is_ready(self) -> bool:
         """Wait for the first word; False if there is none."""
         return self.receive() is not None
 
     def is_readable(self) -> bool:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return b"\n" in self._rest or bool(poll.poll(0))
+        return b"\n" in self._rest or _can_be_read(self._socket.fileno())
 
     def has_ended(self) -> bool:
         """Whether the other side is gone; for a connection that waits for nothing."""
@@ -351,41 +371,50 @@ class _Connection:
     def start(
         self, words: Sequence[bytes], directory: bytes, environment: dict[bytes, bytes], streams: tuple[int, int, int]
     ) -> int:
-        """Start a command; its number, 0 if the other side is gone. Raises `OSError`."""
+        """Start a command; its number, 0 if the other side is gone and has started nothing.
+
+        Raises `OSError`, and `HoldfastError` where it was killed meanwhile: then the command may have begun.
+        """
         asked = {
             "words": [_text(word) for word in words],
             "directory": _text(directory),
             "environment": {_text(name): _text(value) for name, value in environment.items()},
             "umask": _umask(),
         }
-        said = self._ask(asked, streams)
-        if said is None:
+        if not self._send(asked, streams):
             return 0
+        said = self.receive() or {}
         if "error" in said:
             number = said["error"]
             raise OSError(number, os.strerror(number))
         pid = said.get("pid", 0)
-        if pid and _parent_of(pid) not in (None, private_socket.peer_of(self._socket).pid):  # (None: it has ended)
-            raise HoldfastError(f"process {pid} is none that was started for this session", code="launcher_gone")
+        if not pid or _parent_of(pid) not in (None, private_socket.peer_of(self._socket).pid):  # (None: it has ended)
+            raise HoldfastError(
+                "what starts the session's commands was killed, or answers no more; this one may have begun",
+                hint="`holdfast steps` shows what it has changed",
+                code="launcher_gone",
+            )
         return pid
 
     def leave(self) -> bool:
         """Whether the tree stays when this connection is closed."""
-        said = self._ask({"leave": True}, ())
+        said = self.receive() if self._send({"leave": True}, ()) else None
         return said is not None and bool(said.get("stays"))
 
-    def _ask(self, asked: dict[str, Any], descriptors: Sequence[int]) -> dict[str, int] | None:
+    def _send(self, asked: dict[str, Any], descriptors: Sequence[int]) -> bool:
         body = json.dumps(asked).encode()
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         try:
             self._socket.sendmsg([_LENGTH.pack(len(body))], ancillary)
             self._socket.sendall(body)
         except OSError:
-            return None
-        return self.receive()
+            return False
+        return True
 
     def receive(self) -> dict[str, int] | None:
-        """The next answer; None if the other side is gone, or says what no starter does."""
+        """The next answer; None if the other side is gone, or says what no starter does. One that says nothing for
+        `_ANSWER_SECONDS` is killed: a command of its tree may have stopped it, and the tree would stay for ever.
+        """
         try:
             while b"\n" not in self._rest:
                 piece = self._socket.recv(_MOST_BYTES)
@@ -394,6 +423,11 @@ class _Connection:
                 self._rest += piece
             line, _, self._rest = self._rest.partition(b"\n")
             return json_decoder(dict[str, _Number]).decode(line)
+        except TimeoutError:
+            if self._peer is not None:
+                with suppress(OSError):
+                    signal.pidfd_send_signal(self._peer, signal.SIGKILL)
+            return None
         except (OSError, msgspec.MsgspecError, RecursionError):
             return None
 
@@ -408,6 +442,12 @@ def _umask() -> int:
     """
     with open("/proc/self/status", "rb") as file:
         return next(int(line[6:], 8) for line in file if line.startswith(b"Umask:"))
+
+
+def _can_be_read(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _exit_code(status: int) -> int:

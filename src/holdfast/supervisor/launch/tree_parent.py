@@ -79,6 +79,8 @@ class _Parent:
         """Signals of which it is not known yet which processes have got them."""
         self._asked: tuple[int, ...] = ()
         """Those of them that the launcher is asked about."""
+        self._has_stopped = False
+        """The launcher may have stopped as the command has."""
 
     def run(self) -> None:
         """See the module."""
@@ -110,6 +112,9 @@ class _Parent:
                 end_in_order(GRACE_SECONDS, self._spared)  # (still served: all that it does at last is recorded)
             parting = remote.leave()
             stays = bool(descendants(os.getpid(), spare=self._spared))
+            if self._has_stopped:  # (it was killed where it stood: no one else continues the launcher then)
+                with suppress(ProcessLookupError):
+                    os.kill(os.getppid(), signal.SIGCONT)
             # (The launcher, which would be told, was killed in the same moment.)
             stays = self._tell(LaunchReport(kind="ended", status=status, stays=stays, parting=parting)) and stays
         if stays:
@@ -278,6 +283,7 @@ class _Parent:
             os.kill(self._child, signal.SIGCONT)
             signal.pidfd_send_signal(self._agent, signal.SIGCONT)
         else:
+            self._has_stopped = True
             self._tell(LaunchReport(kind="stopped", pid=self._child))
 
     def _note(self, numbers: Iterable[int], *, is_own: bool) -> None:
