@@ -387,7 +387,8 @@ def make_log(context: Context) -> bytes:
     if _is_in_the_tree(context, directory):
         _check_own(directory)
         if not os.path.lexists(directory):
-            is_fork = under(context.workspace.path, os.path.realpath(forks_directory(context.home, context.settings)))
+            places = context.home, forks_directory(context.home, context.settings)
+            is_fork = any(under(context.workspace.path, os.path.realpath(place)) for place in places)
             # (A fork is gone before anything of that happens to it.)
             tell = _LOG.info if is_fork else _LOG.warning
             tell(
@@ -395,8 +396,16 @@ def make_log(context: Context) -> bytes:
                 "`git clean -xfd` deletes it, and copies of the directory carry it",
                 display(directory),
             )
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        _have_git_ignore(os.path.dirname(directory))
     os.makedirs(directory, 0o700, exist_ok=True)
     return directory
+
+
+def _have_git_ignore(directory: bytes) -> None:
+    """What is Holdfast's own is in no commit that `git add -A` makes. A file that is there stays as its author has it."""
+    with suppress(FileExistsError), open(os.path.join(directory, b".gitignore"), "xb") as file:
+        file.write(b"*\n")
 
 
 def _is_there(context: Context, directory: bytes) -> bool:
