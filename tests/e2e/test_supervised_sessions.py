@@ -96,6 +96,14 @@ def test_every_command_is_a_step_and_is_taken_back_exactly(agent: Agent, tree: P
     assert everything(tree) == states[0]
 
 
+def test_a_step_that_left_nothing_but_a_time_is_named(agent: Agent, tree: Path) -> None:
+    before = (tree / "sub").stat().st_mtime_ns
+    agent.run("start", "one")
+    agent.run("exec", "touch sub/x; rm sub/x")
+    assert b"by step 1 " in agent.try_to("undo").stdout.splitlines()[0]
+    assert (tree / "sub").stat().st_mtime_ns == before
+
+
 def test_a_session_is_supervised_unless_it_is_asked_not_to_be(agent: Agent, tree: Path) -> None:
     (tree / ".gitignore").write_text("ignored\n")
     (tree / "ignored").write_text("mine\n")
@@ -235,7 +243,10 @@ def stdout(session: Session, command: str) -> str:
         ("kill -SYS $$", True),
         ("sudo -n true; false", True),
         ("mount -t tmpfs none sub", True),
+        ("/usr/bin/mount -t tmpfs none sub", True),
+        ("printf 'x:\\n\\tkill 1\\n' > Makefile; make x", True),
         ("false /usr/bin/sudo.d", False),
+        ("false src/mount", False),
         ("sudo() { :; }; sudo", False),
     ],
 )
