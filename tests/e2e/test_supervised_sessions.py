@@ -293,6 +293,18 @@ def test_where_the_kernel_cannot_supervise_a_session_works_by_saved_states(agent
     assert not list(Path(agent.environment["HOLDFAST_HOME"]).glob("sessions/*/one.tree*"))
 
 
+def test_a_session_of_another_home_works_by_saved_states_inside_of_a_run(agent: Agent, tree: Path) -> None:
+    me = " ".join(HOLDFAST)
+    inner = tree.parent / "inner"
+    script = f"{me} init && {me} session start && {me} session exec 'echo 1 > made' && {me} undo && {me} redo"
+    done = agent.try_to("run", "--", "env", f"HOLDFAST_HOME={inner}", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert b"this session records no steps" in done.stderr
+    assert (tree / "made").read_text() == "1\n"
+    assert agent.try_to("undo", "--run").returncode == 0
+    assert not (tree / "made").exists()
+
+
 def test_what_a_command_leaves_running_is_recorded_and_goes_on(agent: Agent, tree: Path) -> None:
     agent.run("start", "one", "--supervised")
     go = tree.parent / "go"

@@ -12,7 +12,14 @@ from functools import partial
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.home import UNDO_LOG, forks_directory, own_directories
 from holdfast.files.scan.parallel_scan import end_early
-from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
+from holdfast.model.errors import (
+    HoldfastError,
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+    UnsupportedError,
+)
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.paths import KEEPER_SOCKET, UNDO_LOG_IN_TREE, display, under
@@ -382,7 +389,10 @@ def _warn_of_set_aside(directory: bytes) -> None:
 
 
 def make_log(context: Context) -> bytes:
-    """The directory of the workspace's undo log, made if it is missing; warns if it has to be in the tree."""
+    """The directory of the workspace's undo log, made if it is missing; warns if it has to be in the tree.
+
+    Raises `UnsupportedError` where nothing may be made there.
+    """
     directory = log_directory(context)
     if _is_in_the_tree(context, directory):
         _check_own(directory)
@@ -396,14 +406,17 @@ def make_log(context: Context) -> bytes:
                 "`git clean -xfd` deletes it, and copies of the directory carry it",
                 display(directory),
             )
-        os.makedirs(os.path.dirname(directory), exist_ok=True)
-        _have_git_ignore(os.path.dirname(directory))
+        try:
+            os.makedirs(directory, 0o700, exist_ok=True)
+            _have_git_ignore(os.path.dirname(directory))
+        except PermissionError as error:  # (as inside of a run that another home records)
+            raise UnsupportedError(f"no undo log can be made in {display(directory)}: {error.strerror}") from error
     os.makedirs(directory, 0o700, exist_ok=True)
     return directory
 
 
 def _have_git_ignore(directory: bytes) -> None:
-    """What is Holdfast's own is in no commit that `git add -A` makes. A file that is there stays as its author has it."""
+    """What is Holdfast's own is in no commit that `git add -A` makes. A file that is there is left as it is."""
     with suppress(FileExistsError), open(os.path.join(directory, b".gitignore"), "xb") as file:
         file.write(b"*\n")
 
