@@ -114,6 +114,7 @@ def test_a_session_is_supervised_unless_it_is_asked_not_to_be(agent: Agent, tree
     assert (tree / "ignored").read_text() == "mine\n"
     before = agent.try_to("steps").stdout
     assert agent.run("start", "plain", "--unsupervised")["config"]["supervised"] is False
+    assert b"supervised   no: " in agent.try_to("session", "info", "-s", "plain").stdout
     agent.run("exec", "-s", "plain", "echo 1 > f")
     config = Path(agent.environment["HOLDFAST_HOME"]) / "config.toml"
     config.write_text("[session]\nsupervised = false\n")

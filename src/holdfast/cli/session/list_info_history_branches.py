@@ -98,6 +98,7 @@ def _about(one: SessionInfo) -> Iterator[str]:
         facts += [
             ("directory", show_path(os.fsencode(state.cwd))),
             ("shell", config.shell),
+            ("supervised", "" if config.supervised else "no: its commands are no steps, and undo goes by saved states"),
             ("variables", visible(", ".join([*state.env, *(f"-{name}" for name in state.unset)]))),
             ("commands", f"{metrics.commands:,}, {metrics.total_ms / 1000:,.1f} s"),
         ]
