@@ -89,6 +89,15 @@ def test_a_command_saves_the_session_that_it_runs_in(agent: Agent, tree: Path, s
     assert [one["seq"] for one in agent.run("history")["commands"]][-1] == 1
 
 
+def test_a_command_that_runs_is_told_from_one_that_was_cut_short(agent: Agent) -> None:
+    agent.run("start", "one")
+    with held(agent):
+        (line,) = agent.try_to("session", "history").stdout.splitlines()
+    assert (b"running" in line, b"cut short" in line, b"changed files" in line) == (True, False, False)
+    (line,) = agent.try_to("session", "history").stdout.splitlines()
+    assert (b"running" in line, b"cut short" in line) == (False, True)
+
+
 def test_what_adds_can_be_asked_for_inside_of_a_supervised_session(agent: Agent) -> None:
     agent.run("start", "one", "--supervised")
     words = ("branch here", "fork side --provider holdfast", "info", "history", "branches")

@@ -97,6 +97,14 @@ def test_every_command_is_a_step_and_is_taken_back_exactly(agent: Agent, tree: P
     assert everything(tree) == states[0]
 
 
+def test_a_step_that_left_nothing_but_a_time_is_named(agent: Agent, tree: Path) -> None:
+    before = (tree / "sub").stat().st_mtime_ns
+    agent.run("start", "one")
+    agent.run("exec", "touch sub/x; rm sub/x")
+    assert b"by step 1 " in agent.try_to("undo").stdout.splitlines()[0]
+    assert (tree / "sub").stat().st_mtime_ns == before
+
+
 def test_a_session_is_supervised_unless_it_is_asked_not_to_be(agent: Agent, tree: Path) -> None:
     (tree / ".gitignore").write_text("ignored\n")
     (tree / "ignored").write_text("mine\n")
@@ -107,6 +115,7 @@ def test_a_session_is_supervised_unless_it_is_asked_not_to_be(agent: Agent, tree
     assert (tree / "ignored").read_text() == "mine\n"
     before = agent.try_to("steps").stdout
     assert agent.run("start", "plain", "--unsupervised")["config"]["supervised"] is False
+    assert b"supervised   no: " in agent.try_to("session", "info", "-s", "plain").stdout
     agent.run("exec", "-s", "plain", "echo 1 > f")
     config = Path(agent.environment["HOLDFAST_HOME"]) / "config.toml"
     config.write_text("[session]\nsupervised = false\n")
@@ -287,7 +296,10 @@ def stdout(session: Session, command: str) -> str:
         ("kill -SYS $$", True),
         ("sudo -n true; false", True),
         ("mount -t tmpfs none sub", True),
+        ("/usr/bin/mount -t tmpfs none sub", True),
+        ("printf 'x:\\n\\tkill 1\\n' > Makefile; make x", True),
         ("false /usr/bin/sudo.d", False),
+        ("false src/mount", False),
         ("sudo() { :; }; sudo", False),
     ],
 )
@@ -332,6 +344,18 @@ def test_where_the_kernel_cannot_supervise_a_session_works_by_saved_states(agent
     assert b"what the hook before_checkpoint changes is no step" in done.stderr
     assert (tree.parent / "told").read_text().splitlines()[-1] == "hooked"
     assert not list(Path(agent.environment["HOLDFAST_HOME"]).glob("sessions/*/one.tree*"))
+
+
+def test_a_session_of_another_home_works_by_saved_states_inside_of_a_run(agent: Agent, tree: Path) -> None:
+    me = " ".join(HOLDFAST)
+    inner = tree.parent / "inner"
+    script = f"{me} init && {me} session start && {me} session exec 'echo 1 > made' && {me} undo && {me} redo"
+    done = agent.try_to("run", "--", "env", f"HOLDFAST_HOME={inner}", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert b"this session records no steps" in done.stderr
+    assert (tree / "made").read_text() == "1\n"
+    assert agent.try_to("undo", "--run").returncode == 0
+    assert not (tree / "made").exists()
 
 
 def test_what_a_command_leaves_running_is_recorded_and_goes_on(agent: Agent, tree: Path) -> None:

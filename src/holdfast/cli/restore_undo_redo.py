@@ -190,7 +190,7 @@ def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
         from holdfast.model.message_text import named_processes
 
         yield visible(f"Ended {named_processes(result.stopped)}.")
-    if result.written or result.deleted or result.skipped:
+    if result.written or result.deleted or result.skipped or result.steps:  # (steps can be about times alone)
         yield f"{verb}{by} to {short(result.checkpoint)}: {done}."
     else:
         yield f"{verb} to {short(result.checkpoint)}: nothing differed, nothing was touched."

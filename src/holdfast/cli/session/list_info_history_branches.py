@@ -98,6 +98,7 @@ def _about(one: SessionInfo) -> Iterator[str]:
         facts += [
             ("directory", show_path(os.fsencode(state.cwd))),
             ("shell", config.shell),
+            ("supervised", "" if config.supervised else "no: its commands are no steps, and undo goes by saved states"),
             ("variables", visible(", ".join([*state.env, *(f"-{name}" for name in state.unset)]))),
             ("commands", f"{metrics.commands:,}, {metrics.total_ms / 1000:,.1f} s"),
         ]
@@ -135,30 +136,39 @@ def _history(console: Console, arguments: argparse.Namespace) -> int:
         else:
             state = sessions.info(session).state
             dropped = 0 if state is None else state.seq
+        running = None
+        if found and found[0].result is None:
+            about = sessions.info(session)
+            running = found[0] if about.busy and about.running is not None else None  # (else its session was killed)
     if console.json:
         console.give(answers.History, session=session, commands=found, dropped=dropped)
     else:
-        console.answer(_history_lines(console, found, dropped, with_output=arguments.output))
+        console.answer(_history_lines(console, found, dropped, running, with_output=arguments.output))
     return 0
 
 
 def _history_lines(
-    console: Console, found: Sequence[CommandEntry], dropped: int | None, *, with_output: bool
+    console: Console,
+    found: Sequence[CommandEntry],
+    dropped: int | None,
+    running: CommandEntry | None,
+    *,
+    with_output: bool,
 ) -> Iterator[str]:
     for entry in found:
-        yield from _command(console, entry, with_output=with_output)
+        yield from _command(console, entry, going_on=entry is running, with_output=with_output)
     if dropped:
         yield f"{plural(dropped, 'older command')} not kept any more (session.max_history_bytes)"
 
 
-def _command(console: Console, entry: CommandEntry, *, with_output: bool) -> Iterator[str]:
+def _command(console: Console, entry: CommandEntry, *, going_on: bool, with_output: bool) -> Iterator[str]:
     result = entry.result
     if result is None:
-        ended = console.paint("cut short", "red")
+        ended = "running" if going_on else console.paint("cut short", "red")
     else:
         colour = "green" if result.exit_code == 0 else "red"
         ended = console.paint(f"exit {result.exit_code}", colour) + ("  timed out" if result.timed_out else "")
-    changed = "" if entry.before == entry.after else "  changed files"
+    changed = "" if going_on or entry.before == entry.after else "  changed files"
     yield (
         f"{console.paint(f'{entry.seq:>5}', 'yellow')}  {when(entry.started_at)}  {ended}  "
         f"{entry.duration_ms / 1000:.1f} s  {entry.level}{changed}  {visible(_one_line(entry))}"

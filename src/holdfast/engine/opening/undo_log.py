@@ -12,7 +12,14 @@ from functools import partial
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.home import UNDO_LOG, forks_directory, own_directories
 from holdfast.files.scan.parallel_scan import end_early
-from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
+from holdfast.model.errors import (
+    HoldfastError,
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+    UnsupportedError,
+)
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.paths import KEEPER_SOCKET, UNDO_LOG_IN_TREE, display, under
@@ -382,12 +389,16 @@ def _warn_of_set_aside(directory: bytes) -> None:
 
 
 def make_log(context: Context) -> bytes:
-    """The directory of the workspace's undo log, made if it is missing; warns if it has to be in the tree."""
+    """The directory of the workspace's undo log, made if it is missing; warns if it has to be in the tree.
+
+    Raises `UnsupportedError` where nothing may be made there.
+    """
     directory = log_directory(context)
     if _is_in_the_tree(context, directory):
         _check_own(directory)
         if not os.path.lexists(directory):
-            is_fork = under(context.workspace.path, os.path.realpath(forks_directory(context.home, context.settings)))
+            places = context.home, forks_directory(context.home, context.settings)
+            is_fork = any(under(context.workspace.path, os.path.realpath(place)) for place in places)
             # (A fork is gone before anything of that happens to it.)
             tell = _LOG.info if is_fork else _LOG.warning
             tell(
@@ -395,8 +406,19 @@ def make_log(context: Context) -> bytes:
                 "`git clean -xfd` deletes it, and copies of the directory carry it",
                 display(directory),
             )
+        try:
+            os.makedirs(directory, 0o700, exist_ok=True)
+            _have_git_ignore(os.path.dirname(directory))
+        except PermissionError as error:  # (as inside of a run that another home records)
+            raise UnsupportedError(f"no undo log can be made in {display(directory)}: {error.strerror}") from error
     os.makedirs(directory, 0o700, exist_ok=True)
     return directory
+
+
+def _have_git_ignore(directory: bytes) -> None:
+    """What is Holdfast's own is in no commit that `git add -A` makes. A file that is there is left as it is."""
+    with suppress(FileExistsError), open(os.path.join(directory, b".gitignore"), "xb") as file:
+        file.write(b"*\n")
 
 
 def _is_there(context: Context, directory: bytes) -> bool:

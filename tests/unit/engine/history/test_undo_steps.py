@@ -298,6 +298,7 @@ def test_a_log_on_another_mount_lies_in_the_tree_and_is_ours_alone(bench, monkey
     assert "git clean" in caplog.text
     assert bench.workspace.undo().steps == (step,)
     assert (bench.tree / "f").read_text() == "0"
+    assert (bench.tree / ".holdfast" / ".gitignore").read_text() == "*\n"
     os.chmod(bench.tree / ".holdfast" / "undo", 0o755)
     with pytest.raises(RefusedError) as refused:
         bench.workspace.steps()

@@ -44,9 +44,11 @@ _KILLED = 137
 _NOT_STARTED = 126
 _BAD_CALL = 128 + signal.SIGSYS
 _REFUSED_PROGRAMS = re.compile(
-    r"(?<![\w/.-])(sudo|doas|su|pkexec|strace|ltrace|gdb|lldb|rr|perf|mount|umount|unshare|bwrap)(?![\w.-])"
+    r"(?<![\w/.-])(?:/\S*bin/)?(?:sudo|doas|su|pkexec|strace|ltrace|gdb|lldb|rr|perf|mount|umount|unshare|bwrap)(?![\w/.-])"
 )
 """Set-id programs, tracers and what mounts, as words of a command."""
+_REFUSED_CALLS = re.compile(r"Operation not permitted|no new privileges", re.IGNORECASE)
+"""What programs say that were refused a signal, a tracer's look or another user's rights, whatever has called them."""
 
 
 def classify_command(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
@@ -497,20 +499,22 @@ def execute(
     if ran.carried is not None:
         left = exported_variables(session, ran.carried, alone), shell_programs.relative(ran.carried.cwd, session.root)
     ended = session.end(entry, ran.result, env=left[0], cwd=left[1], duration_ms=ran.duration_ms)
-    if session.records_commands and _may_be_refused(command, ran.result.exit_code):
+    if session.records_commands and _may_be_refused(command, ran.result):
         _LOG.warning(
-            "this may have failed because it is supervised: set-id programs such as sudo gain nothing then, tracers "
-            "cannot trace, nothing can be mounted, 32-bit programs end with SIGSYS; `holdfast session start "
-            "--unsupervised` is for those"
+            "this may have failed because it is supervised: set-id programs such as sudo gain nothing then, signals "
+            "and tracers reach nothing that the session has not started, nothing can be mounted, 32-bit programs end "
+            "with SIGSYS; `holdfast session start --unsupervised` is for those"
         )
     if ran.interrupted:
         raise KeyboardInterrupt
     return ended
 
 
-def _may_be_refused(command: str, exit_code: int) -> bool:
+def _may_be_refused(command: str, result: CommandResult) -> bool:
     """Whether supervision may be why a command has failed."""
-    return exit_code == _BAD_CALL or (exit_code != 0 and _REFUSED_PROGRAMS.search(command) is not None)
+    if result.exit_code in (0, _BAD_CALL):
+        return result.exit_code != 0
+    return bool(_REFUSED_PROGRAMS.search(command) or _REFUSED_CALLS.search(result.stderr))
 
 
 def shell_environment(session: Session, directory: bytes) -> dict[str, str]:
