@@ -448,6 +448,63 @@ def test_hooks_and_attempts_are_steps(agent: Agent, tree: Path) -> None:
     assert ((root / "f").read_text(), (root / "made").exists()) == ("f\n", False)
 
 
+LINES = (
+    "echo 1 > l1",
+    "echo 2 > l2; mkdir m; mkdir n",
+    "for i in 1 2 3; do echo $i > k$i; mkdir d$i; done",
+    "true",
+    "git init -q . && git add -A; git -c user.name=A -c user.email=a@example.org commit -qm one",
+    "echo 3 >> l1; rm -rf m .git | cat",
+    "mv l1 n/l1; (echo by-another; cat l2) > n/both",
+)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "sh"])
+def test_each_line_is_a_step_whatever_programs_it_starts(begin: Begin, shell: str) -> None:
+    person = begin(shell)
+    (person.user / ".bashrc").write_text("PS1='@@ '\n")
+    (person.user / ".zshrc").write_text("PS1='@@ '\nunsetopt zle prompt_sp\n")
+    terminal = person.sit_down()
+    terminal.expect(PROMPT)
+    states = [everything(person.tree)]
+    for line in LINES:
+        terminal.type(f"{line}\r")
+        terminal.expect(PROMPT)
+        states.append(everything(person.tree))
+    terminal.type("exit\r")
+    assert terminal.end() == 0
+    states.remove(states[LINES.index("true")])  # (which changed nothing, and is no step)
+    assert len(person.run("steps")["steps"]) == len(states) - 1
+    for state in reversed(states[:-1]):
+        person.run("undo")
+        assert everything(person.tree) == state
+    for state in states[1:]:
+        person.run("redo")
+        assert everything(person.tree) == state
+
+
+def test_a_step_that_is_begun_at_the_prompt_takes_in_the_lines_that_follow(begin: Begin) -> None:
+    person = begin("bash")
+    (person.user / ".bashrc").write_text("PS1='@@ '\n")
+    before = everything(person.tree)
+    me = f"{sys.executable} -m holdfast"
+    terminal = person.sit_down()
+    terminal.expect(PROMPT)
+    for line in (f"{me} step begin mine; echo 1 > l1", "echo 2 > l2", f"{me} step commit; echo 3 > l3", "echo 4 > l4"):
+        terminal.type(f"{line}\r")
+        terminal.expect(PROMPT)
+    terminal.type("exit\r")
+    assert terminal.end() == 0
+    assert person.run("steps")["steps"][0]["command"] == ["mine"]
+    person.run("undo")
+    assert not (person.tree / "l4").exists()
+    person.run("undo")
+    assert not (person.tree / "l3").exists()
+    assert (person.tree / "l2").exists()
+    person.run("undo")
+    assert everything(person.tree) == before
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "sh"])
 def test_each_line_at_the_terminal_is_a_step(begin: Begin, shell: str) -> None:
     person = begin(shell, "--supervised")

@@ -54,6 +54,13 @@ class RunService(Protocol):
         """
         ...
 
+    def begin_line(self, label: str, run: str) -> StepId:
+        """Open a step for what a run changes from now on, as the line that was typed at its shell begins: 0 if an
+        explicit step is open, which takes that in. `UndoService.commit` closes it, and so does `UndoService.begin` of
+        a process of the run.
+        """
+        ...
+
     def guard(self, run: str, thresholds: Thresholds) -> None:
         """Change when a person is asked on behalf of a run. The strictest of what all runs ask for holds.
 
@@ -93,6 +100,7 @@ OUTSIDE_ONLY: Final = frozenset(
     {
         *(
             "answer",
+            "begin_line",
             "brought_back",
             "configure",
             "discard",

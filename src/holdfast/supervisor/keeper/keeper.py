@@ -297,6 +297,10 @@ class Keeper:
                 if run:
                     self._runs.prepare_explicit_step(run)
                 return self._ask(client, lambda: self._service.begin(*arguments, run=run or ""))
+            case "begin_line":
+                label, run = arguments
+                self._runs.prepare_explicit_step(run)
+                return self._ask(client, lambda: self._service.begin_line(label, run))
             case "commit":
                 run = self._run_of_client(client)
                 return self._ask(client, lambda: self._service.commit(*arguments, run=run))

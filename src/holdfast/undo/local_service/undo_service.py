@@ -97,6 +97,8 @@ class LocalUndoService:
         self._ambient_id: StepId | None = None
         self._explicit: dict[str, StepId] = {}
         """The explicit steps that are open, by the run of which a process has opened it; "" for a process outside."""
+        self._lines: set[StepId] = set()
+        """Those of them that `begin_line` has opened."""
         self._denied: dict[StepId, StepInfo] = {}
         """Those of runs' own processes that were denied: they are shown as open, and all that would belong to them
         fails, until they are closed or the run's next one is opened.
@@ -367,6 +369,7 @@ class LocalUndoService:
 
     def begin(self, label: str, *, run: str = "") -> StepId:
         """See `UndoService.begin`. ``run``: the one whose own process asks for it, and to which it is limited."""
+        self._end_line(run)
         with self._recorder.gate:
             if not self._intercepts:
                 raise RefusedError(
@@ -379,6 +382,23 @@ class LocalUndoService:
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
             self._explicit[run] = self.open("explicit", run=run, command=command)
             return self._explicit[run]
+
+    def begin_line(self, label: str, run: str) -> StepId:
+        """See `holdfast.supervisor.control.keeper_port.RunService.begin_line`."""
+        self._end_line(run)  # (whose end was not told)
+        with self._recorder.gate:
+            if self.explicit_step(run) is not None:
+                return 0
+            line = self.begin(label, run=run)
+            self._lines.add(line)
+            return line
+
+    def _end_line(self, run: str) -> None:
+        line = self._explicit.get(run)
+        if line in self._lines:
+            self._lines.discard(line)
+            with suppress(NotFoundError, RefusedError):  # (it has just ended, or was denied)
+                self.commit(line, run=run)
 
     def commit(self, step: StepId, *, run: str | None = None) -> StepInfo:
         """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for a process outside."""

@@ -30,7 +30,7 @@ from holdfast.model.session_types import CommandResult
 from holdfast.processes.child import Limits, run
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from types import FrameType
 
     from holdfast.engine.sessions.holder.lock import InFlight
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.shell.execution import StreamName
     from holdfast.model.session_types import CommandEntry
     from holdfast.processes.child import Ended
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
 
 _LOG = Log(__name__)
 
@@ -78,6 +79,9 @@ class _Interactive:
         self._said = os.path.join(self._folder, b"said")
         self._marks = PromptMarks(secrets.token_hex(8), session.config.max_output_bytes)
         self._undo_log = b""
+        self._run = ""
+        self._step = 0
+        """Of the line that runs, if it is recorded."""
         self._told = b""
         self._entry: CommandEntry | None = None
         self._began = 0.0
@@ -112,7 +116,7 @@ class _Interactive:
                 recorded_where(context, shell, one_step=False) as start,
                 servers_for(session.door(), start) as servers,
             ):
-                self._undo_log = start.undo_log
+                self._undo_log, self._run = start.undo_log, start.run
                 # (It has a terminal of its own, at which it goes on as long as the user likes: no `processes.child`.)
                 process = subprocess.Popen(
                     start.words,
@@ -224,10 +228,33 @@ class _Interactive:
             self._entry = session.begin(command, level=level)
         except HoldfastError as error:
             _LOG.warning("a line is not journalled: %s", error.message)
+        self._with_keeper(lambda keeper: self._begin_step(keeper, command))
         self._began = time.monotonic()
+
+    def _begin_step(self, keeper: RemoteUndoService, command: str) -> None:
+        self._step = keeper.begin_line(command, self._run)
+
+    def _end_step(self, keeper: RemoteUndoService) -> None:
+        step, self._step = self._step, 0
+        keeper.commit(step)
+
+    def _with_keeper(self, do: Callable[[RemoteUndoService], object]) -> None:
+        """Tell the keeper of the shell's run, if there is one, where lines begin and end: each is a step."""
+        if self._run:
+            from holdfast.supervisor.control.remote_service import visit
+
+            try:
+                keeper = visit(self._undo_log)
+                if keeper is not None:
+                    with keeper:
+                        do(keeper)
+            except HoldfastError as error:  # (as when a command has begun a step itself, which ends the line's)
+                _LOG.info("%s", error.message)
 
     def _end(self, exit_code: int, relay: TerminalRelay, seconds: float) -> None:
         duration = round((time.monotonic() - self._began) * 1000)
+        if self._step:
+            self._with_keeper(self._end_step)
         kept = relay.output(seconds)
         if self._entry is None:
             return
