@@ -201,8 +201,14 @@ def test_what_makes_no_sense(trying: Cli, words: list[str]) -> None:
     assert left(trying) == (["main"], [])
 
 
-def test_without_a_session_it_says_how_to_begin_one(cli: Cli) -> None:
-    assert "session start" in cli("experiment", "true", code=3).err
+def test_without_a_session_one_begins(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("experiment", "echo 1 > made", "--adopt")
+    assert "No session works here yet: " in ran.out
+    assert (cli.root / "made").read_text() == "1\n"
+    (begun,) = cli.json("session", "list")["sessions"]
+    assert begun["id"] in ran.out
+    assert "begins" not in cli("experiment", "true").out
+    assert "no session" in cli("experiment", "-s", "other", "true", code=3).err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

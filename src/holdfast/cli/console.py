@@ -110,12 +110,21 @@ class Console:
 
     # -- the workspace ------------------------------------------------------------------------------------------
 
-    def open(self, *, offer: bool = True, strict: bool = False, freeing: bool = False, scan: bool = False) -> Workspace:
+    def open(
+        self,
+        *,
+        offer: bool = True,
+        strict: bool = False,
+        freeing: bool = False,
+        scan: bool = False,
+        create: bool = False,
+    ) -> Workspace:
         """Open the workspace at or above the directory; warn of a restore that was cut short (if ``offer``).
 
         A wrong ``holdfast.toml`` in the workspace is a warning, unless the command is ``strict``: one that begins to
         save by its rules. ``freeing``: one that can do on a full disk. ``scan``: one that will look at the whole tree,
-        which starts to scan at once (`close` ends that).
+        which starts to scan at once (`close` ends that). ``create``: one that begins to keep something, which makes the
+        directory a workspace where it is in none.
         """
         where = self.directory or current_directory()
         if scan:
@@ -125,7 +134,7 @@ class Console:
             early_scan.start(where, self.home, os.environ)
         import holdfast
 
-        workspace = holdfast.open(where, home=self.home, lenient=not strict, freeing=freeing)
+        workspace = holdfast.open(where, home=self.home, lenient=not strict, freeing=freeing, create=create)
         if workspace.misconfigured is not None:
             self.warn(workspace.misconfigured.message)
         if offer:

@@ -110,7 +110,7 @@ def _experiment(console: Console, arguments: argparse.Namespace) -> int:
                 shown.close()
                 return _answer(console, arguments, session, found)
 
-    with open_session(console, arguments.session, arguments.agent) as (make, session):
+    with open_session(console, arguments.session, arguments.agent, starts=True) as (make, session):
         return cancellable(console, attempt)
 
 

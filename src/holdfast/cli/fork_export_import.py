@@ -100,7 +100,7 @@ def _configure_import(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(console: Console, arguments: argparse.Namespace) -> int:
-    with console.open() as workspace:
+    with console.open(create=True) as workspace:
         ids = workspace.import_(arguments.file)
     if console.json:
         from holdfast.model.answers import upkeep

@@ -85,7 +85,7 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 
 def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
-    with console.open(strict=True, scan=True) as workspace:
+    with console.open(strict=True, scan=True, create=True) as workspace:
         warn_if_huge(console, workspace, ask_first=not arguments.yes)
         with console.progress() as progress:
             result = workspace.checkpoint(

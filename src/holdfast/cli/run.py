@@ -87,7 +87,11 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if not words:
         raise UsageError("run needs a command", hint="holdfast run -- COMMAND")
     fast_msgspec.load()
-    with console.open(strict=True) as workspace:
+    with console.open(strict=True, create=True) as workspace:
+        if workspace.new:
+            from holdfast.cli.init_checkpoint import warn_if_huge
+
+            warn_if_huge(console, workspace, ask_first=True)
         result = workspace.run(
             words,
             one_step=arguments.one_step,

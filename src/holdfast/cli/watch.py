@@ -28,7 +28,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _watch(console: Console, arguments: argparse.Namespace) -> int:
-    with console.open(strict=not arguments.stop) as workspace:
+    with console.open(strict=not arguments.stop, create=not arguments.stop) as workspace:
         if arguments.stop:
             return _stop(console, workspace)
         workspace.check_watchable()

@@ -75,14 +75,24 @@ def use_session(
 
 @contextmanager
 def open_session(
-    console: Console, name: str | None, agent: str | None = None, *, begins: bool = False
+    console: Console, name: str | None, agent: str | None = None, *, begins: bool = False, starts: bool = False
 ) -> Generator[tuple[Callable[[], Sessions], Session]]:
     """What makes `Sessions`, and the session that is meant (see `choose_session`), open. ``begins``: see
-    `Sessions.open`.
+    `Sessions.open`. ``starts``: where there is none, one is started, which is said.
     """
 
     def make() -> Sessions:
         return open_sessions(console, agent)
 
-    with make() as sessions, sessions.open(choose_session(console, sessions, name), begins=begins) as session:
-        yield make, session
+    with make() as sessions:
+        try:
+            chosen = choose_session(console, sessions, name)
+        except NotFoundError as error:
+            if not starts or error.code not in ("no_session", "no_workspace"):
+                raise
+            opened = sessions.start(os.fsencode(console.directory or current_directory()))
+            console.say(f"No session works here yet: {opened.id} begins.")
+        else:
+            opened = sessions.open(chosen, begins=begins)
+        with opened as session:
+            yield make, session

@@ -126,10 +126,7 @@ class HostedDirectory:
     def _begin(self, isolation: Isolation | Callable[[Isolation], Isolation] | None, guard: bool) -> None:
         opener = Opener(home=self._home, flags=self._flags)
         try:
-            try:
-                context = opener.open(self.path)
-            except NotFoundError:
-                context, _ = opener.init(self.path)
+            context, _ = opener.open_or_init(self.path)
             self.path = context.workspace.path
             self._own = own_directories(opener.home, context.settings)
             file_browser.find_directory(self.path, b"", own=self._own)

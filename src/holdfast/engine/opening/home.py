@@ -218,7 +218,7 @@ def check_root(path: bytes, *, home: bytes, user_home: bytes | None, force: bool
     if reason is not None and not force:
         raise RefusedError(
             f"{display(real)} is {reason}; remembering all of it is hardly what you mean",
-            hint="go to a project's directory, or repeat with --force if you do mean it",
+            hint="go to a project's directory; `holdfast init --force` is for who does mean it",
         )
     return real
 

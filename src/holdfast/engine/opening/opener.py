@@ -44,7 +44,7 @@ from holdfast.store.catalog_records import WorkspaceRow, last_seen_path
 from holdfast.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.files.local_tree import LocalTree
     from holdfast.files.scan.overlay_layer import UpperLayer
@@ -189,6 +189,7 @@ def _read(path: bytes, *, foreign: bool) -> bytes | None:
 
 
 _LOG = Log(__name__)
+_MOST_NAMED = 3
 _LOOKED_BACK = 50
 """Checkpoints in which a workspace's file is looked for when the present one cannot be obeyed."""
 
@@ -338,7 +339,22 @@ class Opener:
         context = self._context(workspace)
         identity.remember_own_mount(context.folder, root)
         identity.remember_root(context.folder, root)
+        _warn_of_workspaces_inside(root, [one.path for one in store.catalog.workspaces() if one.live])
         return context, True
+
+    def open_or_init(self, path: bytes) -> tuple[Context, bool]:
+        """`open`; if there is none, `init` of ``path``, which is told; whether it is new. Raises what both raise."""
+        try:
+            return self.open(path), False
+        except NotFoundError as error:
+            if error.code != "no_workspace":
+                raise
+        context, new = self.init(path)
+        if new:
+            _LOG.warning(
+                "%s was in no workspace: from now on it is one, as by `holdfast init`", display(context.workspace.path)
+            )
+        return context, new
 
     def open(self, path: bytes) -> Context:
         """Open the workspace at ``path`` or at the nearest directory above it; raises `NotFoundError` if there is none.
@@ -625,3 +641,16 @@ class Opener:
 
 def _bytes(text: str | None) -> bytes | None:
     return os.fsencode(text) if text else None
+
+
+def _warn_of_workspaces_inside(root: bytes, known: Sequence[bytes]) -> None:
+    inside = [path for path in known if path != root and under(path, root)]
+    if inside:
+        more = f", and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
+        _LOG.warning(
+            "%s holds other workspaces, whose files are saved with it too: %s%s; a line in .checkpointignore leaves "
+            "one out",
+            display(root),
+            ", ".join(map(display, inside[:_MOST_NAMED])),
+            more,
+        )

@@ -118,13 +118,14 @@ class Sessions:
         env: Mapping[str, str] | None = None,
     ) -> Session:
         """Begin a session that works in the workspace at ``path``, or the nearest one above, in place; it is held.
+        Where there is none, ``path`` becomes one, which is logged.
 
         It begins in the directory ``path``, with ``env`` beside the environment of this process. Raises
-        `NotFoundError` (``no_workspace``), `RefusedError` (``session_exists``).
+        `RefusedError` (``session_exists``), and what `holdfast.init` raises.
         """
         with ExitStack() as stack:
             opener = self._opened(stack)
-            context = opener.open(os.fsencode(path))
+            context, _ = opener.open_or_init(os.fsencode(path))
             forbid_inside_run(context, "a session")
             self._warn(context.workspace.id, context.misconfigured)
             workspace = Workspace(opener, context)

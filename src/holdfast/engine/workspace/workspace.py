@@ -291,9 +291,11 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
     flags: Mapping[str, object] | None = None,
     lenient: bool = False,
     freeing: bool = False,
+    create: bool = False,
 ) -> Workspace:
     """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none.
 
+    With ``create`` it begins to remember ``path`` then, as `init` does, and raises what that raises; it is logged.
     With ``lenient`` a workspace's ``holdfast.toml`` that is wrong is obeyed as it was saved last, where otherwise
     `ConfigError` is raised: a process that broke it must not keep the user from going back. `Workspace.misconfigured`
     tells. What a killed keeper has left in the middle of a step is rolled back first, and logged (I3). ``freeing`` is
@@ -302,9 +304,13 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
     """
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, lenient=lenient, freeing=freeing)
     try:
-        context = opener.open(os.fsencode(path))
+        where, new = os.fsencode(path), False
+        if create:
+            context, new = opener.open_or_init(where)
+        else:
+            context = opener.open(where)
         context.recover()
-        return Workspace(opener, context)
+        return Workspace(opener, context, new=new)
     except BaseException:
         opener.close()
         raise
@@ -321,7 +327,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     def __init__(self, opener: Opener, context: Context, *, new: bool = False) -> None:
         super().__init__(opener, context)
         self.new = new
-        """True if this call of `init` made it a workspace."""
+        """True if this call of `init` or `open` made it a workspace."""
 
     @property
     def id(self) -> WorkspaceId:

@@ -58,8 +58,16 @@ Thumbs.db
 __pycache__/
 *.pyc
 .pytest_cache/
+.mypy_cache/
+.ruff_cache/
 .turbo/
 coverage/
+
+# Installed dependencies
+.venv/
+node_modules/
+.tox/
+.nox/
 """
 """In force while the root holds no ``.checkpointignore``."""
 

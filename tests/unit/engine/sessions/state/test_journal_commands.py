@@ -248,10 +248,12 @@ def test_a_session_begins_in_the_directory_that_was_named(bench):
     assert caught.value.code == "session_exists"
 
 
-def test_outside_of_every_workspace_there_is_none(bench, tmp_path):
-    with pytest.raises(NotFoundError) as caught:
+def test_outside_of_every_workspace_the_directory_becomes_one(bench, tmp_path):
+    with pytest.raises(RefusedError, match="is your home directory"):
         bench.sessions().start(bytes(tmp_path), "one")
-    assert caught.value.code == "no_workspace"
+    (tmp_path / "other").mkdir()
+    with bench.sessions().start(bytes(tmp_path / "other"), "one") as session:
+        assert session.root == bytes(tmp_path / "other")
 
 
 def test_the_documented_example_works(tmp_path, monkeypatch):
