@@ -49,7 +49,10 @@ def test_status_names_what_changed(cli: Cli) -> None:
     cli.write("sub/new", "n")
     lines = cli("status").out.splitlines()
     assert lines[1].startswith("3 changes since ")
-    assert lines[2:] == ["  M edited", "  D gone", "  A sub/new"]
+    assert lines[2:5] == ["  M edited", "  D gone", "  A sub/new"]
+    assert lines[5:] == ["Next: `holdfast diff` shows the changes, `holdfast checkpoint` saves them."]
+    cli("checkpoint")
+    assert "Next:" not in cli("status").out
 
 
 def test_a_label_for_a_state_that_is_saved_already(cli: Cli) -> None:
