@@ -116,9 +116,9 @@ class Scheduler:
     def _within_budget(self) -> float:
         """The earliest time that the hourly budget allows.
 
-        The interval grows in proportion to the saves of the last hour, up to twice the even one. All of the budget then
-        takes an hour: the intervals 2h/N² · (1 + 2 + … + (N-1)) are one even interval short of it, which the limit adds.
-        So the first saves come soon after each other, and the last one is never followed by a long wait.
+        The interval grows in proportion to the saves of the last hour, up to twice the even one. So the first saves
+        come soon after each other, and none is followed by a long wait: the intervals 2h/N² · (1 + 2 + … + (N-1)) of a
+        whole budget are one even interval short of the hour h.
         """
         if not self._saves:
             return 0.0
