@@ -297,6 +297,11 @@ def test_fork_is_a_workspace_of_its_own(cli: Cli, place: Path) -> None:
     assert "| *" in graph
     assert "| /" in graph
     assert cli("fork", "@", str(place / "fork"), "--json", code=4).error["code"]
+    cli.write("unsaved", "u")
+    made = cli.json("fork", str(place / "present"))
+    assert made["source"] == cli.json("show")["id"]
+    assert cli.json("show")["kind"] == "auto"
+    assert (place / "present/unsaved").read_text() == "u"
 
 
 def test_bundles_travel_between_homes(cli: Cli, place: Path) -> None:
