@@ -49,7 +49,10 @@ def test_status_names_what_changed(cli: Cli) -> None:
     cli.write("sub/new", "n")
     lines = cli("status").out.splitlines()
     assert lines[1].startswith("3 changes since ")
-    assert lines[2:] == ["  M edited", "  D gone", "  A sub/new"]
+    assert lines[2:5] == ["  M edited", "  D gone", "  A sub/new"]
+    assert lines[5:] == ["Next: `holdfast diff` shows the changes, `holdfast checkpoint` saves them."]
+    cli("checkpoint")
+    assert "Next:" not in cli("status").out
 
 
 def test_a_label_for_a_state_that_is_saved_already(cli: Cli) -> None:
@@ -294,6 +297,11 @@ def test_fork_is_a_workspace_of_its_own(cli: Cli, place: Path) -> None:
     assert "| *" in graph
     assert "| /" in graph
     assert cli("fork", "@", str(place / "fork"), "--json", code=4).error["code"]
+    cli.write("unsaved", "u")
+    made = cli.json("fork", str(place / "present"))
+    assert made["source"] == cli.json("show")["id"]
+    assert cli.json("show")["kind"] == "auto"
+    assert (place / "present/unsaved").read_text() == "u"
 
 
 def test_bundles_travel_between_homes(cli: Cli, place: Path) -> None:

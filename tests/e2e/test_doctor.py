@@ -42,7 +42,20 @@ def test_it_tries_what_a_workspace_can_have(cli: Cli) -> None:
     assert f"{cli.root}, on " in findings["workspace", "good"][0]["message"]
     assert any("sees changes by" in finding["message"] for finding in findings["watching", "good"])
     assert "records every change" in findings["supervision", "good"][0]["message"]
-    assert cli("doctor").out.startswith("system\n  + Holdfast ")
+    said = cli("doctor").out
+    assert said.startswith("system\n  + Holdfast ")
+    assert said.splitlines()[-1].startswith("Nothing is broken")
+
+
+def test_it_counts_the_workspaces_that_stats_counts(cli: Cli) -> None:
+    cli.write("f", "1")
+    cli("checkpoint")
+    for name in ("kept", "gone"):
+        cli("fork", f"../{name}")
+    shutil.rmtree(cli.root.parent / "gone")
+    cli("forget", "--gone")
+    assert cli.json("stats")["workspaces"] == 2
+    assert any(one["message"].endswith("workspaces in it: 2") for one in found(cli)["home", "good"])
 
 
 def test_isolation_that_cannot_be_had_is_named(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +112,8 @@ def test_what_is_broken_is_an_exit_code(cli: Cli, damage: str) -> None:
     try:
         wrong = [finding for (_, verdict), some in found(cli, code=1).items() if verdict == "wrong" for finding in some]
         assert any(broken.name in finding["message"] for finding in wrong), wrong
+        things = "thing is" if len(wrong) == 1 else "things are"
+        assert cli("doctor", code=1).out.splitlines()[-1].startswith(f"{len(wrong)} {things} broken: ")
     finally:
         broken.unlink() if kept is None else broken.write_bytes(kept)
 

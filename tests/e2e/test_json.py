@@ -53,6 +53,7 @@ def test_status(cli: Cli) -> None:
         "watching": False,
         "unfinished_restore": None,
         "watch_failure": None,
+        "next_save_at": None,
     }
 
 

@@ -272,6 +272,7 @@ def test_a_restore_that_was_cut_short_is_noticed_by_every_command_and_finished(c
         err = cli(command).err
         assert "restore --continue" in err, command
         assert "restore --abort" in err, command
+    assert "Next:" not in cli("status").out  # the warning says how to go on
     assert cli.json("status")["unfinished_restore"] == cli.json("show", "one")["id"]
     assert cli("undo", "--json", code=4).error["code"] == "unfinished_restore"
     cli("restore", "--continue")

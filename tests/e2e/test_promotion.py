@@ -558,6 +558,17 @@ def test_the_command_line(ground: Ground, cli: Cli, monkeypatch: pytest.MonkeyPa
         cli("promote", *words, *home, code=2)
 
 
+def test_without_settings_it_is_said_that_nothing_was_built(cli: Cli) -> None:
+    cli.write("f", "1")
+    cli("checkpoint")
+    cli("fork", "../fork")
+    (cli.root.parent / "fork/f").write_text("2")
+    said = cli("promote", "../fork").out
+    assert "Nothing was built or checked: " in said
+    assert "Built in" not in said
+    assert (cli.root / "f").read_text() == "2"
+
+
 def test_nothing_is_promoted_over_what_runs_supervised(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     fork = ground.fork()
     (fork / "src/other.py").write_text("VALUE = 2\n")

@@ -197,6 +197,46 @@ def test_a_fork_is_an_export_and_a_merge_is_planned(place: Place, admin: Client)
     assert (again.status, again.code) == (409, "export_exists")
 
 
+def test_a_fork_of_the_present_state_holds_what_was_not_saved(place: Place, admin: Client) -> None:
+    path = shop(place, admin, "unsaved")
+    (path / "late.txt").write_text("late\n")
+    before = admin.get("/api/exports/unsaved/checkpoints")["checkpoints"][0]["id"]
+    saved = admin.post("/api/exports/unsaved/fork", {"name": "old", "checkpoint": "@"})
+    assert saved["source"] == before
+    assert not (Path(saved["export"]["path"]) / "late.txt").exists()
+    present = admin.post("/api/exports/unsaved/fork", {"name": "new"})
+    assert present["source"] == admin.get("/api/exports/unsaved/checkpoints")["checkpoints"][0]["id"] != before
+    assert (Path(present["export"]["path"]) / "late.txt").read_text() == "late\n"
+
+
+def test_an_export_can_serve_another_directory(place: Place, admin: Client) -> None:
+    shop(place, admin, "first-home")
+    kept = admin.get("/api/exports/first-home/checkpoints")["checkpoints"][0]["id"]
+    second = place.directory("second-home", f="2")
+    changed = admin.ask("PUT", "/api/exports/first-home", {"path": str(second)})
+    assert (changed.status, changed.json["path"], changed.json["project"]) == (200, str(second), "p-first-home")
+    assert admin.ask("PUT", "/api/exports/first-home", {"path": str(second)}).status == 200
+    assert admin.ask("GET", f"/api/checkpoints/{kept}").code == "no_checkpoint"
+    watched(admin, "first-home")
+    taken = admin.post("/api/exports/first-home/checkpoint")["checkpoint_id"]
+    files = admin.get(f"/api/checkpoints/{taken}/files")["files"]
+    assert [one["path"] for one in files] == ["f"]
+    # What was saved of the first directory is there again when it is served again.
+    admin.post("/api/exports", {"name": "again", "path": str(place.root / "first-home")})
+    assert admin.get(f"/api/checkpoints/{kept}")["export"] == "again"
+    taken_already = admin.ask("PUT", "/api/exports/again", {"path": str(second)})
+    assert (taken_already.status, taken_already.code) == (409, "export_exists")
+    assert admin.ask("PUT", "/api/exports/again", {"path": "/etc"}).code == "outside_roots"
+    assert admin.ask("PUT", "/api/exports/again", {"path": str(place.root / "nowhere")}).code == "no_path"
+    scoped = admin_of(place, "again")
+    assert Client(admin.port, scoped).ask("PUT", "/api/exports/again", {"path": str(second)}).status == 403
+
+
+def admin_of(place: Place, export: str) -> str:
+    """A token with all rights for one export."""
+    return place.token("--export", export)
+
+
 def test_checkpoints_and_exports_are_deleted(place: Place, admin: Client) -> None:
     path = shop(place, admin, "short-lived")
     first = admin.get("/api/exports/short-lived/checkpoints")["checkpoints"][0]["id"]
@@ -479,6 +519,21 @@ def test_what_is_too_large_wrong_or_unknown_is_refused(place: Place, admin: Clie
     assert admin.ask("POST", "/api/exports", {"name": "x"}, Idempotency_Key="a b").status == 400
 
 
+def test_strangers_that_ask_at_once_wait_as_well(place: Place) -> None:
+    with place.server(serve_requests_per_minute="20") as server:
+        head = b"GET /api/exports HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n"
+        strangers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(60)]
+        for end in (head, b"\r\n"):  # all are complete in the same moment, and are looked up one after the other
+            for stranger in strangers:
+                stranger.sendall(end)
+        answers = [stranger.recv(4096).split(maxsplit=2)[1] for stranger in strangers]
+        for stranger in strangers:
+            stranger.close()
+        assert set(answers) == {b"401", b"429"}
+        # Two are allowed at once, and two more in a minute.
+        assert answers.count(b"401") <= 4
+
+
 def test_who_asks_too_often_waits(place: Place) -> None:
     with place.server(serve_requests_per_minute="20", serve_max_connections="3") as server:
         client = server.client(place.token(rights="read"))
@@ -607,7 +662,26 @@ def test_what_can_be_asked_for_is_published(server: Server) -> None:
     assert page.headers["content-type"].startswith("text/html")
     assert b"<script" not in page.content
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert nobody.get("/api/ready")["checks"] == {"catalog": "ok", "accepting": "ok"}
+    assert nobody.get("/api/ready")["checks"] == {"catalog": "ok", "objects": "ok", "accepting": "ok"}
+
+
+def test_it_is_not_ready_while_objects_cannot_be_kept(place: Place) -> None:
+    with place.server("--no-upkeep") as server:
+        client = server.client()
+        objects, aside = place.home / "objects", place.home / "aside"
+        assert client.ask("GET", "/api/ready").status == 200
+        if objects.exists():
+            objects.rename(aside)
+        objects.write_text("in the way")
+        try:
+            wait_until(lambda: client.ask("GET", "/api/ready").status == 503, "that it is not ready")
+            checks = client.ask("GET", "/api/ready").json["checks"]
+            assert (checks["catalog"], checks["objects"]) == ("ok", "storage")
+        finally:
+            objects.unlink()
+            if aside.exists():
+                aside.rename(objects)
+        wait_until(lambda: client.ask("GET", "/api/ready").status == 200, "that it is ready again")
 
 
 def test_what_is_counted_is_shown_to_prometheus(server: Server, admin: Client) -> None:

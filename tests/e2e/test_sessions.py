@@ -77,6 +77,20 @@ def test_what_is_begun_quietly_prints_its_name_alone_for_a_script(agent: Agent, 
         assert agent.run("info", "-s", made)["id"] == made
 
 
+def test_options_after_the_command_are_said_to_be_the_commands_where_it_fails(agent: Agent) -> None:
+    agent.run("start", "one")
+    said = b"--timeout after COMMAND went to the command"
+    for words in (["cd sub; true", "--timeout", "5"], ["ls", "--timeout=5"]):
+        failed = agent.try_to("session", "exec", *words)
+        assert failed.returncode
+        assert said in failed.stderr
+    assert said in agent.try_to("--json", "session", "exec", "ls", "--timeout", "5").stderr
+    # It is no mistake where the command knows the option, nor where -- says whose it is.
+    fine = agent.try_to("session", "exec", "echo", "--timeout", "5")
+    assert (fine.returncode, fine.stdout, fine.stderr) == (0, b"--timeout 5\n", b"")
+    assert said not in agent.try_to("session", "exec", "--", "ls", "--timeout", "5").stderr
+
+
 def test_a_variable_that_is_too_long_is_named_on_both_channels(agent: Agent) -> None:
     command = 'export BIG="$(head -c 200000 /dev/zero | tr "\\0" x)" OTHER=1'
     done = agent.try_to("--json", "session", "start", "one")

@@ -129,6 +129,21 @@ def test_a_watcher_that_hangs_is_not_waited_for(cli: Cli, monkeypatch: pytest.Mo
     assert [item["label"] for item in _log(cli)] == ["", "alone", ""]
 
 
+def test_status_says_when_the_watcher_saves(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.write("f", "1")
+    cli.json("checkpoint")
+    monkeypatch.setenv("HOLDFAST_WATCH_DEBOUNCE", "1h")
+    monkeypatch.setenv("HOLDFAST_WATCH_MAX_INTERVAL", "1h")
+    cli.json("watch", "--detach")
+    cli.write("f", "2")
+    wait_until(lambda: cli.json("status")["next_save_at"] is not None)
+    due = cli.json("status")["next_save_at"]
+    assert due > cli.json("show")["created_at"]
+    assert "Next: the watcher saves that at " in cli("status").out
+    cli.json("watch", "--stop")
+    assert cli.json("status")["next_save_at"] is None
+
+
 def test_a_watcher_that_cannot_save_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.write("f", "1")
     cli.json("checkpoint")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
 from holdfast.cli.console import current_directory
-from holdfast.model.message_text import visible
+from holdfast.model.message_text import plural, visible
 
 if TYPE_CHECKING:
     import argparse
@@ -44,13 +44,25 @@ def _lines(console: Console, found: Sequence[Finding]) -> Iterator[str]:
         yield f"  {console.paint(mark, colour)} {visible(finding.message)}"
         if finding.help:
             yield f"      {visible(finding.help)}"
+    yield _summary(console, found)
+
+
+def _summary(console: Console, found: Sequence[Finding]) -> str:
+    broken, limited = (sum(one.verdict == verdict for one in found) for verdict in ("wrong", "limited"))
+    if broken:
+        return console.paint(
+            f"{plural(broken, 'thing is', 'things are')} broken: see the lines that begin with !.", "red"
+        )
+    if limited:
+        return f"Nothing is broken; {plural(limited, 'thing')} cannot be had, or cost more: see the lines with -."
+    return "Nothing is broken, and all can be had."
 
 
 COMMANDS = {
     "doctor": Command(
         description="What this machine, the home and the workspace allow, found out by trying, and what would change "
         "that. A line begins with + for what is as it can be, - for what cannot be had or costs more, ! for what is "
-        "broken. Nothing is mended, and nothing begun. It takes a second or two.",
+        "broken. The last line is the verdict. Nothing is mended, and nothing begun. It takes a second or two.",
         configure=_configure,
         run=_doctor,
         examples=(("holdfast doctor", "in words"), ("holdfast doctor --json", "for programs, and for a report")),

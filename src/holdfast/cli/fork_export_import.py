@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def _configure_fork(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast fork [ID] DIR [--mount]\n       holdfast fork --materialise DIR"
-    parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: @)")
+    parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: the present state)")
     parser.add_argument("directory", metavar="DIR", help="the new directory; it must not exist, or be empty")
     parser.add_argument(
         "--mount",
@@ -33,7 +33,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.materialise:
         return _materialise(console, arguments)
-    name: str = arguments.name or "@"
+    name: str | None = arguments.name
     if arguments.mount:
         from holdfast.engine.forks.mount_server_client import MountServer
 
@@ -116,14 +116,15 @@ def _import(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "fork": Command(
-        description="Write a checkpoint out into a new directory, as a workspace of its own whose history "
-        "begins there. What both share is stored once. With --mount nothing is written out: the checkpoint is mounted, "
-        "and what is changed in DIR is kept in the home, until `holdfast unmount DIR` (or a restart of the machine) "
-        "and beyond: `holdfast mount DIR` mounts it again.",
+        description="Write a checkpoint out into a new directory, as a workspace of its own whose history begins "
+        "there; without ID it is the present state, and what is unsaved is saved first. What both share is stored "
+        "once. With --mount nothing is written out: the checkpoint is mounted, and what is changed in DIR is kept in "
+        "the home, until `holdfast unmount DIR` (or a restart of the machine) and beyond: `holdfast mount DIR` mounts "
+        "it again.",
         configure=_configure_fork,
         run=_fork,
         examples=(
-            ("holdfast fork ../attempt-2", "the state that the tree stands on"),
+            ("holdfast fork ../attempt-2", "the present state, which is saved first"),
             ("holdfast fork before-upgrade ../other", "another one"),
             ("holdfast fork ../attempt-3 --mount", "of any size, in the time of a mount"),
             ("holdfast fork --materialise ../attempt-3", "write that one out after all"),

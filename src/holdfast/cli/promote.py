@@ -209,7 +209,13 @@ def _said(done: Promotion) -> list[str]:
         if not answer.atomic:
             lines.append(f"  File by file, not at once: {facts.hindrance}.")
         if facts.provider:
-            lines.append(f"  Built in a copy that {facts.provider} has made: {facts.provider_reason}.")
+            what = "Built" if done.runs_commands else "Put together"
+            lines.append(f"  {what} in a copy that {facts.provider} has made: {facts.provider_reason}.")
+        if not done.runs_commands:
+            lines.append(
+                "  Nothing was built or checked: neither promote.setup nor promote.build, promote.start or "
+                "promote.health is set."
+            )
         lines += [f"  {line}" for line in uncaptured(facts.uncaptured)]
         if facts.restart is not None and facts.restart.exit_code:
             lines.append(f"  The restart FAILED with {facts.restart.exit_code}; what ran before may still run.")
@@ -272,8 +278,8 @@ COMMANDS = {
     "promote": Command(
         description="Bring what a fork has done to production: the workspace that it was forked from. A copy of "
         "production, dependencies and all, gets the merged files; there it is set up, built, started and asked how it "
-        "is, as the settings say (promote.*). Only if all of that succeeds do the two change places, at once; else "
-        "production stays as it is. `holdfast undo` in production takes it back.",
+        "is, as the settings say (promote.*); without them nothing is. Only if all of that succeeds do the two change "
+        "places, at once; else production stays as it is. `holdfast undo` in production takes it back.",
         configure=_configure,
         run=_run,
         examples=(

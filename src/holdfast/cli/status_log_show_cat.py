@@ -61,6 +61,12 @@ def _status_lines(console: Console, result: Status) -> Iterator[str]:
     if result.not_captured:
         yield "Not captured:"
         yield from reasons(result.not_captured)
+    if result.unfinished_restore is not None:
+        return  # the warning of it says how to go on
+    if result.next_save_at is not None:
+        yield f"Next: the watcher saves that at {when(result.next_save_at)}; `holdfast checkpoint` does at once."
+    elif last is not None and not result.clean:
+        yield "Next: `holdfast diff` shows the changes, `holdfast checkpoint` saves them."
 
 
 def _configure_log(parser: argparse.ArgumentParser) -> None:

@@ -105,7 +105,8 @@ def _stop(console: Console, workspace: Workspace) -> int:
 COMMANDS = {
     "watch": Command(
         description="Save whenever something has changed: five seconds after the last change, at the latest after five "
-        "minutes, at most sixty times an hour (all of it can be configured). Sessions that are idle are saved as "
+        "minutes, at most sixty times an hour (all of it can be configured): the more often it has saved, the longer "
+        "it waits, and `holdfast status` says when it saves next. Sessions that are idle are saved as "
         "well. Other commands are faster while it runs.",
         configure=_configure,
         run=_watch,

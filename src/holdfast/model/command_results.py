@@ -48,6 +48,8 @@ class Status(NamedTuple):
     """The target of a restore that was cut short, if there is one."""
     watch_failure: str | None = None
     """Why the watcher's last attempt to save failed; None if it did not, or there is none."""
+    next_save_at: int | None = None
+    """When the watcher saves these changes, in microseconds since 1970-01-01 UTC; None if it is not going to."""
 
     @property
     def clean(self) -> bool:

@@ -151,6 +151,7 @@ def pack_status(status: Status) -> Json:
         "watching": status.watching,
         "unfinished_restore": status.unfinished_restore,
         "watch_failure": status.watch_failure,
+        "next_save_at": status.next_save_at,
     }
 
 
@@ -171,6 +172,7 @@ def unpack_status(value: Json) -> Status:
             watching=bool(value["watching"]),
             unfinished_restore=value["unfinished_restore"],
             watch_failure=value["watch_failure"],
+            next_save_at=value.get("next_save_at"),  # a watcher that an earlier build has started sends none
         )
     )
 

@@ -193,6 +193,7 @@ def test_a_status() -> None:
         ("watching", True),
         ("unfinished_restore", None),
         ("watch_failure", None),
+        ("next_save_at", None),
     ]
 
 

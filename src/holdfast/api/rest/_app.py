@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from starlette.datastructures import Headers
 from starlette.routing import compile_path
@@ -62,6 +62,9 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 
+_READY_SECONDS: Final = 5.0
+_TRIED_SECONDS: Final = 5.0
+"""For so long the last trial of the objects counts: each writes something, which a bucket charges for."""
 _PLAIN = re.compile(r"[ -~]{1,256}")
 
 
@@ -85,6 +88,8 @@ class ServerThreads(NamedTuple):
     requests: Executor
     tokens: Executor
     """One, which looks up tokens."""
+    readiness: Executor
+    """One, which tries the objects: a bucket that does not answer keeps no token waiting."""
     promotions: Executor
     """A build takes long, and must not keep other requests waiting."""
 
@@ -117,6 +122,9 @@ class App:
         self._document = document()
         self.running: set[asyncio.Future[HttpAnswer]] = set()
         self.ending = False
+        self._trying: asyncio.Future[str] | None = None
+        """The newest look at the objects; clients without a token may ask as often as they like, and it is shared."""
+        self._tried_at = 0.0
 
     # -- what requests have of the server (`holdfast.api.rest._request_context.ServerServices`) ------------------------
 
@@ -229,15 +237,10 @@ class App:
             return None
         client = given.scope.get("client")
         address = client[0] if client else "local"
-        check_rate(self._admission.of_addresses.is_spent(address))
-        try:
-            text = bearer_token(given.headers.get("authorization"))
-            loop = asyncio.get_running_loop()
-            principal = await loop.run_in_executor(self._threads.tokens, self._admission.look_up, text)
-        except WebError:
-            self._admission.of_addresses.wait(address)
-            raise
-        check_rate(self._admission.of_tokens.wait(fingerprint(text)))
+        loop = asyncio.get_running_loop()
+        header = given.headers.get("authorization")
+        principal = await loop.run_in_executor(self._threads.tokens, self._admission.admit, address, header)
+        check_rate(self._admission.of_tokens.wait(fingerprint(bearer_token(header))))
         principal.require(endpoint.rights)
         return principal
 
@@ -324,18 +327,38 @@ class App:
         return answer._replace(headers={**answer.headers, "content-security-policy": openapi.POLICY})
 
     async def _ready(self) -> HttpAnswer:
-        """Whether the catalog answers, within five seconds, and nothing is being stopped."""
+        """Whether the catalog answers and the objects can be used, each within five seconds, and nothing is being
+        stopped.
+        """
         loop = asyncio.get_running_loop()
-        checks = {"catalog": "ok", "accepting": "no" if self.ending else "ok"}
+        checks = {"catalog": "ok", "objects": "ok", "accepting": "no" if self.ending else "ok"}
         try:
-            await asyncio.wait_for(loop.run_in_executor(self._threads.tokens, self._ask_catalog), 5)
+            await asyncio.wait_for(loop.run_in_executor(self._threads.tokens, self._ask_catalog), _READY_SECONDS)
         except Exception as error:  # noqa: BLE001 - that it cannot be asked is the answer
             checks["catalog"] = error.code if isinstance(error, HoldfastError) else "it does not answer"
+        if self._trying is None or (self._trying.done() and time.monotonic() >= self._tried_at + _TRIED_SECONDS):
+            self._tried_at = time.monotonic()
+            self._trying = loop.run_in_executor(self._threads.readiness, self._try_objects)
+        try:
+            checks["objects"] = await asyncio.wait_for(asyncio.shield(self._trying), _READY_SECONDS)
+        except TimeoutError:
+            checks["objects"] = "they do not answer"
         fine = set(checks.values()) == {"ok"}
         return as_json(
             {"status": "ok" if fine else "unavailable", "version": __version__, "checks": checks},
             status=200 if fine else 503,
         )
+
+    def _try_objects(self) -> str:
+        """``ok`` if an object can be written, read and deleted, else why not."""
+        try:
+            self._stores.try_objects()
+        except HoldfastError as error:
+            return error.code
+        except Exception:  # noqa: BLE001 - that it cannot be used is the answer
+            _log.exception("the objects cannot be tried")
+            return "bug"
+        return "ok"
 
     def _ask_catalog(self) -> None:
         with self._admission.database.reading() as session:

@@ -100,6 +100,17 @@ class Authorizer(NamedTuple):
             raise _unauthorized("this token is not known, or not valid any more")
         return Principal(*found)
 
+    def admit(self, address: str, header: str | None) -> Principal:
+        """Who has the token in the ``Authorization`` header; raises `WebError`: 401, or 429 where the address has asked
+        too often without one. On the thread of ``tokens`` alone: requests that come at once are counted one by one.
+        """
+        check_rate(self.of_addresses.is_spent(address))
+        try:
+            return self.look_up(bearer_token(header))
+        except WebError:
+            self.of_addresses.wait(address)
+            raise
+
     @property
     def database(self) -> Database:
         """The database that holds the tokens, likewise."""

@@ -43,6 +43,8 @@ class NewExport(Body, frozen=True):
 class ExportChange(Body, frozen=True):
     """What is to be different of an export."""
 
+    path: Annotated[str, Meta(min_length=1, max_length=4096)] | UnsetType = UNSET
+    """The directory that it serves from now on, as in `NewExport`."""
     project: Project | UnsetType = UNSET
     auto_checkpoint: bool | UnsetType = UNSET
     mode: Mode | UnsetType = UNSET
@@ -96,7 +98,8 @@ class Fork(Body, frozen=True):
     """A checkpoint to write out as an export of its own."""
 
     name: Name
-    checkpoint: Reference = "@"
+    checkpoint: Reference | None = None
+    """Without it the present state, which is saved first."""
     path: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     """As in `NewExport`."""
     project: Project | None = None

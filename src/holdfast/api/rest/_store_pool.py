@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine.exports.named_workspaces import Exports
+from holdfast.engine.upkeep.store_copies import try_objects
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +59,14 @@ class StorePool:
             store.opener.close()
             raise
         self._give_back(tenant, store)
+
+    def try_objects(self) -> None:
+        """Write, read and delete an object where the home's are kept. Raises what fails there."""
+        opener = self._open("")
+        try:
+            try_objects(opener)
+        finally:
+            opener.close()
 
     def close(self) -> None:
         """Close those that are idle, and from now on each when it comes back."""

@@ -91,6 +91,7 @@ def serve(serving: ServeOptions) -> list[str]:
         threads = ServerThreads(
             requests=ThreadPoolExecutor(settings.threads, thread_name_prefix="holdfast-request"),
             tokens=ThreadPoolExecutor(1, thread_name_prefix="holdfast-token"),
+            readiness=ThreadPoolExecutor(1, thread_name_prefix="holdfast-readiness"),
             promotions=ThreadPoolExecutor(settings.promotions, thread_name_prefix="holdfast-promotion"),
         )
         outside = PromotionProcesses(home)
@@ -136,6 +137,7 @@ def serve(serving: ServeOptions) -> list[str]:
             unsaved = caretaker.stop() if serving.upkeep else []
             threads.requests.shutdown(wait=False, cancel_futures=True)
             threads.tokens.shutdown(wait=False, cancel_futures=True)
+            threads.readiness.shutdown(wait=False, cancel_futures=True)
         return unsaved
 
 

@@ -39,6 +39,9 @@ def command_of(words: Sequence[str], verb: str) -> str:
 # -- exec -------------------------------------------------------------------------------------------------------------
 
 
+_OWN_OPTIONS = ("--timeout", "--input", "--generated", "--session", "--agent", "--json")
+
+
 def _configure_exec(parser: argparse.ArgumentParser) -> None:
     from holdfast.cli.forget_gc_verify_stats import duration
 
@@ -80,7 +83,20 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
             )
         elif entry.result.timed_out and not console.quiet:
             sys.stderr.write(f"holdfast: the command was ended: its time was over ({entry.duration_ms / 1000:.1f} s)\n")
+        if entry.result.exit_code and not entry.result.timed_out and (given := _options_of(arguments.words)):
+            console.warn(
+                f"{' and '.join(given)} after COMMAND went to the command; options of `session exec` stand before it"
+            )
     return entry.result.exit_code
+
+
+def _options_of(words: Sequence[str]) -> list[str]:
+    """Those of a failed command's words that are called as options of ``session exec``, each once: they may have been
+    meant for that. After ``--`` it is clear whose they are.
+    """
+    if words[0] == "--":
+        return []
+    return list(dict.fromkeys(word.partition("=")[0] for word in words[1:] if word.partition("=")[0] in _OWN_OPTIONS))
 
 
 def _pass_on(stream: StreamName, data: bytes) -> None:
@@ -184,8 +200,9 @@ COMMANDS = {
     "session exec": Command(
         description="Run a command in a session, by its shell, where the last command has left it: in that directory, "
         "with those exported variables. One word is a command line for the shell, several are a command and its "
-        "arguments. It reads this command's standard input, unless that is a terminal. The exit code is the command's "
-        "(128 and the number of the signal that ended it). With --json its output is in the object, and not passed on.",
+        "arguments; options of this command stand before it. It reads this command's standard input, unless that is a "
+        "terminal. The exit code is the command's (128 and the number of the signal that ended it). With --json its "
+        "output is in the object, and not passed on.",
         configure=_configure_exec,
         run=_exec,
         examples=(

@@ -95,23 +95,30 @@ class Exports:
         if path is None:
             real = self._make_directory(name)
         else:
-            real = self._allowed(path, roots)
-            if not os.path.isdir(real):
-                raise NotFoundError(f"{display(path)} is not a directory", hint="name one that exists", code="no_path")
-        self._refuse_overlapping(real)
-        context, _ = self._opener.init(real)
-        return self._add(name, context.workspace.id, project, auto=auto, mode=mode)
+            real = self._existing_directory(path, roots)
+        return self._add(name, self._workspace_at(real), project, auto=auto, mode=mode)
 
     def get(self, name: str) -> ExportRow:
         """One of them; raises `NotFoundError`."""
         return self.rows.get(name)
 
     def configure(
-        self, name: str, *, project: str | None = None, auto: bool | None = None, mode: Mode | None = None
+        self,
+        name: str,
+        *,
+        path: bytes | None = None,
+        roots: Sequence[bytes] | None = None,
+        project: str | None = None,
+        auto: bool | None = None,
+        mode: Mode | None = None,
     ) -> ExportRow:
-        """Change what is given of it; as it is then. Raises as `ExportRows.put`."""
+        """Change what is given of it; as it is then. ``path`` and ``roots`` as in `create`: the directory that it
+        serves from now on. What is saved of the one before stays, and belongs to no export then. Raises as
+        `ExportRows.put`, and for a ``path`` as `create`.
+        """
         row = self.rows.get(name)
         new = row._replace(
+            workspace=row.workspace if path is None else self._workspace_at(self._existing_directory(path, roots)),
             project=row.project if project is None else check_project(project),
             auto=row.auto if auto is None else auto,
             mode=row.mode if mode is None else mode,
@@ -282,6 +289,18 @@ class Exports:
                 code="outside_roots",
             )
         return real
+
+    def _existing_directory(self, path: bytes, roots: Sequence[bytes] | None) -> bytes:
+        real = self._allowed(path, roots)
+        if not os.path.isdir(real):
+            raise NotFoundError(f"{display(path)} is not a directory", hint="name one that exists", code="no_path")
+        return real
+
+    def _workspace_at(self, real: bytes) -> WorkspaceId:
+        """The workspace in this directory, which becomes one if it is none."""
+        self._refuse_overlapping(real)
+        context, _ = self._opener.init(real)
+        return context.workspace.id
 
     def _make_directory(self, name: str) -> bytes:
         from holdfast.files.write.ownership import make_directories

@@ -23,6 +23,7 @@ from holdfast.engine.promotion.spec import (
     PromotionSpec,
     check_settings,
     decode_facts,
+    decode_spec,
     encode_json,
 )
 from holdfast.files.directories.replication import remove_whole
@@ -57,6 +58,12 @@ class Promotion(NamedTuple):
     def answer(self) -> PromotionAnswer:
         """How it has ended; an empty result if it has not."""
         return self.facts.answer or PromotionAnswer(result=self.row.result)
+
+    @property
+    def runs_commands(self) -> bool:
+        """Whether anything is set up, built, started or asked for its health; `FormatError` for a damaged row."""
+        spec = decode_spec(self.row.spec)
+        return bool(spec.setup or spec.build or spec.start or spec.health)
 
 
 class ProductionRef(NamedTuple):
@@ -427,8 +434,6 @@ def _unfinished(rows: PromotionRows, name: str) -> PromotionRow:
 
 def promotion_from_row(row: PromotionRow) -> Promotion:
     """A promotion, from its row. Raises `FormatError`."""
-    from holdfast.engine.promotion.spec import decode_spec
-
     return Promotion(row, decode_facts(row.facts), decode_spec(row.spec).path)
 
 

@@ -289,7 +289,8 @@ def _home(opener: Opener) -> Iterator[Finding]:
     if stat.S_IMODE(about.st_mode) & 0o077:
         text = f"others may look into {display(home)} (mode {stat.S_IMODE(about.st_mode):04o})"
         yield Finding("home", "limited", text, "the next command that saves takes that away")
-    known = len(opener.open_home().store.catalog.workspaces())
+    # (As `stats` counts them: those that were let go have nothing to look at any more.)
+    known = sum(row.live for row in opener.open_home().store.catalog.workspaces(everywhere=True))
     yield Finding("home", "good", f"{display(home)}, on {_file_system(home)}; workspaces in it: {known}")
     if opener.settings(None).store.catalog:
         yield from _catalog(opener)

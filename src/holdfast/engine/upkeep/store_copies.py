@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.model.config.settings import default
-from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.errors import HoldfastError, IntegrityError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
 from holdfast.model.store_location import local_directory, without_secrets
@@ -83,6 +83,21 @@ def info(opener: Opener) -> StoreInfo:
         )
 
 
+def try_objects(opener: Opener) -> None:
+    """Write, read and delete an object where they are kept. Raises `StorageError` and its kin for what fails there,
+    `IntegrityError` if something else is read than was written.
+    """
+    settings = opener.settings(None).store
+    objects = assemble(settings.url or opener.home + b"/" + OBJECTS, settings, None).objects
+    key = f"probe/{settings.tenant}/{os.urandom(16).hex()}"
+    objects.put(key, [b"holdfast probe"])
+    try:
+        if objects.get(key, 9) != b"probe":
+            raise IntegrityError("what was written is not what is read")
+    finally:
+        objects.delete(key)
+
+
 def probe(opener: Opener) -> StoreProbe:
     """Try the place where objects are: write, read, list and delete something there.
 
@@ -98,12 +113,9 @@ def probe(opener: Opener) -> StoreProbe:
     if assembled.bucket is not None:
         found: ProbeResult = probe_bucket(assembled.bucket, settings.tenant, os.urandom)
         return StoreProbe(_location(opener.home, settings.url), found.ok, found.conditional, found.steps)
-    key = f"probe/{settings.tenant}/{os.urandom(16).hex()}"
     try:
-        assembled.objects.put(key, [b"holdfast probe"])
-        ok = assembled.objects.get(key, 9) == b"probe"
-        assembled.objects.delete(key)
-        step = ProbeStep("write, read, delete", ok, "as it should be" if ok else "what was written is not what is read")
+        try_objects(opener)
+        step = ProbeStep("write, read, delete", True, "as it should be")
     except HoldfastError as error:
         step = ProbeStep("write, read, delete", False, error.message)
     return StoreProbe(_location(opener.home, settings.url), step.ok, "", (step,))

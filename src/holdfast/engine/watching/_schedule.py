@@ -1,7 +1,7 @@
 """When to save by itself: a pure state machine over an injected clock.
 
 A checkpoint is due when nothing has changed for a while (``debounce``), or when the first unsaved change is old enough
-(``latest``), but no sooner than the hourly limit and, after failures, the wait that doubles with each of them allow.
+(``latest``), but no sooner than the hourly budget and, after failures, the wait that doubles with each of them allow.
 """
 
 from __future__ import annotations
@@ -111,6 +111,18 @@ class Scheduler:
         while self._saves and now - self._saves[0] >= _HOUR:
             self._saves.popleft()
         due = min(self._last + self._pace.debounce, self._first + self._pace.latest)
-        if len(self._saves) >= self._pace.per_hour:
-            due = max(due, self._saves[0] + _HOUR)
-        return max(0.0, max(due, self._not_before) - now)
+        return max(0.0, max(due, self._within_budget(), self._not_before) - now)
+
+    def _within_budget(self) -> float:
+        """The earliest time that the hourly budget allows.
+
+        The interval grows in proportion to the saves of the last hour, up to twice the even one. So the first saves
+        come soon after each other, and none is followed by a long wait: the intervals 2h/N² · (1 + 2 + … + (N-1)) of a
+        whole budget are one even interval short of the hour h.
+        """
+        if not self._saves:
+            return 0.0
+        used, budget = len(self._saves), self._pace.per_hour
+        if used >= budget:
+            return self._saves[0] + _HOUR
+        return self._saves[-1] + 2 * _HOUR * used / budget**2

@@ -415,7 +415,9 @@ class WatchService:
                 with self._all_changed_on_failure():
                     status = self._saver.status()
                 self._scanned()
-                return watch_messages.pack_status(status._replace(watch_failure=self._failure))
+                due = None if status.clean else self._scheduler.due_in()
+                at = None if due is None else self._clock.now() + round(due * 1_000_000)
+                return watch_messages.pack_status(status._replace(watch_failure=self._failure, next_save_at=at))
             case "pause":
                 if client not in self._holders:
                     self._holders.add(client)

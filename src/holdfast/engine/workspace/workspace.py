@@ -670,7 +670,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
     def fork(
         self,
-        name: str,
+        name: str | None,
         directory: str | bytes | os.PathLike[str],
         *,
         mount: bool = False,
@@ -679,6 +679,10 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     ) -> ForkResult:
         """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own.
 
+        Without a ``name`` it is the present state: what is unsaved is saved first, as a checkpoint of the kind
+        ``auto``. Raises `ConfigError` while the workspace's ``holdfast.toml`` is wrong: what it excludes would be
+        saved.
+
         With ``mount`` nothing is written out, and it takes as long as a mount: what is changed in there is kept in the
         home. A process of its own serves it, until `Home.unmount`; `Home.mount_fork` mounts it again, after a restart
         of the machine too, and `Home.materialise` makes it a plain directory. That process is ``server``, if the
@@ -686,14 +690,15 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         possible.
         """
         forbid_inside_run(self._context, "a fork")
-        source = self.resolve(name)
+        if name is None and self._context.misconfigured is not None:
+            raise self._context.misconfigured
+        from holdfast.engine.opening.context import with_disk_reserve
 
         def open_fork() -> Context:
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
 
-        from holdfast.engine.opening.context import with_disk_reserve
-
         with with_disk_reserve(self._context):  # a fork is a way to have again what is stored
+            source = self.checkpoint(kind="auto").checkpoint.id if name is None else self.resolve(name)
             if mount:
                 from holdfast.engine.forks.mounted_forks import fork_mounted
 

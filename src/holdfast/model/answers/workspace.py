@@ -136,6 +136,7 @@ class Status(TypedDict):
     watching: bool
     unfinished_restore: str | None
     watch_failure: str | None
+    next_save_at: Time | None
 
 
 class StatusWithIgnored(Status):

@@ -59,12 +59,9 @@ class ExportRows:
     def add(self, row: ExportRow) -> None:
         """A new export. Refused (code ``export_exists``) if its name or its workspace has one already."""
         with self._database.writing() as transaction:
-            for found in transaction.all(
-                "SELECT name FROM exports WHERE tenant = ? AND (name = ? OR workspace = ?)",
-                (self._tenant, row.name, row.workspace),
-            ):
-                what = "there is an export" if found[0] == row.name else "this directory is served already, as"
-                raise RefusedError(f"{what} {found[0]}", hint="choose another one", code="export_exists")
+            if transaction.all("SELECT 1 FROM exports WHERE tenant = ? AND name = ?", (self._tenant, row.name)):
+                raise RefusedError(f"there is an export {row.name}", hint="choose another one", code="export_exists")
+            self._refuse_served(transaction, row)
             transaction.run(
                 f"INSERT INTO exports (tenant, {_COLUMNS}) VALUES {slots(9)}", (self._tenant, *_values(row))
             )
@@ -96,7 +93,8 @@ class ExportRows:
 
     def put(self, row: ExportRow) -> ExportRow:
         """Change what is said of an export; as it is then. Raises `RefusedError` (code ``moved``) if another process
-        has changed it since ``row.revision``, and as `get`.
+        has changed it since ``row.revision``, or (code ``export_exists``) if its workspace has another export, and as
+        `get`.
         """
         new = row._replace(revision=row.revision + 1)
         with self._database.writing() as transaction:
@@ -104,10 +102,12 @@ class ExportRows:
                 raise RefusedError(
                     f"the export {row.name} has just been changed by another process", hint="try again", code="moved"
                 )
+            self._refuse_served(transaction, row)
             with changing(transaction, EXPORTS, self._tenant, [row.name]):
                 transaction.run(
-                    "UPDATE exports SET project = ?, auto = ?, mode = ?, revision = ? WHERE tenant = ? AND name = ?",
-                    (new.project, int(new.auto), new.mode, new.revision, self._tenant, new.name),
+                    "UPDATE exports SET workspace = ?, project = ?, auto = ?, mode = ?, revision = ? "
+                    "WHERE tenant = ? AND name = ?",
+                    (new.workspace, new.project, int(new.auto), new.mode, new.revision, self._tenant, new.name),
                 )
         return new
 
@@ -140,6 +140,16 @@ class ExportRows:
                 (self._tenant, self._home_id),
             )
         return [row[0] for row in rows]
+
+    def _refuse_served(self, transaction: Transaction, row: ExportRow) -> None:
+        """Raise `RefusedError` if the row's workspace has another export."""
+        where = "tenant = ? AND workspace = ? AND name <> ?"
+        for found in transaction.all(
+            f"SELECT name FROM exports WHERE {where}", (self._tenant, row.workspace, row.name)
+        ):
+            raise RefusedError(
+                f"this directory is served already, as {found[0]}", hint="choose another one", code="export_exists"
+            )
 
     def _get(self, transaction: Transaction, name: str) -> ExportRow:
         row = transaction.one(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,20 +77,50 @@ def test_due_at_the_latest_while_changes_go_on(scheduler: Scheduler, clock: Fake
     assert scheduler.due_in() == 5  # the next stretch begins anew
 
 
-def test_at_most_sixty_in_any_hour(scheduler: Scheduler, clock: FakeClock) -> None:
+def saves_of_constant_edits(clock: FakeClock, pace: Pace, hours: float) -> list[float]:
+    """When an editor that writes as soon as all is saved is saved."""
+    scheduler = Scheduler(pace, clock)
     start = clock.time
-    for _ in range(60):
+    found: list[float] = []
+    while clock.time - start < hours * 3600:
         scheduler.changed()
-        clock.time += 10
-        assert scheduler.due_in() == 0
+        wait = scheduler.due_in()
+        assert wait is not None
+        clock.time += wait
+        scheduler.saved()
+        found.append(clock.time - start)
+    return found
+
+
+def test_the_budget_of_an_hour_is_spread_over_it(clock: FakeClock) -> None:
+    saves = saves_of_constant_edits(clock, Pace(), 3)
+    waits = [later - earlier for earlier, later in itertools.pairwise(saves)]
+    assert waits[:4] == pytest.approx([5, 5, 6, 8])  # at first as soon as the edits pause
+    assert waits[:40] == sorted(waits[:40])
+    assert max(waits) <= 120  # twice the even interval: no edit waits for longer
+    for start in range(0, 7200, 60):
+        in_hour = sum(1 for save in saves if start <= save < start + 3600)
+        assert 30 <= in_hour <= 60
+
+
+@pytest.mark.parametrize("per_hour", [1, 2, 3, 7, 60, 3600])
+def test_a_budget_of_any_size_is_never_exceeded_and_never_blocks_for_long(clock: FakeClock, per_hour: int) -> None:
+    saves = saves_of_constant_edits(clock, Pace(debounce=0.0, per_hour=per_hour), 3)
+    assert max(later - earlier for earlier, later in itertools.pairwise(saves)) <= 2 * 3600 / per_hour + 1e-6
+    for earlier, later in zip(saves, saves[per_hour:], strict=False):
+        assert later - earlier >= 3600 - 1e-6
+
+
+def test_an_hour_without_edits_gives_the_budget_back(scheduler: Scheduler, clock: FakeClock) -> None:
+    for _ in range(50):
+        scheduler.changed()
         scheduler.saved()
     scheduler.changed()
-    assert scheduler.due_in() == start + 10 + 3600 - clock.time
-    clock.time = start + 10 + 3600
-    assert scheduler.due_in() == 0
+    assert scheduler.due_in() == 2 * 3600 * 50 / 60**2
+    clock.time += 3600
     scheduler.saved()
     scheduler.changed()
-    assert scheduler.due_in() == 10  # the second of the sixty is an hour old then
+    assert scheduler.due_in() == 5
 
 
 def test_what_does_not_count_does_not_use_up_the_limit(clock: FakeClock) -> None:

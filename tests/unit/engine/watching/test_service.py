@@ -147,6 +147,21 @@ def test_saves_by_itself_when_something_has_changed(setup: WatchSetup) -> None:
             assert watcher.ping().checkpoints == len(run.saver.requests)
 
 
+def test_status_says_when_the_next_save_is_due(setup: WatchSetup) -> None:
+    setup = setup._replace(pace=Pace(debounce=1000, latest=2000))
+    with running(setup) as run, reach(setup) as watcher:
+        (Path(os.fsdecode(setup.root)) / "sub/file").write_text("1")
+        wait_until(lambda: watcher.ping().unsaved, "the change")
+        before = time.time()
+        at = watcher.status().next_save_at
+        assert at is not None
+        assert before < at / 1e6 <= time.time() + 1000
+        with watcher.pause():
+            assert watcher.status().next_save_at is None  # it is not known when the pause ends
+        run.saver.status_answer = STATUS._replace(changes=[])
+        assert watcher.status().next_save_at is None  # what was noticed made no difference
+
+
 def test_a_failure_is_tried_again_and_said(setup: WatchSetup, caplog: pytest.LogCaptureFixture) -> None:
     setup = setup._replace(pace=Pace(debounce=0, latest=0, first_retry=0.05, last_retry=0.05))
     run = Running(setup)

@@ -67,6 +67,15 @@ def _take(call: RequestCall, row: ExportRow) -> response_types.Taken:
     return taken_object(result)
 
 
+def save_export(call: RequestCall, row: ExportRow) -> CheckpointId:
+    """The checkpoint of an export's present state: what is unsaved is saved, as by itself."""
+    workspace = call.store.exports.open(row)
+    refuse_misconfigured(workspace.misconfigured)
+    result = workspace.checkpoint(kind="auto")
+    call.world.saved(call.tenant, row.name, result)
+    return result.checkpoint.id
+
+
 def refuse_misconfigured(wrong: ConfigError | None) -> None:
     """Raise what is wrong with an export's own file, for what saves by it."""
     if wrong is not None:

@@ -102,10 +102,15 @@ def _configuration(context: Context) -> response_types.Configuration:
 
 
 def configure_export(call: RequestCall) -> response_types.ExportDetails:
-    """Change what is given: whether it is saved by itself, its mode, its project."""
+    """Change what is given: the directory that it serves, whether it is saved by itself, its mode, its project."""
     body: request_types.ExportChange = call.body
+    path = set_value(body.path)
+    if path is not None:
+        call.principal.require_all_exports()
     row = call.store.exports.configure(
         call.export().name,
+        path=None if path is None else host_path(path),
+        roots=call.principal.token.roots,
         project=set_value(body.project),
         auto=set_value(body.auto_checkpoint),
         mode=set_value(body.mode),

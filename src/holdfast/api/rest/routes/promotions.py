@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._request_context import cut, decode_cursor, page
-from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable
+from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable, save_export
 from holdfast.engine.promotion import manager, spec
 from holdfast.engine.running.isolation import absolute_paths
 from holdfast.files.tree import ROOT_GONE
@@ -158,9 +158,6 @@ def _attempt(call: RequestCall, row: ExportRow) -> tuple[str, PromotionRow | Non
 
 def _promoted_checkpoint(call: RequestCall, row: ExportRow) -> CheckpointId:
     """The checkpoint that is to be promoted."""
-    from holdfast.engine.history.checkpoint import create_checkpoint
-    from holdfast.model.command_results import CheckpointRequest
-
     body: request_types.Promote = call.body
     if body.promote_checkpoint is not None:
         return require_reachable(call, body.promote_checkpoint)[0].id
@@ -168,11 +165,7 @@ def _promoted_checkpoint(call: RequestCall, row: ExportRow) -> CheckpointId:
     side = call.store.exports.get(call.principal.check_export(body.fork))
     if side.workspace == row.workspace:
         raise UsageError(f"{row.name} cannot be promoted to itself", hint="name a fork of it")
-    context = call.store.exports.context(side)
-    refuse_misconfigured(context.misconfigured)
-    result = create_checkpoint(context, CheckpointRequest(kind="auto"))
-    call.world.saved(call.tenant, side.name, result)
-    return result.checkpoint.id
+    return save_export(call, side)
 
 
 def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dict[str, str]:

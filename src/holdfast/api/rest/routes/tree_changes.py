@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._request_context import cut, host_path, path_of
-from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable
+from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable, save_export
 from holdfast.api.rest.routes.exports import export_object
 from holdfast.engine.history.revisions import resolve_name_for_restore
 from holdfast.engine.merging.write_plan import PlannedWrite, carry_out
@@ -96,11 +96,16 @@ def _refuse_again(call: RequestCall) -> None:
 
 
 def fork(call: RequestCall) -> response_types.Forked:
-    """Write a checkpoint out as an export of its own, which shares all content with this one."""
+    """Write a checkpoint out as an export of its own, which shares all content with this one. Without `checkpoint` it
+    is the present state, which is saved first.
+    """
     body: request_types.Fork = call.body
     call.principal.require_all_exports()
     row, exports = call.export(), call.store.exports
-    target = _resolve_visible(call, body.checkpoint, exports.open(row).resolve)
+    if body.checkpoint is None:
+        target = save_export(call, row)
+    else:
+        target = _resolve_visible(call, body.checkpoint, exports.open(row).resolve)
     try:
         made, done = exports.fork(
             row,
