@@ -64,7 +64,9 @@ def _restore(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _configure_steps(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("count", metavar="N", nargs="?", type=whole_number, help="how many (default: 1)")
+    parser.add_argument(
+        "count", metavar="N", nargs="?", type=whole_number, help="how many (default: 1); refused if there are fewer"
+    )
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -232,7 +234,8 @@ COMMANDS = {
     "restore": Command(
         description="Bring the tree, or only some paths, to a checkpoint. What is there now is saved first, so "
         "that it can be undone. Only what differs is touched. Ignored files, and files that no "
-        "checkpoint holds, are never deleted. PATHs are relative to the current directory.",
+        "checkpoint holds, are never deleted. PATHs are relative to the current directory. Ten of the paths that it has "
+        "changed are named, with -v all.",
         configure=_configure_restore,
         run=_restore,
         examples=(
@@ -247,7 +250,7 @@ COMMANDS = {
         description="Take back the newest change to the tree. Changes that are not saved yet are saved first, "
         "and are the first to be taken back. What a step of `holdfast run` did is reversed exactly, ignored "
         "files included; everything else goes by checkpoints. Nothing is lost by it: `holdfast redo` goes "
-        "forward again.",
+        "forward again. Ten of the paths that it has changed are named, with -v all.",
         configure=_configure_undo,
         run=_undo,
         examples=(
@@ -261,7 +264,8 @@ COMMANDS = {
         exits=_EXITS,
     ),
     "redo": Command(
-        description="Bring back what `holdfast undo` took back, one state at a time.",
+        description="Bring back what `holdfast undo` took back, one state at a time. Ten of the paths that it has changed "
+        "are named, with -v all.",
         configure=_configure_redo,
         run=_redo,
         examples=(("holdfast redo", "one state forward"), ("holdfast redo 3", "three")),
