@@ -264,8 +264,8 @@ COMMANDS = {
         exits=_EXITS,
     ),
     "redo": Command(
-        description="Bring back what `holdfast undo` took back, one state at a time. Ten of the paths that it has changed "
-        "are named, with -v all.",
+        description="Bring back what `holdfast undo` took back, one state at a time. Ten of the paths that it "
+        "has changed are named, with -v all.",
         configure=_configure_redo,
         run=_redo,
         examples=(("holdfast redo", "one state forward"), ("holdfast redo 3", "three")),
