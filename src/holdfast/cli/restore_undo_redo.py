@@ -234,8 +234,8 @@ COMMANDS = {
     "restore": Command(
         description="Bring the tree, or only some paths, to a checkpoint. What is there now is saved first, so "
         "that it can be undone. Only what differs is touched. Ignored files, and files that no "
-        "checkpoint holds, are never deleted. PATHs are relative to the current directory. Ten of the paths that it has "
-        "changed are named, with -v all.",
+        "checkpoint holds, are never deleted. PATHs are relative to the current directory. Ten of the paths that it "
+        "has changed are named, with -v all.",
         configure=_configure_restore,
         run=_restore,
         examples=(
