@@ -84,6 +84,18 @@ def test_paths_that_are_not_there_and_directories_are_named(cli: Cli) -> None:
     assert "D\tsrc/a" in cli("diff", "--name-status", "--", "src").out
 
 
+def test_z_gives_names_as_they_are_with_letters_between_nul(cli: Cli) -> None:
+    cli.write("old", "long enough to be known again\n" * 9)
+    cli.write(b"caf\xe9\n", "1")
+    cli("checkpoint")
+    (cli.root / "old").rename(cli.root / "new")
+    (cli.root / os.fsdecode(b"caf\xe9\n")).write_text("2")
+    done = cli.process("diff", "--name-status", "-z")
+    assert done.stdout == b"M\0caf\xe9\n\0R100\0old\0new\0"
+    for others in ((), ("--stat",), ("--name-status", "--json")):
+        cli("diff", "-z", *others, code=2)
+
+
 def test_a_path_is_understood_as_it_was_printed(cli: Cli) -> None:
     odd = os.fsdecode(b"caf\xe9")
     cli.write(b"caf\xe9", "1")
@@ -96,6 +108,10 @@ def test_a_path_is_understood_as_it_was_printed(cli: Cli) -> None:
     for name in (odd, "litA", r"lit\x41"):
         (cli.root / name).unlink()
     assert r"D	caf\xe9" in cli("diff", "--name-status", "--", r"caf\xe9").out
+    for line in cli("status").out.splitlines()[2:]:
+        letter, printed = line.split()
+        assert cli("diff", "--name-status", "--", printed).out == f"{letter}\t{printed}\n"
+    assert "nosuch is in neither state" in cli("diff", "--", "litA", "nosuch", code=3).err
     cli("restore", "one", r"caf\xe9")
     cli("restore", "one", r"lit\x41")
     assert cli.tree() == {odd: b"1", r"lit\x41": b"literal"}

@@ -154,7 +154,7 @@ def test_restore_undo_redo(cli: Cli) -> None:
     events = cli.json("log")["events"]
     again = cli.json("restore", first)
     assert (again["written"], again["deleted"], again["undo_command"]) == ([], [], None)
-    assert cli("restore", first).out == f"Restored to {first[:12]}: nothing differed, nothing was touched.\n"
+    assert cli("restore", first).out == f"Nothing was changed: the tree is as {first[:12]} has it.\n"
     assert cli.json("log")["events"] == events
     assert ID.match(done["rescue"])
     undone = cli.json("undo")

@@ -93,6 +93,18 @@ def test_a_person_decides_what_is_left_open(cli: Cli, two: Path, tmp_path: Path)
     assert "both of it" in cli("log").out
 
 
+def test_what_is_left_open_is_decided_by_the_name_that_is_printed(cli: Cli, tmp_path: Path) -> None:
+    fork = tmp_path / "fork"
+    cli.write(b"caf\xe9", "a\n")
+    cli("checkpoint")
+    cli("fork", "@", str(fork))
+    cli.write(b"caf\xe9", "here\n")
+    (fork / os.fsdecode(b"caf\xe9")).write_text("there\n")
+    assert r"  caf\xe9: " in cli("merge", str(fork), code=4).out
+    cli("merge", str(fork), "--take", r"caf\xe9")
+    assert (cli.root / os.fsdecode(b"caf\xe9")).read_text() == "there\n"
+
+
 def test_what_cannot_be_merged_is_said(cli: Cli, tmp_path: Path) -> None:
     cli.write("a", "a")
     cli("checkpoint")

@@ -296,6 +296,18 @@ def test_on_a_terminal_undo_asks_what_becomes_of_a_restore_that_was_cut_short(cl
     assert done.code == 0
 
 
+def test_a_terminal_is_shown_steps_in_its_width_and_a_pipe_all_of_them(cli: Cli) -> None:
+    cli("checkpoint")
+    said = "said " * 30
+    cli.process("run", "--", "sh", "-c", f"echo {said}> f; true", stdin=subprocess.DEVNULL)
+    cli.process("run", "--", "sh", "-c", f"sh -c 'echo {said}> g; exit 3'; true", stdin=subprocess.DEVNULL)
+    narrow = _on_terminal(["steps"], COLUMNS="90", NO_COLOR="1").output.splitlines()
+    assert all(len(line) <= 90 for line in narrow)
+    assert narrow[0].endswith("…  exit 3")
+    assert narrow[1].endswith("…")
+    assert all(said in line for line in cli("steps").out.splitlines())
+
+
 class _Shown:
     def __init__(self, code: int, output: str) -> None:
         self.code = code

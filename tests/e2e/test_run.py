@@ -45,6 +45,45 @@ def run(cli: Cli, *words: str, code: int = 0) -> tuple[str, str]:
     return done.stdout.decode(), done.stderr.decode()
 
 
+def test_what_only_git_holds_is_said_to_be_in_no_checkpoint(bench: Cli) -> None:
+    subprocess.run(("git", "init", "-q", bench.root), check=True)
+    run(bench, "--", "sh", "-c", "git config holdfast.test 1; true")
+    now = f"so that {bench.json('log')['head'][:12]} is still the newest"
+    for verb, back in (("undo", "redo"), ("redo", "undo")):
+        said = bench(verb).out
+        assert said.splitlines()[1:] == [
+            "  M .git/config",
+            f"No checkpoint holds what was changed, {now}; `holdfast {back}` brings it back.",
+        ]
+        assert "by step 1: 1 file written, 0 deleted." in said
+
+
+def test_what_undo_has_changed_is_named_with_letters_all_of_it_if_asked(bench: Cli) -> None:
+    names = [f"w{number:02}" for number in range(12)]
+    run(bench, "--", "sh", "-c", "rm cache/old; true")
+    assert bench("undo").out.splitlines()[1:-1] == ["  A cache/old"]
+    bench.write("f", "1")
+    assert bench("undo").out.splitlines()[1:-1] == ["  M f"]
+    for name in names:
+        bench.write(name, "")
+    (bench.root / "f").unlink()
+    bench("checkpoint")
+    rows = ["  A f", *(f"  D {name}" for name in names)]
+    assert bench("undo").out.splitlines()[1:-1] == [*rows[:10], "  and 3 more"]
+    bench("redo", "-q")
+    assert bench("undo", "-v").out.splitlines()[1:-1] == rows
+
+
+def test_an_undo_that_changes_nothing_does_not_say_that_it_went_back(bench: Cli) -> None:
+    bench.write("g", "1")
+    bench("checkpoint")
+    with (bench.root / "g").open("a"):
+        left = bench("undo", code=4)
+    assert left.out.splitlines()[0].startswith("Nothing was changed: ")
+    assert "Went back" not in left.out
+    assert (bench.root / "g").read_text() == "1"
+
+
 def test_what_ran_is_taken_back_step_by_step_and_brought_forward(bench: Cli) -> None:
     before = photograph(bench.root)
     out, err = run(bench, "--", "sh", "-c", "rm -r cache; mkdir new; cp f new/g; echo said; rm f")

@@ -331,7 +331,11 @@ def test_paths_are_those_in_the_directory_however_they_are_written(start: Start,
     for nowhere in ("nowhere", "d/f"):
         assert client.refused("agent.execute", command="true", cwd=nowhere)["code"] == "no_directory"
     assert len(client.events("step_started")) == started
-    assert client.refused("undo.rollback", steps=2, step_id=1)["code"] == "usage"
+    for named in ({"step_id": 1}, {"step_ids": [1]}, {"run": ""}):
+        for count in (1, 2):
+            said = client.refused("undo.rollback", steps=count, **named)
+            assert (said["code"], "steps counts changes" in said["message"]) == ("usage", True)
+    assert client.refused("redo", steps=1, step_id=1)["code"] == "usage"
 
 
 def test_directories_in_each_other_are_named_as_they_were_given(start: Start, tree: Path) -> None:
@@ -481,6 +485,8 @@ def test_edits_by_others_that_were_saved_stop_undo_too(start: Start, tree: Path)
         client.ask("checkpoint.create", label="theirs")
     client.ask("agent.execute", command="touch g")
     assert client.refused("undo.rollback", steps=2)["code"] == "barrier"
+    said = client.refused("undo.rollback", steps=50, force=True)
+    assert (said["code"], said["data"]) == ("nothing_to_undo", {"available": 2})
     assert sorted(os.listdir(tree)) == ["g", "theirs"]
     client.ask("undo.rollback", steps=2, force=True)
     assert os.listdir(tree) == []

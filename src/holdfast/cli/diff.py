@@ -23,7 +23,7 @@ _BAR = 40
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "holdfast diff [A [B]] [--stat | --name-status] [--no-renames] [--binary] [-- PATH ...]"
+    parser.usage = "holdfast diff [A [B]] [--stat | --name-status [-z]] [--no-renames] [--binary] [-- PATH ...]"
     parser.add_argument(
         "names", metavar="A B", nargs="*", type=text, help="two states, or A..B (default: @ and the tree)"
     )
@@ -32,10 +32,15 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--stat", action="store_true", help="only how many lines each file gains and loses")
     form.add_argument("--name-status", action="store_true", help="only the paths, each with its letter")
     form.add_argument("--binary", action="store_true", help="put binary content into the patch, for `git apply`")
+    parser.add_argument(
+        "-z", dest="nul", action="store_true", help="with --name-status: names as they are, each field ended by NUL"
+    )
 
 
 def _diff(console: Console, arguments: argparse.Namespace) -> int:
     base, target = _states(arguments.names)
+    if arguments.nul and (console.json or not arguments.name_status):
+        raise UsageError("-z stands beside --name-status, and not beside --json")
     with console.open(scan=target is None) as workspace:
 
         def compare(paths: list[bytes]) -> Diff:
@@ -49,6 +54,10 @@ def _diff(console: Console, arguments: argparse.Namespace) -> int:
             from holdfast.model.answers.workspace import Diff
 
             console.give(Diff, workspace.diff_json(diff))
+        elif arguments.nul:
+            console.write(
+                b"".join(b"%b\0" % field for field in (letter.encode(), *paths)) for letter, paths in _rows(diff)
+            )
         elif arguments.name_status:
             console.answer(_name_status(console, diff))
         elif arguments.stat:
@@ -88,10 +97,16 @@ def _explained(error: NotFoundError, names: Sequence[str]) -> NotFoundError:
 
 def _name_status(console: Console, diff: Diff) -> Iterator[str]:
     """``M<tab>path``, or ``R<similarity><tab>from<tab>to``, sorted by path."""
-    rows = [(change.path, change.status, change.status, (change.path,)) for change in diff.changes]
-    rows += [(item.path, "R", f"R{item.similarity:03}", (item.before_path, item.path)) for item in diff.renamed]
-    for _, letter, shown, paths in sorted(rows):
-        yield console.paint("\t".join((shown, *map(show_path, paths))), STATUS_COLOURS[letter])
+    for letter, paths in _rows(diff):
+        yield console.paint("\t".join((letter, *map(show_path, paths))), STATUS_COLOURS[letter[0]])
+
+
+def _rows(diff: Diff) -> Iterator[tuple[str, Sequence[bytes]]]:
+    """The letter of each change, of a rename with its similarity, and its path, or both; sorted by path."""
+    rows = [(change.path, change.status, (change.path,)) for change in diff.changes]
+    rows += [(item.path, f"R{item.similarity:03}", (item.before_path, item.path)) for item in diff.renamed]
+    for _, letter, paths in sorted(rows):
+        yield letter, paths
 
 
 def _stat(console: Console, stats: Sequence[FileStat]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast import RefusedError, UsageError
@@ -9,7 +10,7 @@ from holdfast.cli.command import Command, text
 from holdfast.cli.phrases import changed, files, foreseen, left_alone, only_there, reasons, short, uncaptured
 from holdfast.cli.terminal import show_path
 from holdfast.model.message_text import plural, visible
-from holdfast.model.paths import display
+from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
     import argparse
@@ -72,6 +73,8 @@ def _resolutions(
 
     def add(path: str, resolution: Resolution) -> None:
         (name,) = console.paths(workspace, [path])
+        if "\\" in path and not os.path.lexists(os.path.join(workspace.path, name)):
+            (name,) = console.paths(workspace, [parse_display(path)])  # as it was printed
         if name in found:
             raise UsageError(f"{path} is decided twice")
         found[name] = resolution

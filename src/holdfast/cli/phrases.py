@@ -17,7 +17,7 @@ SHORT = 12
 """How many digits of an id people are shown; any unique prefix is enough to name it."""
 
 
-_MOST_NAMED = 10
+MOST_NAMED = 10
 """So many paths are named that nothing is to be done about."""
 
 
@@ -73,9 +73,9 @@ def uncaptured(paths: Sequence[str]) -> list[str]:
     """What a fork captures no more and that stays, for people; empty for nothing."""
     if not paths:
         return []
-    lines = [f"  {visible(path)}" for path in paths[:_MOST_NAMED]]
-    if len(paths) > _MOST_NAMED:
-        lines.append(f"  and {len(paths) - _MOST_NAMED:,} more")
+    lines = [f"  {visible(path)}" for path in paths[:MOST_NAMED]]
+    if len(paths) > MOST_NAMED:
+        lines.append(f"  and {len(paths) - MOST_NAMED:,} more")
     return ["Not captured in the fork by now and not deleted there, so that it stays as it is here:", *lines]
 
 
@@ -83,9 +83,9 @@ def only_there(items: Sequence[NotCaptured], what: str) -> list[str]:
     """What is in the directory of ``what`` alone, for people; empty for nothing."""
     if not items:
         return []
-    lines = reasons(items[:_MOST_NAMED])
-    if len(items) > _MOST_NAMED:
-        lines.append(f"  and {len(items) - _MOST_NAMED:,} more")
+    lines = reasons(items[:MOST_NAMED])
+    if len(items) > MOST_NAMED:
+        lines.append(f"  and {len(items) - MOST_NAMED:,} more")
     return [f"No checkpoint holds this; it is in the directory of {what} alone:", *lines]
 
 

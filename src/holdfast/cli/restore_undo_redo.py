@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
-from holdfast.cli.phrases import files, left_alone, reasons, short
+from holdfast.cli.phrases import MOST_NAMED, files, left_alone, reasons, short, status_line
 from holdfast.cli.steps_barriers_safeguard import step_numbers
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -64,7 +64,9 @@ def _restore(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _configure_steps(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("count", metavar="N", nargs="?", type=whole_number, help="how many (default: 1)")
+    parser.add_argument(
+        "count", metavar="N", nargs="?", type=whole_number, help="how many (default: 1); refused if there are fewer"
+    )
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -168,13 +170,13 @@ def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) ->
 
         console.give(answers.RestoredByCommand, result, stopped=process_details(result.stopped))
     else:
-        console.say(*_lines(result, verb))
+        console.say(*_lines(console, result, verb))
     if result.skipped:
         raise left_alone(result.skipped)
     return 0
 
 
-def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
+def _lines(console: Console, result: RestoreResult, verb: str) -> Iterator[str]:
     done = f"{files(len(result.written))} written, {len(result.deleted):,} deleted"
     by = f" by {named_steps(result.steps)}" if result.steps else ""
     together = f"{'brought forward' if verb == _FORWARD else 'undone'} together."
@@ -190,18 +192,36 @@ def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
         from holdfast.model.message_text import named_processes
 
         yield visible(f"Ended {named_processes(result.stopped)}.")
-    if result.written or result.deleted or result.skipped or result.steps:  # (steps can be about times alone)
-        yield f"{verb}{by} to {short(result.checkpoint)}: {done}."
+    is_saved = result.rescue != result.checkpoint
+    if result.written or result.deleted or (result.steps and not result.skipped):  # (steps can be about times alone)
+        to = f" to {short(result.checkpoint)}" if is_saved or not by else ""
+        yield f"{verb}{by}{to}: {done}."
+    elif result.skipped:
+        yield f"Nothing was changed: {short(result.checkpoint)} was not reached."
     else:
-        yield f"{verb} to {short(result.checkpoint)}: nothing differed, nothing was touched."
+        yield f"Nothing was changed: the tree is as {short(result.checkpoint)} has it."
+    yield from _changed(console, result)
     yield from (f"{group}were {together}" for group in groups)
     if result.skipped:
         yield "Left alone:"
         yield from reasons(result.skipped)
     if result.undo_command is None:
         return
-    saved = f"What was there before is checkpoint {short(result.rescue)}; " if result.rescue else ""
+    if is_saved:
+        saved = f"What was there before is checkpoint {short(result.rescue)}; " if result.rescue else ""
+    else:
+        saved = f"No checkpoint holds what was changed, so that {short(result.checkpoint)} is still the newest; "
     yield f"{saved}`{result.undo_command}` brings it back."
+
+
+def _changed(console: Console, result: RestoreResult) -> Iterator[str]:
+    """What was written and deleted, by path: the first of them, with ``-v`` all."""
+    rows = [(path, result.letters.get(path, "M")) for path in result.written]
+    rows = sorted([*rows, *((path, "D") for path in result.deleted)])
+    most = len(rows) if console.verbose else MOST_NAMED
+    yield from (f"  {status_line(console.paint, letter, path)}" for path, letter in rows[:most])
+    if len(rows) > most:
+        yield f"  and {len(rows) - most:,} more"
 
 
 _EXITS = (
@@ -214,7 +234,8 @@ COMMANDS = {
     "restore": Command(
         description="Bring the tree, or only some paths, to a checkpoint. What is there now is saved first, so "
         "that it can be undone. Only what differs is touched. Ignored files, and files that no "
-        "checkpoint holds, are never deleted. PATHs are relative to the current directory.",
+        "checkpoint holds, are never deleted. PATHs are relative to the current directory. Ten of the paths that it "
+        "has changed are named, with -v all.",
         configure=_configure_restore,
         run=_restore,
         examples=(
@@ -229,7 +250,7 @@ COMMANDS = {
         description="Take back the newest change to the tree. Changes that are not saved yet are saved first, "
         "and are the first to be taken back. What a step of `holdfast run` did is reversed exactly, ignored "
         "files included; everything else goes by checkpoints. Nothing is lost by it: `holdfast redo` goes "
-        "forward again.",
+        "forward again. Ten of the paths that it has changed are named, with -v all.",
         configure=_configure_undo,
         run=_undo,
         examples=(
@@ -243,7 +264,8 @@ COMMANDS = {
         exits=_EXITS,
     ),
     "redo": Command(
-        description="Bring back what `holdfast undo` took back, one state at a time.",
+        description="Bring back what `holdfast undo` took back, one state at a time. Ten of the paths that it "
+        "has changed are named, with -v all.",
         configure=_configure_redo,
         run=_redo,
         examples=(("holdfast redo", "one state forward"), ("holdfast redo 3", "three")),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from holdfast import UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.phrases import left_alone, reasons
-from holdfast.cli.terminal import show_path, when
+from holdfast.cli.terminal import show_path, terminal_width, when
 from holdfast.model.entries import NotCaptured
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.message_text import named_steps, plural, size, visible
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo
 
 _MOST_STEPS = 1_000_000
+_LEAST_COMMAND = 16
+"""So much of a command is shown in the narrowest terminal."""
 _LETTERS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R", "metadata": "M"}
 
 
@@ -72,7 +76,8 @@ def _steps(console: Console, arguments: argparse.Namespace) -> int:
             if console.json:
                 console.give(answers.Steps, steps=found)
             else:
-                console.answer(_step_line(console, step) for step in reversed(found))
+                width = terminal_width(sys.stdout)
+                console.answer(_step_line(console, step, width) for step in reversed(found))
         else:
             step, changes = workspace.step(arguments.id)
             left = workspace.conflicts(step.id) if step.state == "partly" else ()
@@ -83,15 +88,21 @@ def _steps(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _step_line(console: Console, step: StepInfo) -> str:
+def _step_line(console: Console, step: StepInfo, width: int | None) -> str:
+    """``width``: of the terminal, to which the command is cut."""
     state = "" if step.state == "done" else f"  [{step.state}]"
     code = f"  exit {step.exit_code}" if step.exit_code else ""
     bare = "  not protected" if step.unprotected else ""
     barrier = "  (others have changed something since)" if step.barrier_after else ""
-    return (
-        f"{console.paint(f'{step.id:>5}', 'yellow')}  {when(step.started_at // 1000)}  {step.kind:<8}  "
-        f"{plural(step.paths, 'path'):<12}  {_command(step)}{code}{state}{bare}{barrier}"
-    ).rstrip()
+    number, rest = (
+        f"{step.id:>5}",
+        f"  {when(step.started_at // 1000)}  {step.kind:<8}  {plural(step.paths, 'path'):<12}  ",
+    )
+    command, after = _command(step), f"{code}{state}{bare}{barrier}"
+    room = None if width is None else max(width - len(number) - len(rest) - len(after), _LEAST_COMMAND)
+    if room is not None and len(command) > room:
+        command = f"{command[: room - 1]}…"
+    return f"{console.paint(number, 'yellow')}{rest}{command}{after}".rstrip()
 
 
 def _command(step: StepInfo) -> str:

@@ -66,6 +66,15 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
+def terminal_width(stream: TextIO) -> int | None:
+    """The columns of a terminal; None if ``stream`` is none."""
+    if not is_terminal(stream):
+        return None
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
+
+
 def when(microseconds: int) -> str:
     """A time in the machine's own zone: ``2026-02-11 15:04:05``."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(microseconds // 1_000_000))

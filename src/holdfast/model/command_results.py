@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -98,6 +100,9 @@ class StoppedProcess(NamedTuple):
     """The open step that it belonged to; 0 if there was none."""
 
 
+_NO_LETTERS: Mapping[bytes, str] = MappingProxyType({})
+
+
 class RestoreResult(NamedTuple):
     """What `restore`, `undo` or `redo` did, or (``dry_run``) would do."""
 
@@ -117,6 +122,10 @@ class RestoreResult(NamedTuple):
     """Those of them that `undo` took back as one change, as they depend on each other: the groups of several."""
     stopped: Sequence[StoppedProcess] = ()
     """The processes of the run that were ended before."""
+    letters: Mapping[bytes, str] = _NO_LETTERS
+    """The status letters of what is ``written``, where they are not M: A if nothing was there before, T for another
+    type.
+    """
 
 
 class ForkResult(NamedTuple):

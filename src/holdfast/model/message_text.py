@@ -55,11 +55,11 @@ def named_steps(steps: Iterable[int]) -> str:
 
 
 def step_options(steps: Iterable[int]) -> str:
-    """What a command is told the steps by, with a space before: `` --step 3 --step 4``, each as it comes; of many,
-    `` --step 3-400 --step 402``, by their numbers.
+    """What a command is told the steps by, with a space before: `` --step 3 --step 4``, each as it comes; of more than
+    two, `` --step 3-400 --step 402``, by their numbers.
     """
     numbers = list(dict.fromkeys(steps))
-    if len(numbers) <= _FEW:
+    if len(numbers) <= 2:
         return "".join(f" --step {number}" for number in numbers)
     # (A range of ambient steps, which are below 0, could not be read.)
     ambient = sorted(number for number in numbers if number < 0)

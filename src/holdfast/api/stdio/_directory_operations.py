@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+import msgspec
+
 from holdfast.api._request_arguments import named_steps, path_in
 from holdfast.api._truncated_results import MadeCheckpoint, Restored, Status, cut
 from holdfast.api.stdio import _event_messages as event_messages
@@ -42,10 +44,12 @@ class Operation(NamedTuple):
 
 def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Restored:
     """Take changes back."""
+    chosen = named_steps(asked.step_id, asked.step_ids)
+    count = _count(asked.steps, alone=chosen is not None or asked.run is not None)
     with hosted.workspace() as workspace:
         done = workspace.undo(
-            asked.steps,
-            step=named_steps(asked.step_id, asked.step_ids),
+            count,
+            step=chosen,
             run=asked.run,
             force=asked.force,
             recorded_only=not asked.force,
@@ -58,9 +62,19 @@ def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Rest
 
 def redo(hosted: HostedDirectory, asked: messages.Redo) -> Restored:
     """Bring changes forward again."""
+    chosen = named_steps(asked.step_id, asked.step_ids)
+    count = _count(asked.steps, alone=chosen is not None)
     with hosted.workspace() as workspace:
-        steps = named_steps(asked.step_id, asked.step_ids)
-        return _restored(workspace.redo(asked.steps, step=steps, force=asked.force, dry_run=asked.dry_run))
+        return _restored(workspace.redo(count, step=chosen, force=asked.force, dry_run=asked.dry_run))
+
+
+def _count(steps: int | msgspec.UnsetType, *, alone: bool) -> int:
+    """How many changes are asked for; `UsageError` if some are named besides."""
+    if isinstance(steps, msgspec.UnsetType):
+        return 1
+    if alone:
+        raise UsageError("steps counts changes, and stands alone: not beside step_id, step_ids or run")
+    return steps
 
 
 def undo_history(hosted: HostedDirectory, asked: messages.UndoHistory) -> result_types.History:

@@ -96,8 +96,8 @@ class UndoRollback(Payload, frozen=True, kw_only=True):
     """Take back the newest changes to the tree, or some steps, or all that a run did (empty: the newest run)."""
 
     directory: Directory = None
-    steps: Count = 1
-    """How many changes."""
+    steps: Count | msgspec.UnsetType = msgspec.UNSET
+    """How many changes, if neither steps nor a run are named; 1 if it is not said."""
     step_id: Step | None = None
     step_ids: Steps | None = None
     """Several, together."""
@@ -111,7 +111,8 @@ class Redo(Payload, frozen=True, kw_only=True):
     """Bring back what was taken back last, or some steps that were."""
 
     directory: Directory = None
-    steps: Count = 1
+    steps: Count | msgspec.UnsetType = msgspec.UNSET
+    """How many changes, if no steps are named; 1 if it is not said."""
     step_id: Step | None = None
     step_ids: Steps | None = None
     """Several, together."""

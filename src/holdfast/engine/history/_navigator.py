@@ -6,6 +6,7 @@ from itertools import groupby
 from operator import ne
 
 from holdfast.engine.history._step_reversal import (
+    Effect,
     combine_effects,
     dry_run_result,
     reapply_steps,
@@ -43,14 +44,13 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING, Literal
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
-from holdfast.model.message_text import named_steps
-from holdfast.model.paths import display
+from holdfast.model.message_text import named_steps, step_options
+from holdfast.model.paths import display, parents
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
-    from holdfast.engine.history._step_reversal import Effect
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.content import Progress
@@ -101,6 +101,21 @@ class HistoryNavigator:
         self._running = RunningSteps(service, force=force)
         self.rescue: Checkpoint | None = None
         """The checkpoint that was made for what was not saved yet, if one was."""
+
+    def refuse_too_many(self, count: int, *, hidden: int) -> None:
+        """Raise `NotFoundError` if there are fewer than ``count`` changes to take back from the state that was just
+        saved, of which ``hidden`` are none that a person counts. Changes nothing.
+
+        What else stops an undo is left to `back`, which then brings everything forward again; with ``recorded_only``
+        what others have changed is refused here already.
+        """
+        now = self.current_state()
+        try:
+            for _ in self._targets_back(now, self._root(now), count, hidden=hidden):
+                pass
+        except HoldfastError as error:
+            if error.code == "nothing_to_undo" or (error.code == "barrier" and self._recorded_only):
+                raise
 
     def is_only_hidden(self, before: Cursor, saved: Checkpoint) -> bool:
         """Whether a state that was saved just now is new, and only by what went out of sight."""
@@ -156,8 +171,10 @@ class HistoryNavigator:
         except HoldfastError as error:
             raise self.bring_forward_again(start, done, error) from error
         result = merge_results(done)
-        if result.skipped or not any(one.undo_command for one in done):
+        if not any(one.undo_command for one in done):
             return result
+        if _leaves_changes(done[-1]):
+            return result._replace(undo_command=_way_back(done, REDO_COMMAND))
         onward = self._onward(start)
         if not onward:
             return result  # the checkpoint that it began with was forgotten
@@ -253,8 +270,10 @@ class HistoryNavigator:
             roots = [self._root(one) for one in (now, *states[first:at])]
             ways_back += [UNDO_COMMAND] * sum(map(ne, roots, roots[1:]))
         result = merge_results(done)
-        if result.skipped or not any(one.undo_command for one in done):
+        if not any(one.undo_command for one in done):
             return result
+        if _leaves_changes(done[-1]):
+            return result._replace(undo_command=_way_back(done, UNDO_COMMAND))
         return result._replace(undo_command=_in_turn(reversed(ways_back)))
 
     def preview_back(self, count: int) -> RestoreResult:
@@ -267,7 +286,7 @@ class HistoryNavigator:
         now = None if cursor.position is None else context.catalog.event(cursor.position)
         at_present = scan_tree(context, gone_is_empty=True)
         self._pages = at_present.pages
-        root, target = at_present.root, None
+        target: Checkpoint | None = None
         effects: list[Effect] = []
         steps: list[int] = []
         went_back = 0
@@ -277,23 +296,19 @@ class HistoryNavigator:
             now = HistoryEvent(0, context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
         if now is None:
             raise nothing_error("undo", self.rescue)
-        while count:
-            found = self._next(now, root, count, done=steps)
-            if found.back:
-                now, count = found.state, count - found.back
-                target = context.catalog.checkpoint(now.checkpoint)
-                root, went_back = target.root, len(effects)
-            else:
-                assert self._service is not None
-                ids = [step for step in self._service.connected(found.steps[0].id) if step not in steps]
-                if target is None and not self._force:
-                    check_reversal(self._context, self._service, [*steps, *ids])
-                effects.append(undo_effect(self._service, ids))
-                steps += ids
-                if not self._force:
-                    self._service.check_connected(steps)
-                groups += _groups(ids)
-                count -= 1
+        for at, ids in self._targets_back(now, at_present.root, count):
+            if at.back:
+                now = at.state
+                target, went_back = context.catalog.checkpoint(now.checkpoint), len(effects)
+                continue
+            assert self._service is not None
+            if target is None and not self._force:
+                check_reversal(self._context, self._service, [*steps, *ids])
+            effects.append(undo_effect(self._service, ids))
+            steps += ids
+            if not self._force:
+                self._service.check_connected(steps)
+            groups += _groups(ids)
         if target is not None:
             effects.insert(went_back, self._previewed(target))
         reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id
@@ -335,9 +350,11 @@ class HistoryNavigator:
             found = scan_tree(self._context, gone_is_empty=True)
             self._running.refuse_in_place(manifest.diff(found.pages, found.root, target.root))
         shown, held = preview(self._context, target), self._running.paths
-        return [path for path in shown.written if path not in held], [
-            path for path in shown.deleted if path not in held
-        ]
+        return Effect(
+            [path for path in shown.written if path not in held],
+            [path for path in shown.deleted if path not in held],
+            shown.letters,
+        )
 
     def has_changed(self, changes: Sequence[Change]) -> bool:
         """Whether anything was changed but by what is going on."""
@@ -363,6 +380,29 @@ class HistoryNavigator:
 
     def _root(self, state: HistoryEvent) -> Hash:
         return self._context.catalog.checkpoint(state.checkpoint).root
+
+    def _targets_back(
+        self, now: HistoryEvent, root: Hash, count: int, *, hidden: int = 0
+    ) -> Generator[tuple[_Target, list[int]]]:
+        """Where an undo of ``count`` changes leads from ``now``, one after the other, each with the steps that it is to
+        take back; nothing is. Raises as `_next`; that there are too few changes with their number, without ``hidden``.
+        """
+        done: list[int] = []
+        for found in range(count):
+            try:
+                target = self._next(now, root, 1, done)
+            except NotFoundError as error:
+                if error.code == "nothing_to_undo":
+                    raise nothing_error("undo", self.rescue, available=found - hidden) from None
+                raise
+            steps: list[int] = []
+            if target.back:
+                now, root = target.state, self._root(target.state)
+            else:
+                assert self._service is not None
+                steps = [step for step in self._service.connected(target.steps[0].id) if step not in done]
+                done += steps
+            yield target, steps
 
     def _next(self, now: HistoryEvent, root: Hash, most: int, done: Sequence[int] = ()) -> _Target:
         """Where to go from ``now``: to where a step has to be taken back, or ``most`` changes back."""
@@ -392,6 +432,9 @@ class HistoryNavigator:
                         root = checkpoint.root
                         continue
                     self._running.refuse_older(leaving)
+                if done and self._is_by_steps(state, checkpoint.root, root, done):
+                    root = checkpoint.root
+                    continue
                 late = steps_that_wrote_late(
                     self._service, self._pages, checkpoint.root, root, (*done, *self._running.ids)
                 )
@@ -410,6 +453,18 @@ class HistoryNavigator:
                 root, back = checkpoint.root, back + 1
             if back == most:
                 return _Target(state, back, ())
+
+    def _is_by_steps(self, earlier: HistoryEvent, before: Hash, after: Hash, steps: Sequence[int]) -> bool:
+        """Whether the steps have made all that differs since the state ``earlier``, so that nothing differs any more
+        once they are taken back; as far as paths tell, so not where others are known to have edited any of them.
+        """
+        by_steps = touched_paths(self._service, steps)
+        changes = manifest.diff(self._pages, before, after)
+        if any(by_steps.isdisjoint((change.path, *parents(change.path))) for change in changes):
+            return False
+        edits = () if self._service is None else self._service.barriers()
+        edited = {path for edit in edits if edit.id > (earlier.undo_seq or 0) for path in edit.paths}
+        return b"" not in edited and edited.isdisjoint(change.path for change in changes)
 
     def _refuse_others(self, before: Hash, after: Hash, done: Sequence[int]) -> None:
         """Raise `RefusedError` if others have made one state into the other; that is what no step has changed which the
@@ -469,11 +524,12 @@ def merge_results(done: Sequence[RestoreResult]) -> RestoreResult:
     last = done[-1]
     if len(done) == 1:
         return last
-    written, deleted = combine_effects(([*result.written], [*result.deleted]) for result in done)
+    effect = combine_effects(Effect([*one.written], [*one.deleted], one.letters) for one in done)
     return last._replace(
         rescue=done[0].rescue,
-        written=written,
-        deleted=deleted,
+        written=effect.written,
+        deleted=effect.deleted,
+        letters=effect.letters,
         skipped=[item for result in done for item in result.skipped],
         steps=[step for result in done for step in result.steps],
         together=[group for result in done for group in result.together],
@@ -487,6 +543,25 @@ def _in_turn(commands: Iterable[str]) -> str:
         number = len(list(same))
         said.append(command if number == 1 else f"{command} {number}")
     return " && ".join(said)
+
+
+def _leaves_changes(move: RestoreResult) -> bool:
+    """Whether a move by checkpoints has left something alone: that is unsaved then, and in the way of walking on."""
+    return bool(move.skipped) and not move.steps
+
+
+def _way_back(done: Sequence[RestoreResult], reverse: str) -> str | None:
+    """What takes back all of ``done`` where the tree does not stand at a state of the history: ``reverse`` is the
+    command for steps.
+    """
+    said: list[str] = []
+    for by_steps, moves in groupby(done, lambda move: bool(move.steps)):
+        changed = [move for move in moves if move.undo_command]
+        if changed and by_steps:
+            said.append(reverse + step_options(sorted(step for move in changed for step in move.steps)))
+        elif changed and changed[0].rescue is not None:
+            said.append(f"holdfast restore {changed[0].rescue[:12]}")
+    return " && ".join(reversed(said)) or None
 
 
 def _groups(steps: Sequence[int]) -> list[Sequence[int]]:

@@ -26,13 +26,14 @@ from holdfast.engine.opening.undo_log import find_steps, report_saved, touched_p
 from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import CheckpointId
 from holdfast.model.message_text import step_options
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-    from typing import Literal, TypeAlias
+    from typing import Literal
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Operation
@@ -46,8 +47,14 @@ if TYPE_CHECKING:
 # What is written is named as it is called at the end, what is deleted as it was called before: a path lies where the
 # directories above it have been moved to by then.
 
-Effect: TypeAlias = tuple[list[bytes], list[bytes]]
-"""What is written, and what is deleted."""
+
+class Effect(NamedTuple):
+    """What is written, and what is deleted."""
+
+    written: list[bytes]
+    deleted: list[bytes]
+    letters: Mapping[bytes, str]
+    """As `RestoreResult.letters`."""
 
 
 def net_effect(steps: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:
@@ -66,15 +73,23 @@ def combine_effects(effects: Iterable[Effect]) -> Effect:
     written first and deleted then is listed as deleted, whether it was there before or not.
     """
     there: dict[bytes, bool] = {}
-    for written, deleted in effects:
+    letters: dict[bytes, str] = {}
+    """What each path was first: D for one that was there, and deleted."""
+    for written, deleted, found in effects:
         gone = frozenset(deleted)
         lost = [path for path, is_there in there.items() if is_there and not gone.isdisjoint(_above(path))]
         for path in lost:
             del there[path]
         there |= dict.fromkeys(written, True) | dict.fromkeys(deleted, False)
-    return (
-        sorted(path for path, is_there in there.items() if is_there),
+        for path in written:
+            letters.setdefault(path, found.get(path, "M"))
+        for path in deleted:
+            letters.setdefault(path, "D")
+    written = sorted(path for path, is_there in there.items() if is_there)
+    return Effect(
+        written,
         sorted(path for path, is_there in there.items() if not is_there),
+        {path: letters[path] for path in written if letters[path] in ("A", "T")},
     )
 
 
@@ -132,7 +147,8 @@ class _Outcome:
         """What that is."""
         written = sorted(path for path, is_there in self._there.items() if is_there)
         gone = (path for path, is_there in self._there.items() if not is_there)
-        return written, sorted(path for path in gone if self._before[path])
+        added = dict.fromkeys((path for path in written if not self._before.get(path, True)), "A")
+        return Effect(written, sorted(path for path in gone if self._before[path]), added)
 
     def _was_there(self, path: bytes) -> bool:
         """Whether what has that name now had it before: it is not in what was made or moved here."""
@@ -213,9 +229,9 @@ def dry_run_result(
     context: Context, reached: CheckpointId, effects: Sequence[Effect], steps: Sequence[int]
 ) -> RestoreResult:
     """What a dry run answers: that the steps were to lead to ``reached``, with the effects, one after the other."""
-    written, gone = combine_effects(effects)
+    written, gone, letters = combine_effects(effects)
     # What the first of them bring, and others take away again, is not there now.
-    brought = {path for written, _ in effects for path in written}
+    brought = {path for effect in effects for path in effect.written}
     deleted = [path for path in gone if path not in brought or context.tree.is_there(path, directories=True)]
     return RestoreResult(
         checkpoint=reached,
@@ -226,6 +242,7 @@ def dry_run_result(
         dry_run=True,
         undo_command=None,
         steps=steps,
+        letters=letters,
     )
 
 
@@ -344,7 +361,7 @@ def _checkpoint_before(context: Context, operation: Operation) -> CheckpointId:
 
 def _result(context: Context, service: UndoService, operation: Operation, reached: CheckpointId) -> RestoreResult:
     steps = operation.steps
-    written, deleted = (undo_effect if operation.kind == "undo" else redo_effect)(service, steps)
+    written, deleted, letters = (undo_effect if operation.kind == "undo" else redo_effect)(service, steps)
     # All that was left as it is, also where several processes had their part in it.
     left = [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
     alone = {one.path for one in left}
@@ -362,6 +379,7 @@ def _result(context: Context, service: UndoService, operation: Operation, reache
         dry_run=False,
         undo_command=REDO_COMMAND if operation.kind == "undo" else undo_command_of(service, steps),
         steps=steps,
+        letters=letters,
     )
 
 

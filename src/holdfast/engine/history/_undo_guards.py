@@ -9,7 +9,7 @@ from holdfast.engine.opening.undo_log import has_ended, log_directory
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
-from holdfast.model.message_text import named_processes, named_steps, process_details
+from holdfast.model.message_text import named_processes, named_steps, plural, process_details
 from holdfast.model.paths import display, parents
 from holdfast.store.manifests import manifest
 
@@ -241,13 +241,20 @@ def check_count(count: int) -> None:
         raise UsageError(f"cannot go {count} states; give a number from 1")
 
 
-def nothing_error(verb: str, saved: Checkpoint | None = None) -> NotFoundError:
-    """The error; ``saved`` is the checkpoint that was made just before, if one was."""
+def nothing_error(verb: str, saved: Checkpoint | None = None, *, available: int = 0) -> NotFoundError:
+    """The error; ``saved`` is the checkpoint that was made just before, if one was, and ``available`` how many changes
+    there are, which are not enough.
+    """
     known = "" if saved is None else f"what was not saved yet is checkpoint {saved.id[:12]} now; "
+    number = f" {available}" if available > 1 else ""
+    few = f"`holdfast {verb}{number}` goes as far as there is; " if available else ""
     return NotFoundError(
-        f"there is nothing (more) to {verb}",
-        hint=f"{known}`holdfast log` lists the states there are",
+        f"there {'is' if available == 1 else 'are'} only {plural(available, 'change')} to {verb}"
+        if available
+        else f"there is nothing to {verb}",
+        hint=f"{known}{few}`holdfast log` lists the states there are",
         code=f"nothing_to_{verb}",
+        data={"available": available},
     )
 
 

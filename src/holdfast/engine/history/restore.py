@@ -47,7 +47,7 @@ from holdfast.store.blobs.content_supply import StoredContent, buffer_content
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from typing import Literal
 
     from holdfast.engine.history._restore_plan import PlanWithLogs, Resumption
@@ -205,6 +205,7 @@ def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -
         skipped=spared,
         dry_run=True,
         undo_command=None,
+        letters=_letters(plan.writes),
     )
 
 
@@ -294,7 +295,11 @@ def carry_out(
         context.tree.settle(target.root)
     if not operation.paths:
         warn_of_commits(context, target)
-    return restore_result(operation, applied)
+    return restore_result(operation, applied)._replace(letters=_letters(plan.writes))
+
+
+def _letters(writes: Sequence[Change]) -> Mapping[bytes, str]:
+    return {change.path: change.status for change in writes if change.status != "M"}
 
 
 def restore_result(operation: Operation, applied: ApplyResult) -> RestoreResult:

@@ -372,11 +372,12 @@ def undo(
     """Take back the newest ``count`` changes to the tree; unsaved changes are saved first and are the first one.
 
     What steps did is reversed by the undo log, ignored files included. Raises `NotFoundError` with code
-    ``nothing_to_undo`` if there are not that many, and the hint names the checkpoint that holds what was not saved
-    before; `RefusedError` if others have changed the same since (``force`` goes ahead), or with ``recorded_only``
-    if one of the changes was made by neither a step nor Holdfast itself. Then all is as it was; if what was taken back
-    until then cannot be brought forward again, ``data`` has its steps (``taken_back``) and how many changes `redo` is
-    to bring forward (``redo``). An undo that was cut short is finished first, and counts.
+    ``nothing_to_undo`` if there are not that many, before any file is changed: ``data`` has how many there are
+    (``available``), and the hint names the checkpoint that holds what was not saved before; `RefusedError` if others
+    have changed the same since (``force`` goes ahead), or with ``recorded_only`` if one of the changes was made by
+    neither a step nor Holdfast itself. Then all is as it was; if what was taken back until then cannot be brought
+    forward again, ``data`` has its steps (``taken_back``) and how many changes `redo` is to bring forward (``redo``).
+    An undo that was cut short is finished first, and counts.
     """
     check_count(count)
     with _open_log(context, progress, dry_run=dry_run) as (service, finished):
@@ -395,13 +396,16 @@ def undo(
             cursor = context.catalog.cursor(context.workspace.id)
             refuse_unfinished(context.folder)
             recreate_root(context)
+            hidden = 0
             if not only_unignored_files(context, cursor):
                 navigator.refuse_unsaved()
                 saved = save_rescue(context, progress, touched=partial(navigator.touched, cursor))
                 # What only went out of sight is no change to take back: the state before it is.
-                count += navigator.is_only_hidden(cursor, saved)
+                hidden = int(navigator.is_only_hidden(cursor, saved))
                 navigator.rescue = saved if saved.id != cursor.head else None
-            return merge_results([*done, navigator.back(count)])
+            if count + hidden > 1:  # (that one cannot be taken back is known before anything is)
+                navigator.refuse_too_many(count + hidden, hidden=hidden)
+            return merge_results([*done, navigator.back(count + hidden)])
 
 
 def undo_steps(
@@ -472,9 +476,9 @@ def redo(
 ) -> RestoreResult:
     """Bring back the newest ``count`` changes that `undo` took back.
 
-    Raises `NotFoundError` with code ``nothing_to_redo`` if there are not that many, and `RefusedError` if the tree has
-    changed since the undo: those changes would be lost from sight. A redo that was cut short is finished first, and
-    counts.
+    Raises `NotFoundError` with code ``nothing_to_redo`` if there are not that many (``data`` has how many there are:
+    ``available``), and `RefusedError` if the tree has changed since the undo: those changes would be lost from sight. A
+    redo that was cut short is finished first, and counts.
     """
     check_count(count)
     with _open_log(context, progress, dry_run=dry_run) as (service, finished), quieten(service):
@@ -493,7 +497,7 @@ def redo(
             raise nothing_error("redo")
         onward = redo_chain(context, cursor.position, cursor.redo_tip)
         if count > len(onward):
-            raise nothing_error("redo")
+            raise nothing_error("redo", available=len(onward))
         navigator = HistoryNavigator(context, service, force=force, progress=progress)
         if not only_unignored_files(context, cursor) and navigator.has_changed(scan_tree(context).changes()):
             raise RefusedError(

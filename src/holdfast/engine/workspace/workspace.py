@@ -595,7 +595,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
                     progress=progress,
                 )
             if count != 1 or (chosen and run is not None):
-                raise UsageError("a step or a run is undone by itself")
+                raise UsageError("either a number of changes is undone, or steps, or a run")
             if stop and (run is None or dry_run):
                 raise UsageError("what is stopped is a run, and not for a dry run")
             return undo_steps(
@@ -629,7 +629,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
             if not chosen:
                 return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
             if count != 1:
-                raise UsageError("a step is brought forward by itself")
+                raise UsageError("either a number of changes is brought forward, or steps")
             return redo_steps(self._context, chosen, force=force, dry_run=dry_run, progress=progress)
 
     # -- running ------------------------------------------------------------------------------------------------

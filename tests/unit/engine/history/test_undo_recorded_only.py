@@ -87,11 +87,52 @@ def test_all_are_taken_back_or_none(bench, count):
 
 def test_a_person_too_has_all_or_nothing(bench):
     steps = [bench.step(write(name)) for name in (b"a", b"b")]
-    with pytest.raises(NotFoundError) as caught:
-        bench.workspace.undo(3)
-    assert caught.value.code == "nothing_to_undo"
+    bench.workspace.checkpoint()
+    for count in (3, 50):
+        for dry_run in (True, False):
+            before = bench.workspace.log()
+            with pytest.raises(NotFoundError, match="only 2 changes to undo") as caught:
+                bench.workspace.undo(count, dry_run=dry_run)
+            assert (caught.value.code, caught.value.data) == ("nothing_to_undo", {"available": 2})
+            assert bench.workspace.log() == before
     bench.check(2)
     assert list(bench.workspace.undo(2).steps) == steps[::-1]
+    with pytest.raises(NotFoundError, match="only 2 changes to redo"):
+        bench.workspace.redo(3)
+
+
+def test_states_steps_and_what_is_not_saved_are_counted_before_any_is_taken_back(bench):
+    (bench.tree / "g").write_text("saved")
+    bench.workspace.checkpoint()
+    run = begin_run(bench.context, "do things")
+    for name in (b"a", b"cache/c"):
+        bench.step(write(name), run=run)
+    end_run(bench.context, run, "do things")
+    (bench.tree / "g").write_text("not saved")
+    before, began = bench.look(), cursor(bench)
+    for _ in range(2):
+        with pytest.raises(NotFoundError, match="only 4 changes to undo"):
+            bench.workspace.undo(5)
+        assert bench.look() == before
+    assert cursor(bench).redo_tip == cursor(bench).position
+    assert cursor(bench).position != began.position
+    foreseen = bench.workspace.undo(4, dry_run=True)
+    done = bench.workspace.undo(4)
+    assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted)
+    bench.check_content(0)
+    bench.workspace.redo(4)
+    assert (bench.tree / "g").read_text() == "not saved"
+
+
+def test_an_edit_between_two_steps_of_a_file_that_they_write_is_a_change_that_counts(bench):
+    bench.step(write(b"g"))
+    (bench.tree / "g").write_text("by hand")
+    bench.step(write(b"g"))
+    with pytest.raises(NotFoundError):
+        bench.workspace.undo(9, force=True)
+    bench.workspace.undo(2, force=True)
+    with pytest.raises(NotFoundError):
+        bench.workspace.undo(9)
 
 
 def test_a_restore_is_taken_back_and_what_was_restored_over_is_there_again(bench):
@@ -119,10 +160,11 @@ def test_what_cannot_be_brought_forward_again_is_told_of(bench, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr("holdfast.engine.history._navigator.reapply_steps", damaged)
+        patched.setattr("holdfast.engine.history._navigator.carry_out", damaged)
         with pytest.raises(HoldfastError) as caught:
-            bench.workspace.undo(3, recorded_only=True)
-    assert caught.value.code == "barrier"
-    assert caught.value.data == {"paths": ["theirs"], "taken_back": steps, "redo": 2}
+            bench.workspace.undo(3)
+    assert caught.value.code == "integrity"
+    assert caught.value.data == {"taken_back": steps, "redo": 2}
     assert "steps 1 and 2 had been taken back" in caught.value.message
     assert caught.value.hint == "`holdfast redo 2` brings it forward"
     bench.workspace.redo(2)

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from holdfast.cli.steps_barriers_safeguard import step_numbers
 from holdfast.engine.history.checkpoint import create_checkpoint_locked
 from holdfast.engine.opening.undo_log import open_service
 from holdfast.engine.running.run import begin_run, end_run
@@ -372,14 +373,16 @@ def test_an_edit_behind_a_run_that_changed_only_ignored_files_is_undone_first(be
 
 
 def follow(bench, command):
-    """Do what a command line says that was printed: one `holdfast undo` or `redo`, or several."""
+    """Do what a command line says that was printed: one `holdfast undo`, `redo` or `restore`, or several."""
     for each in command.split(" && "):
         name, verb, *words = each.split()
         assert name == "holdfast"
         if words[:1] == ["--run"]:
             bench.workspace.undo(run=words[1])
         elif words[:1] == ["--step"]:
-            bench.workspace.undo(step=[int(word) for word in words[1::2]])
+            getattr(bench.workspace, verb)(step=[step for word in words[1::2] for step in step_numbers(word)])
+        elif verb == "restore":
+            bench.workspace.restore(*words)
         else:
             getattr(bench.workspace, verb)(*map(int, words))
 
@@ -397,10 +400,35 @@ def test_the_command_that_redo_names_takes_back_all_that_it_did(bench, has_run):
     before = bench.look()
     result = bench.workspace.redo()
     assert result.undo_command == (
-        f"holdfast undo --run {run}" if has_run else "holdfast undo" + "".join(f" --step {step}" for step in ids)
+        f"holdfast undo --run {run}" if has_run else f"holdfast undo --step {ids[0]}-{ids[-1]}"
     )
     follow(bench, result.undo_command)
     assert differences(before, bench.look()) == []
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_what_an_undo_that_leaves_something_alone_names_brings_all_of_it_back(bench, others):
+    (bench.tree / "g").write_text("1")
+    if others:
+        (bench.tree / "h").write_text("1")
+    bench.workspace.checkpoint()
+    ids = [bench.step(lambda actor, n=n: actor.write(b"cache/%d" % n, b"1")) for n in range(4)]
+    bench.workspace.checkpoint()
+    before = bench.look()
+    with (bench.tree / "g").open("r+"):
+        result = bench.workspace.undo(5)
+    assert [one.path for one in result.skipped] == [b"g"]
+    assert list(result.steps) == ids[::-1]
+    forward = f"holdfast redo --step {ids[0]}-{ids[-1]}"
+    if others:
+        assert result.undo_command is not None
+        assert result.undo_command.startswith("holdfast restore ")
+        assert result.undo_command.endswith(f" && {forward}")
+    else:
+        assert result.undo_command == forward
+    follow(bench, result.undo_command)
+    contents = [{path: (one.mode, one.content) for path, one in look.items()} for look in (before, bench.look())]
+    assert contents[0] == contents[1]
 
 
 def test_the_command_that_redo_names_counts_steps_and_states(bench):
