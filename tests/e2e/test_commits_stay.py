@@ -25,7 +25,7 @@ def _head(agent: Agent, tree: Path) -> str:
     (tree / "file").write_text("1\n")
     git(tree, "add", "--all")
     git(tree, "commit", "--quiet", "-m", "first")
-    agent.run("start", "one")
+    agent.run("start", "one", "--unsupervised")  # (undo of a step takes commits back)
     return git(tree, "rev-parse", "HEAD")
 
 

@@ -179,7 +179,8 @@ def test_the_log_is_for_programs_unless_a_person_sits_there(place: Place) -> Non
     """I13."""
     words = [word for word in place.words() if word not in ("--log-level", "info")]
     done = subprocess.run(words, input="no message\n", capture_output=True, check=True, text=True)
-    (record,) = [json.loads(line) for line in done.stderr.splitlines()]
+    begun, record = [json.loads(line) for line in done.stderr.splitlines()]
+    assert "was in no workspace" in begun["message"]
     assert (record["level"], record["component"]) == ("warn", "mcp")
 
 
@@ -706,7 +707,8 @@ def test_what_is_no_message_is_answered_and_survived(place: Place) -> None:
     assert found[:9] == [(None, code) for code in refusals]
     assert sorted(found[9:], key=str) == [(1, "ok"), (2, -32601), (3, -32602), (4, "ok")]
     logged = [line for line in place.logged() if line["level"] == "warn"]
-    assert {line["component"] for line in logged} == {"mcp"}
+    assert [line["component"] for line in logged].count("engine") == 1  # (that a workspace begins)
+    assert {line["component"] for line in logged} == {"engine", "mcp"}
     assert any("malformed params" in line["message"] for line in logged)  # the SDK's own
 
 

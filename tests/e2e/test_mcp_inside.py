@@ -169,7 +169,7 @@ def test_a_command_is_cancelled_and_a_lost_shim_takes_all_with_it(place: Place) 
 
     async def work() -> None:
         async with place.client(under=under_run(place)) as client:
-            late = await call(client, "execute_command", command="touch half; sleep 1000", timeout_seconds=1)
+            late = await call(client, "execute_command", command="touch half; sleep 1000", timeout_seconds=5)
             assert late["timed_out"]
             assert late["step"]["paths"] == 1
             before = set(descendants(os.getpid()))

@@ -64,7 +64,7 @@ def test_no_command_that_is_started_gets_the_password(shared: Cli, monkeypatch: 
     shared.write("f", "".join(f"{at}\n" for at in range(20)))
     shared("checkpoint")
     said: list[str] = [shared.process("run", "--", "env").stdout.decode()]
-    hooked = shared.home / "hooked"
+    hooked = shared.root / "hooked"
     monkeypatch.setenv("HOLDFAST_HOOKS_BEFORE_CHECKPOINT", f"sh\n-c\nenv > {hooked}")
     assert shared.process("session", "start", "one").returncode == 0
     said.append(shared.process("session", "exec", "-s", "one", "--", "env").stdout.decode())
