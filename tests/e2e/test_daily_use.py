@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -411,3 +413,28 @@ def test_files_of_credentials_are_told_once(cli: Cli) -> None:
     told = cli("status").out
     assert ".netrc" in told
     assert "id_rsa" not in told
+
+
+def test_what_was_said_of_a_checkpoint_since_it_was_exported_is_no_other_checkpoint(cli: Cli, tmp_path: Path) -> None:
+    bundle = str(tmp_path / "bundle")
+    cli.write("a", "1")
+    made = cli.json("checkpoint")["id"]
+    cli("export", "@", bundle)
+    cli("checkpoint", "--message", "why", "-m", "since")
+    assert cli.json("import", bundle)["checkpoints"] == [made]
+    assert (cli.json("show", "@")["message"], cli.json("show", "@")["label"]) == ("why", "since")
+
+
+def test_a_bundle_of_another_workspaces_checkpoints_is_refused_with_what_helps(cli: Cli, tmp_path: Path) -> None:
+    bundle, other = str(tmp_path / "bundle"), tmp_path / "other"
+    cli.write("a", "1")
+    made = cli.json("checkpoint")["id"]
+    cli("export", "@", bundle)
+    other.mkdir()
+    cli("-w", str(other), "init")
+    refused = cli("-w", str(other), "import", bundle, code=4).err
+    assert f"is here already, as one of {cli.root}" in refused
+    (helps,) = re.findall("`holdfast (.*) DIR`", refused)
+    cli(*shlex.split(helps), str(tmp_path / "made"))
+    assert (tmp_path / "made/a").read_text() == "1"
+    assert made[:12] in helps

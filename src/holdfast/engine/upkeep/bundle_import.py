@@ -14,7 +14,7 @@ from holdfast.model.entries import Counts, NotCaptured, count_changes
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, StorageError
 from holdfast.model.ids import CheckpointId, Hash, new_pack_id
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import VanishedError
+from holdfast.store.catalog_records import VanishedError, last_seen_path
 
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
@@ -31,7 +31,8 @@ def import_bundle(context: Context, file: bytes) -> list[CheckpointId]:
     already are left as they are, so that repeating an import that was cut short finishes it. No head is moved.
 
     Raises `NotFoundError` for a missing file, `FormatError` or `IntegrityError` for one that is not sound,
-    `RefusedError` (code ``different``) if it says something else of an id that is known here, `QuotaError` if it is
+    `RefusedError` (code ``different``) if it has another state by an id that is known here, or (``other_workspace``)
+    one that another workspace of this home has, `QuotaError` if it is
     larger than the store may become, `StorageError`.
     """
     for left in reversed(range(_TRIES)):
@@ -50,7 +51,8 @@ def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
         with _opened(file) as source, tempfile.TemporaryFile(dir=context.folder) as spool:
             reader = BundleReader(source)
             head = reader.head()
-            new = [record for record in head.checkpoints if not _is_here(context, record)]
+            wanted = frozenset(head.wanted)
+            new = [record for record in head.checkpoints if not _is_here(context, record, wanted=record.id in wanted)]
             if new:
                 make_room(context, os.fstat(source.fileno()).st_size)
             writer = context.store.writer()
@@ -78,17 +80,27 @@ def _opened(file: bytes) -> BinaryIO:
         raise NotFoundError(f"there is no file {display(file)}", code="no_such_path") from None
 
 
-def _is_here(context: Context, record: CheckpointRecord) -> bool:
+def _is_here(context: Context, record: CheckpointRecord, *, wanted: bool) -> bool:
     try:
         known = context.catalog.checkpoint(CheckpointId(record.id))
     except NotFoundError:
         return False
-    said = (record.root, record.created_at, record.author, record.message, record.command)
-    if (known.root, known.created_at, *known.provenance) != said:
+    # (What is said of it may have changed since, here or there.)
+    if (known.root, known.created_at) != (record.root, record.created_at):
         raise RefusedError(
             f"the bundle has another checkpoint {record.id} than the one that is here: nothing was imported",
             code="different",
             hint="the bundle is damaged or forged; a checkpoint's id is never used for two states",
+        )
+    if wanted and known.workspace != context.workspace.id:
+        import shlex
+
+        owner = display(last_seen_path(context.catalog.workspace(known.workspace).path))
+        raise RefusedError(
+            f"checkpoint {record.id[:12]} is here already, as one of {owner}, and belongs to no second workspace: "
+            "nothing was imported",
+            code="other_workspace",
+            hint=f"`holdfast -w {shlex.quote(owner)} fork {record.id[:12]} DIR` makes a workspace of it",
         )
     return True
 
