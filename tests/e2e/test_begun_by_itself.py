@@ -77,12 +77,12 @@ def test_the_directory_becomes_a_workspace_and_that_is_said(person: Person, word
 def test_import_begins_a_workspace(person: Person, tmp_path: Path) -> None:
     assert person.does("checkpoint").returncode == 0
     assert person.does("export", "@", str(tmp_path / "bundle")).returncode == 0
-    other = tmp_path / "other"
-    other.mkdir()
-    done = person.does("import", str(tmp_path / "bundle"), cwd=other)
+    (tmp_path / "other").mkdir()
+    other = Person(tmp_path / "other")
+    done = other.does("import", str(tmp_path / "bundle"))
     assert done.returncode == 0, done.stderr
     assert SAYS in done.stderr
-    assert person.workspaces() == 2
+    assert other.workspaces() == 1
 
 
 @pytest.mark.parametrize("words", [("checkpoint",), ("run", "--", "touch", "here"), ("session", "start"), ("mcp",)])
