@@ -396,7 +396,6 @@ class LocalUndoService:
     def _end_line(self, run: str) -> None:
         line = self._explicit.get(run)
         if line in self._lines:
-            self._lines.discard(line)
             with suppress(NotFoundError, RefusedError):  # (it has just ended, or was denied)
                 self.commit(line, run=run)
 
@@ -560,6 +559,7 @@ class LocalUndoService:
 
     def _leave(self, step: StepId) -> None:
         self._explicit = {owner: each for owner, each in self._explicit.items() if each != step}
+        self._lines.discard(step)
         self._denied.pop(step, None)
         if step == self._ambient_id:
             self._ambient_id = None
