@@ -236,7 +236,7 @@ def test_an_open_session_goes_on_with_its_tree(tree: Path, home: Path) -> None:
 def test_a_command_that_stops_or_kills_what_started_it_is_ended(
     tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It holds nobody up, it does not go on unattended, and it is never run a second time."""
+    """The client is not held up, the command does not go on unattended, and is never run a second time."""
     with Sessions(home=home, agent="me") as sessions:
         holdfast.init(tree, home=home).close()
         with sessions.start(tree, "one", config=SessionConfig(supervised=True)) as session:

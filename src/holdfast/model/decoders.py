@@ -6,13 +6,20 @@ threads: the one that decodes the same struct meanwhile crashes. So it is always
 
 from __future__ import annotations
 
+import os
 import threading
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import msgspec
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _T = TypeVar("_T")
+_D = TypeVar("_D")
 _turn: Final = threading.RLock()
+# (A child gets no description that another thread is in the middle of, and no lock that it would wait for without end.)
+os.register_at_fork(before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release)
 _json: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 _msgpack: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {}
 
@@ -23,11 +30,7 @@ def json_decoder(kind: type[_T]) -> msgspec.json.Decoder[_T]: ...
 def json_decoder(kind: object) -> msgspec.json.Decoder[Any]: ...
 def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """What decodes JSON to a ``kind``, the same each time: any thread may use it."""
-    found = _json.get(kind)
-    if found is None:
-        with _turn:
-            found = _json[kind] = msgspec.json.Decoder(kind)
-    return found
+    return _made(_json, kind, msgspec.json.Decoder)
 
 
 @overload
@@ -36,10 +39,14 @@ def msgpack_decoder(kind: type[_T]) -> msgspec.msgpack.Decoder[_T]: ...
 def msgpack_decoder(kind: object) -> msgspec.msgpack.Decoder[Any]: ...
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     """The same for MessagePack."""
-    found = _msgpack.get(kind)
+    return _made(_msgpack, kind, msgspec.msgpack.Decoder)
+
+
+def _made(known: dict[Any, _D], kind: Any, make: Callable[[Any], _D]) -> _D:
+    found = known.get(kind)
     if found is None:
         with _turn:
-            found = _msgpack[kind] = msgspec.msgpack.Decoder(kind)
+            found = known[kind] = make(kind)
     return found
 
 

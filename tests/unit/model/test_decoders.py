@@ -40,12 +40,39 @@ for _ in range(30):
 """
 
 
+FORK = """
+import os, signal, threading
+from holdfast.model import decoders
+held, may_go = threading.Event(), threading.Event()
+
+def describe():
+    with decoders._turn:
+        held.set()
+        may_go.wait(0.5)
+
+threading.Thread(target=describe).start()
+held.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    os._exit(decoders.json_decoder(dict[str, int]).decode(b'{"code": 7}')["code"])
+may_go.set()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert decoders.json_decoder(list[int]).decode(b"[1]") == [1]
+"""
+
+
 class Kind(msgspec.Struct):
     a: int
 
 
 def test_threads_may_be_the_first_to_decode_a_type_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_fork_has_no_part_of_what_another_thread_describes() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 

@@ -194,7 +194,7 @@ def test_requests_that_are_cut_short_too_long_or_without_streams(
 
 
 def test_it_waits_for_a_request_no_longer_than_it_says(tmp_path: Path, streams: list[int]) -> None:
-    """One that comes byte by byte holds nobody else up for ever."""
+    """One that comes byte by byte does not hold up the others for ever."""
     code = "import sys; from holdfast.sandbox import command_starter as it; it.SECONDS = 1.0; it.main(int(sys.argv[1]))"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.fsencode(tmp_path / "socket"))
