@@ -36,11 +36,11 @@ def test_a_label_then_names_the_existing_one(space: Space) -> None:
     named = create_checkpoint(space.context, CheckpointRequest(label="mine"))
     assert (named.created, named.checkpoint.id) == (False, first.checkpoint.id)
     assert (named.checkpoint.label, named.checkpoint.kind) == ("mine", "manual")
-    other = create_checkpoint(space.context, CheckpointRequest(label="other"))
-    assert (other.created, other.checkpoint.label) == (False, "mine")
-    assert (
-        create_checkpoint(space.context, CheckpointRequest(kind="auto", label="auto-later")).checkpoint.label == "mine"
-    )
+    for _ in range(2):
+        other = create_checkpoint(space.context, CheckpointRequest(label="other"))
+        assert (other.created, other.checkpoint.labels, other.labelled) == (False, ("mine", "other"), True)
+    later = create_checkpoint(space.context, CheckpointRequest(kind="auto", label="auto-later"))
+    assert (later.checkpoint.labels, later.labelled) == (("mine", "other"), False)
 
 
 def test_what_is_saved_by_hand_as_well_is_kept_with_what_is_said_of_it(space: Space) -> None:

@@ -64,14 +64,26 @@ def test_a_label_for_a_state_that_is_saved_already(cli: Cli) -> None:
     assert 'which now has the label "one"' in cli("checkpoint", "-m", "one").out
     again = cli.json("checkpoint", "-m", "one")
     assert (again["id"], again["created"], again["labelled"], again["label"]) == (made["id"], False, True, "one")
-    said = cli("checkpoint", "-m", "two").out
-    assert f'since {made["id"][:12]} "one".' in said
-    assert 'The label "two" was NOT given' in said
-    refused = cli.json("checkpoint", "-m", "two")
-    assert (refused["id"], refused["created"], refused["labelled"]) == (made["id"], False, False)
-    assert refused["label"] == "one"
+    said = cli("checkpoint", "-m", "two, too").out
+    assert f'since {made["id"][:12]}, which now has the labels "one" and "two, too".' in said
+    both = cli.json("checkpoint", "-m", "two, too")
+    assert (both["id"], both["created"], both["labelled"]) == (made["id"], False, True)
+    assert (both["label"], both["labels"]) == ("one", ["one", "two, too"])
+    assert "label       one\nlabel       two, too\n" in cli("show", "two, too").out
+    assert "one, two, too" in cli("log").out
+    assert "since " + made["id"][:12] + ' "one", "two, too"' in cli("status").out
     cli.write("f", "2")
-    assert cli.json("checkpoint", "-m", "two")["labelled"]
+    assert cli.json("checkpoint", "-m", "two, too")["labelled"]
+    assert cli.json("show", "two, too")["id"] != made["id"], "the newest that bears it"
+    cli("checkpoint", "-m", "three")
+    assert cli.json("forget", "--keep-label", "one", "--dry-run")["removed"] == []
+    kept = cli.json("forget", "--keep-label", "one", "--dry-run")["kept"]
+    assert [one["labels"] for one in kept] == [["two, too", "three"], ["one", "two, too"]]
+    bundle = cli.root.parent / "bundle"
+    cli("export", "one", str(bundle))
+    cli("forget", "one")
+    cli("import", str(bundle))
+    assert cli.json("show", "one")["labels"] == ["one", "two, too"]
 
 
 def test_paths_that_are_not_there_and_directories_are_named(cli: Cli) -> None:

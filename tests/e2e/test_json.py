@@ -21,8 +21,8 @@ def test_checkpoint(cli: Cli) -> None:
     cli.write("f", "1")
     made = cli.json("checkpoint", "-m", "one")
     assert list(made) == [
-        "id", "parent", "label", "kind", "created", "labelled", "created_at", "changes", "total_files", "not_captured",
-        "new_blobs", "stored_bytes", "elapsed_ms",
+        "id", "parent", "label", "labels", "kind", "created", "labelled", "created_at", "changes", "total_files",
+        "not_captured", "new_blobs", "stored_bytes", "elapsed_ms",
     ]  # fmt: skip
     assert ID.match(made["id"])
     assert TIME.match(made["created_at"])

@@ -45,7 +45,7 @@ def bundle(states: Mapping[str, dict[bytes, bytes]]) -> bytes:
         pages |= built.new_pages
         parent = records[-1].id if records else None
         records.append(
-            CheckpointRecord(identity, parent, built.root, "auto", "", 5, "me", "", "", [(b"sock", "socket")])
+            CheckpointRecord(identity, parent, built.root, "auto", ["a", "b"], 5, "me", "", "", [(b"sock", "socket")])
         )
     small = {name: data for name, data in contents.items() if len(data) <= 1 << 20}
     ordered = sorted(pages.items(), key=lambda item: manifest.totals(Spooled(pages), item[0])[0])

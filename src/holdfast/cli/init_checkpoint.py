@@ -6,7 +6,7 @@ import os
 
 from holdfast import RefusedError
 from holdfast.cli.command import Command, text
-from holdfast.cli.phrases import checkpoint_title, counts_text, files, short
+from holdfast.cli.phrases import checkpoint_title, counts_text, files, quoted_labels, short
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.message_text import plural, size, visible
@@ -73,7 +73,12 @@ def os_text(path: bytes) -> str:
 
 def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-m", "--label", metavar="LABEL", type=text, default="", help="a name to find it by; labelled ones are kept"
+        "-m",
+        "--label",
+        metavar="LABEL",
+        type=text,
+        default="",
+        help="a name to find it by, beside those that it has; labelled ones are kept",
     )
     parser.add_argument("--message", metavar="TEXT", type=text, default=None, help="why it was made")
     parser.add_argument("--author", metavar="NAME", type=text, default=None, help="who made it: a person or an agent")
@@ -109,13 +114,10 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
         )
     elif not arguments.label:
         console.say(f"Nothing has changed since {checkpoint_title(made)}.")
-    elif result.labelled:
-        console.say(f'Nothing has changed since {short(made.id)}, which now has the label "{visible(made.label)}".')
     else:
+        what = "label" if len(made.labels) == 1 else "labels"
         console.say(
-            f"Nothing has changed since {checkpoint_title(made)}.",
-            f'  The label "{visible(arguments.label)}" was NOT given: this state belongs to that checkpoint, '
-            "which keeps the label it has.",
+            f"Nothing has changed since {short(made.id)}, which now has the {what} {quoted_labels(made, ' and ')}."
         )
     if not result.created and (message := _given(arguments.message, "HOLDFAST_MESSAGE")) != made.provenance.message:
         console.say(f'  The message "{visible(message)}" was NOT taken: that checkpoint keeps what was said of it.')

@@ -27,9 +27,13 @@ def short(checkpoint_id: str) -> str:
 
 
 def checkpoint_title(checkpoint: Checkpoint) -> str:
-    """``3f2a9c1b04de "before the refactoring"``."""
-    label = f' "{visible(checkpoint.label)}"' if checkpoint.label else ""
-    return f"{short(checkpoint.id)}{label}"
+    """``3f2a9c1b04de "before the refactoring"``; several labels have commas between them."""
+    return f"{short(checkpoint.id)} {quoted_labels(checkpoint, ', ')}".rstrip()
+
+
+def quoted_labels(checkpoint: Checkpoint, between: str) -> str:
+    """The labels of a checkpoint, each in quotes."""
+    return between.join(f'"{visible(label)}"' for label in checkpoint.labels)
 
 
 def counts_text(counts: Counts) -> str:

@@ -127,7 +127,7 @@ def _log_line(console: Console, result: Log, item: Checkpoint, *, placed: bool) 
     """One row of the log; ``placed``: with the path of the workspace that the checkpoint belongs to."""
     paint = console.paint
     mark = "@" if item.id == result.head else " "
-    said = "  ".join(filter(None, (visible(item.label), visible(item.provenance.message))))
+    said = "  ".join(filter(None, (", ".join(map(visible, item.labels)), visible(item.provenance.message))))
     who = f" ({visible(item.provenance.author)})" if item.provenance.author else ""
     identity = paint(short(item.id), "yellow", "bold") if mark == "@" else paint(short(item.id), "yellow")
     line = f"{mark} {identity}  {when(item.created_at)}  {item.kind:<6}  {compact(item.changes):<14}  {said}{who}"
@@ -163,7 +163,7 @@ def _details_lines(console: Console, result: Details) -> Iterator[str]:
         ("checkpoint", console.paint(item.id, "yellow")),
         ("parent", item.parent or "none"),
         ("kind", item.kind),
-        ("label", visible(item.label)),
+        *(("label", visible(label)) for label in item.labels),
         ("made", when(item.created_at)),
         ("author", visible(about.author)),
         ("message", visible(about.message)),

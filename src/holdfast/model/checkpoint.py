@@ -40,7 +40,8 @@ class Checkpoint(NamedTuple):
     root: Hash
     """The root page of the manifest."""
     kind: Kind
-    label: str
+    labels: tuple[str, ...]
+    """In the order in which they were given."""
     created_at: int
     """Microseconds since 1970-01-01 UTC."""
     changes: Counts
@@ -53,6 +54,11 @@ class Checkpoint(NamedTuple):
     not_captured: int
     """How many paths were not captured; the catalog keeps the list itself beside the record."""
     provenance: Provenance = Provenance()
+
+    @property
+    def label(self) -> str:
+        """The first of its labels; empty if there is none."""
+        return self.labels[0] if self.labels else ""
 
 
 class HistoryEvent(NamedTuple):

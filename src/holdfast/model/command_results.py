@@ -37,7 +37,9 @@ class CheckpointResult(NamedTuple):
     not_captured: Sequence[NotCaptured]
     elapsed_ms: float
     labelled: bool = False
-    """True if the checkpoint bears the label that was asked for; False if it has another one, or none was asked for."""
+    """True if the checkpoint bears the label that was asked for, perhaps beside others; False if none was asked for, or
+    nothing has changed and the request was not one by hand.
+    """
     prompt: int | None = None
     """The number of the row that the prompt has become, by which `undo` goes back to before it."""
 

@@ -52,7 +52,8 @@ class TimelineItem(NamedTuple):
     """Microseconds since 1970-01-01 UTC, as the clock said; the order of the items does not depend on it."""
     author: str = ""
     """Who made the checkpoint, owns the session, or (of a barrier) edited, as far as it is known."""
-    label: str = ""
+    labels: tuple[str, ...] = ()
+    """Those that the checkpoint has now, in the order in which they were given."""
     text: str = ""
     """The message, the prompt, what was asked for, or what is about to happen."""
     command: str = ""
@@ -68,6 +69,11 @@ class TimelineItem(NamedTuple):
     """What others edited, as far as it is known, or what is about to change; of all else it takes a look at the states.
     """
 
+    @property
+    def label(self) -> str:
+        """The first of the labels; empty if there is none."""
+        return self.labels[0] if self.labels else ""
+
 
 class TimelineFilter(NamedTuple):
     """Which items are wanted: those for which all of this holds. Empty and None hold for every one."""
@@ -80,7 +86,7 @@ class TimelineFilter(NamedTuple):
     until: int | None = None
     """From and to this time, in microseconds since 1970-01-01 UTC, as the clock said."""
     text: str = ""
-    """It is in the label, the text or the command; capitals and small letters are the same."""
+    """It is in a label, the text or the command; capitals and small letters are the same."""
 
 
 class TimelinePage(NamedTuple):

@@ -7,7 +7,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from holdfast.model.checkpoint import Checkpoint, HistoryEvent
     from holdfast.model.entries import NotCaptured
@@ -148,6 +148,16 @@ def pack_key(tenant: str, pack: PackId) -> str:
 def pages_key(tenant: str, checkpoint: CheckpointId) -> str:
     """``checkpoints/{tenant}/{id}.manifest.lz4``: the pack of the pages that a checkpoint was the first to need."""
     return f"checkpoints/{tenant}/{checkpoint}.manifest.lz4"
+
+
+def join_labels(labels: Iterable[str]) -> str:
+    """The labels of a checkpoint as the column ``checkpoints.label`` holds them: none has a line feed in it."""
+    return "\n".join(labels)
+
+
+def split_labels(column: str) -> tuple[str, ...]:
+    """The inverse of `join_labels`."""
+    return tuple(column.split("\n")) if column else ()
 
 
 def large_blob_key(tenant: str, hash: Hash, generation: int) -> str:  # noqa: A002 - the field's own name

@@ -161,11 +161,16 @@ class CatalogContract:
         assert [point.id for point in self.catalog.by_label("good", saver.workspace)] == [names[0]]
         assert self.catalog.by_label("bad") == self.catalog.by_label("") == []
         why = Provenance("ada", "why", "make")
-        claimed = self.catalog.claim(names[1], "better", why)
-        assert (claimed.label, claimed.kind, claimed.provenance) == ("better", "manual", why)
-        assert [point.id for point in self.catalog.by_label("better")] == [names[1]]
+        claimed = self.catalog.claim(names[1], ["better", "é 100%_!", "good"], why)
+        assert (claimed.labels, claimed.kind, claimed.provenance) == (("better", "é 100%_!", "good"), "manual", why)
+        assert self.catalog.checkpoint(names[1]) == claimed
+        for label in claimed.labels[:2]:
+            assert [point.id for point in self.catalog.by_label(label)] == [names[1]]
+        assert [point.id for point in self.catalog.by_label("good", saver.workspace)] == [names[1], names[0]]
+        for wrong in ("bette", "etter", "Better", "100%_!", "better\né 100%_!", "é 100_%!", "%", "é 100%__"):
+            assert self.catalog.by_label(wrong) == [], wrong
         with pytest.raises(NotFoundError):
-            self.catalog.claim(_NOWHERE, "x", why)
+            self.catalog.claim(_NOWHERE, ["x"], why)
 
     def test_ancestors_and_children_cross_a_fork(self) -> None:
         saver = self.workspace()

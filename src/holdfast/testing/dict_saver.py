@@ -115,7 +115,7 @@ class Saver:
             parent=above.id if above else None,
             root=built.root,
             kind=kind,
-            label=label,
+            labels=(label,) if label else (),
             created_at=now,
             changes=counts,
             total_files=built.files,

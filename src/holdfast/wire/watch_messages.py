@@ -196,7 +196,11 @@ def _unpack_checkpoint(value: Json) -> Checkpoint:
     from holdfast.model.ids import Hash
 
     fields = dict(value)
+    if "labels" not in fields:  # a watcher that an earlier build has started sends one
+        label = str(fields.pop("label"))
+        fields["labels"] = [label] if label else []
     fields.update(
+        labels=tuple(map(str, fields["labels"])),
         root=Hash(bytes.fromhex(value["root"])),
         changes=Counts(**value["changes"]),
         provenance=Provenance(**value["provenance"]),

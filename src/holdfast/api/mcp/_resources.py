@@ -97,7 +97,7 @@ def _resource(checkpoint: Checkpoint) -> types.Resource:
     made = isoformat(checkpoint.created_at)
     return types.Resource(
         name=str(checkpoint.id),
-        title=checkpoint.label or f"{checkpoint.kind} {made}",
+        title=", ".join(checkpoint.labels) or f"{checkpoint.kind} {made}",
         uri=f"{ROOT}{quote(checkpoint.id, safe='')}",
         description=f"{checkpoint.kind}, {made}, {plural(checkpoint.total_files, 'file')}",
         mime_type="application/json",

@@ -151,7 +151,7 @@ TOOLS = (
         "checkpoint",
         "Save the state",
         "Save the state of the tree. Ignored files are not part of it. If nothing has changed, the newest checkpoint "
-        "gets the label.",
+        "gets the label, beside those that it has.",
         tool_arguments.TakeCheckpoint,
         truncated_results.MadeCheckpoint,
         "change",

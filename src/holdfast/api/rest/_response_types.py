@@ -126,6 +126,7 @@ class Taken(TypedDict):
     """Of the blocks below it: null for a directory."""
     parent: Annotated[str | None, "checkpoint.parent"]
     label: Annotated[str, "checkpoint.label"]
+    labels: Annotated[list[str], "checkpoint.labels"]
     kind: Annotated[str, "checkpoint.kind"]
     created: bool
     labelled: bool

@@ -101,13 +101,13 @@ def create_checkpoint(
 
     Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
     whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); the existing one then becomes
-    a manual one if that was asked for, with the label (``labelled`` tells) and the rest, as far as none was given
-    any. A prompt is entered in the history in any case. Raises `StorageError`,
+    a manual one if that was asked for, with the label beside those that it has (``labelled`` tells), and the rest as
+    far as none was given. A prompt is entered in the history in any case. Raises `StorageError`,
     `QuotaError`: nothing is lost then.
     """
     if request.kind not in KINDS:
         raise UsageError(f"there is no kind of checkpoint {request.kind!r}", hint=f"one of {', '.join(KINDS)}")
-    if request.label and request.kind == "manual":
+    if request.label:
         from holdfast.engine.history.revisions import check_label
 
         check_label(request.label)
@@ -153,7 +153,7 @@ def create_checkpoint_locked(
         if request.full_hash:
             _store_lost_content(context, checkpoint)
         elapsed = (context.clock.monotonic() - started) * 1000
-        labelled = bool(request.label) and checkpoint.label == request.label
+        labelled = request.label in checkpoint.labels
         prompt = None if request.prompt is None else context.catalog.events(context.workspace.id, limit=1)[0].seq
         return CheckpointResult(checkpoint, created, scan.not_captured, elapsed, labelled, prompt)
     raise AssertionError("unreachable")
@@ -390,7 +390,7 @@ def _commit(
         parent=None if parent is None else parent.id,
         root=built.root,
         kind=request.kind,
-        label=request.label,
+        labels=(request.label,) if request.label else (),
         created_at=context.clock.now(),
         changes=counts,
         total_files=built.files,
@@ -425,14 +425,18 @@ def _commit(
 def _claim_existing(context: Context, existing: Checkpoint, request: CheckpointRequest) -> Checkpoint:
     """Make the checkpoint that already holds this state the user's, who asked for one: it is not thinned out any more.
 
-    What they say of it is taken where nothing is said yet.
+    The label is added to theirs; what else they say of it is taken where nothing is said yet.
     """
     if request.kind != "manual" or (existing.kind in ("fork", "import") and not request.label):
         return existing  # (a fork's first and an imported one are kept in any case)
+    from holdfast.engine.history.retention import is_user_label
+
     theirs = existing.kind == "manual"
-    label = existing.label if theirs and existing.label else request.label
+    labels = tuple(label for label in existing.labels if theirs or is_user_label(label))
+    if request.label and request.label not in labels:
+        labels += (request.label,)
     said = (mine or new for mine, new in zip(existing.provenance, request.provenance, strict=True))
     provenance = Provenance(*said) if theirs else request.provenance
-    if theirs and (label, provenance) == (existing.label, existing.provenance):
+    if theirs and (labels, provenance) == (existing.labels, existing.provenance):
         return existing
-    return context.catalog.claim(existing.id, label, provenance)
+    return context.catalog.claim(existing.id, labels, provenance)

@@ -58,7 +58,7 @@ def create_derived_checkpoint(
                 parent=ours,
                 root=built.root,
                 kind="merge",
-                label="",
+                labels=(),
                 created_at=context.clock.now(),
                 changes=count_changes(changes),
                 total_files=built.files,

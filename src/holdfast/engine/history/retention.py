@@ -127,8 +127,8 @@ def _by_age(ordered: Sequence[Checkpoint], rule: Thinning, now: int) -> dict[Che
     taken: set[tuple[int, int]] = set()
     for checkpoint in ordered:
         age = (now - checkpoint.created_at) / _SECOND
-        if is_user_label(checkpoint.label):
-            kept[checkpoint.id] = [f"labelled {checkpoint.label}"]
+        if labels := [label for label in checkpoint.labels if is_user_label(label)]:
+            kept[checkpoint.id] = [f"labelled {label}" for label in labels]
         elif checkpoint.kind not in _THINNED:
             kept[checkpoint.id] = [checkpoint.kind]
         elif age < rule.keep_all:
@@ -181,7 +181,7 @@ def _by_policy(ordered: Sequence[Checkpoint], policy: Policy) -> dict[Checkpoint
         if policy.keep_within and ordered[0].created_at - checkpoint.created_at <= policy.keep_within * _SECOND:
             kept[checkpoint.id].append("within")
         for pattern in policy.keep_label:
-            if checkpoint.label and fnmatchcase(checkpoint.label, pattern):
+            if any(fnmatchcase(label, pattern) for label in checkpoint.labels):
                 kept[checkpoint.id].append(f"label {pattern}")
     return kept
 

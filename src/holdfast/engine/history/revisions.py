@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from itertools import chain
 
 from holdfast.model.errors import NotFoundError, UsageError
 from holdfast.model.fast_typing import TYPE_CHECKING, Protocol
@@ -37,7 +38,7 @@ class CheckpointNames(Protocol):
         ...
 
     def by_label(self, label: str) -> CheckpointId | None:
-        """The newest checkpoint with exactly this label."""
+        """The newest checkpoint that bears exactly this label, perhaps beside others."""
         ...
 
     def labels(self) -> Iterable[str]:
@@ -194,7 +195,7 @@ class _WorkspaceNames:
         return found[0].id if found else None
 
     def labels(self) -> Iterable[str]:
-        return [checkpoint.label for checkpoint in self._catalog.checkpoints(self._workspace) if checkpoint.label]
+        return chain.from_iterable(checkpoint.labels for checkpoint in self._catalog.checkpoints(self._workspace))
 
     def parent(self, checkpoint: CheckpointId) -> CheckpointId | None:
         return self._catalog.checkpoint(checkpoint).parent

@@ -219,7 +219,7 @@ class _Merger:
             event.seq,
             event.at,
             author=author,
-            label="" if made is None else made.label,
+            labels=() if made is None else made.labels,
             text=message,
             command=command,
             checkpoint=event.checkpoint,
@@ -371,4 +371,4 @@ def _matches(item: TimelineItem, wanted: TimelineFilter) -> bool:
     if wanted.author and item.author != wanted.author:
         return False
     said = wanted.text.casefold()
-    return any(said in text.casefold() for text in (item.label, item.text, item.command))
+    return any(said in text.casefold() for text in (*item.labels, item.text, item.command))

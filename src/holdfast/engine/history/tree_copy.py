@@ -68,7 +68,7 @@ def create_first_checkpoint(context: Context, source: Checkpoint) -> CheckpointI
         parent=source.id,
         root=source.root,
         kind="fork",
-        label="",
+        labels=(),
         created_at=context.clock.now(),
         changes=Counts(),
         total_files=source.total_files,

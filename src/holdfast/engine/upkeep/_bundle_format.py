@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 # The head of a bundle: what it says of its checkpoints, as ``docs/formats/bundle.md`` specifies it, and the limits.
 
-VERSION = 1
+VERSION = 2
+WITH_ONE_LABEL = 1
+"""The version in which a checkpoint had one label, or an empty one."""
 MAGIC = b"HFBUNDLE"
 
 MAX_CHECKPOINTS = 100_000
@@ -49,7 +51,8 @@ class CheckpointRecord(NamedTuple):
     parent: str | None
     root: bytes
     kind: str
-    label: str
+    labels: list[str] | str
+    """In the version `WITH_ONE_LABEL` a text, which `decode_head` makes a list."""
     created_at: int
     """Microseconds since 1970-01-01 UTC."""
     author: str
@@ -86,8 +89,8 @@ def decode_head(data: bytes) -> BundleHead:
     if data[: len(MAGIC)] != MAGIC or len(data) < _PREAMBLE.size:
         raise FormatError("bundle head: field 'magic': this is no bundle")
     _, version, checksum = _PREAMBLE.unpack_from(data)
-    if version != VERSION:
-        raise FormatError(f"bundle head: field 'version': {version}, and only {VERSION} is known here")
+    if version not in (WITH_ONE_LABEL, VERSION):
+        raise FormatError(f"bundle head: field 'version': {version}, and only {VERSION} and before is known here")
     rest = data[_PREAMBLE.size :]
     if hash_bytes(rest) != checksum:
         raise IntegrityError("bundle head: field 'checksum': it is not that of the head")
@@ -95,8 +98,22 @@ def decode_head(data: bytes) -> BundleHead:
         head = msgpack_decoder(BundleHead).decode(rest)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(f"bundle head: {error}") from None
+    for record in head.checkpoints:
+        if isinstance(record.labels, str) != (version == WITH_ONE_LABEL):
+            raise FormatError(
+                f"bundle head: checkpoint {record.id[:24]!r}: field 'labels': version {version} has others"
+            )
+    head = head._replace(checkpoints=[_with_labels(record) for record in head.checkpoints])
     _check_head(head)
     return head
+
+
+def _with_labels(record: CheckpointRecord) -> CheckpointRecord:
+    """The record with a list of labels."""
+    if isinstance(record.labels, list):
+        return record
+    # (A line feed in one would stand between two in a catalog.)
+    return record._replace(labels=[label for label in record.labels.split("\n") if label])
 
 
 def _check_head(head: BundleHead) -> None:
@@ -124,8 +141,8 @@ def _check_record(record: CheckpointRecord, earlier: set[str]) -> None:
         problem = "field 'kind': there is no such kind"
     elif not 0 <= record.created_at < MAX_TIME:
         problem = f"field 'created at': {record.created_at} is out of range"
-    elif len(record.label) > MAX_LABEL_CHARACTERS:
-        problem = f"field 'label': more than {MAX_LABEL_CHARACTERS} characters"
+    elif any(not label or "\n" in label or len(label) > MAX_LABEL_CHARACTERS for label in record.labels):
+        problem = f"field 'labels': one is empty, has a line feed in it or more than {MAX_LABEL_CHARACTERS} characters"
     elif any(len(text.encode()) > MAX_TEXT_BYTES for text in (record.author, record.message, record.command)):
         problem = f"field 'author', 'message' or 'command': more than {MAX_TEXT_BYTES} bytes"
     elif any(

@@ -90,7 +90,7 @@ def _record(context: Context, checkpoint: Checkpoint) -> CheckpointRecord:
         checkpoint.parent,
         checkpoint.root,
         checkpoint.kind,
-        checkpoint.label,
+        list(checkpoint.labels),
         checkpoint.created_at,
         *checkpoint.provenance,
         [(one.path, one.reason) for one in missed],

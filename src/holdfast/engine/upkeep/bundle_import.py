@@ -163,7 +163,7 @@ def _commit(
                 parent=None if record.parent is None else CheckpointId(record.parent),
                 root=root,
                 kind="import",
-                label=record.label,
+                labels=tuple(record.labels),
                 created_at=record.created_at,
                 changes=Counts(added=files) if changes is None else count_changes(changes),
                 total_files=files,

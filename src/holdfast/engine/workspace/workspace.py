@@ -375,8 +375,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         """Save the tree's present state. Atomic, and durable when it returns (I4).
 
         If nothing changed there is no new checkpoint, and ``created`` is False; the one that holds this state becomes a
-        manual one, with the label, author, message and command as far as none was given (``labelled`` tells
-        of the label, the record of the rest). ``author`` defaults to
+        manual one, with the label beside those that it has (``labelled`` tells), and author, message and command as far
+        as none was given (the record tells). ``author`` defaults to
         ``identity.author`` of the settings. ``full_hash`` reads every file again instead of trusting what is
         remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. An undo or a
         redo that was cut short is finished first, unless ``kind`` is ``auto``. Raises

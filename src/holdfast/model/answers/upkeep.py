@@ -22,6 +22,7 @@ class KeptCheckpoint(TypedDict):
 
     id: str
     label: str
+    labels: list[str]
     reasons: list[str]
 
 

@@ -61,6 +61,7 @@ class RecordedCheckpoint(TypedDict):
     workspace: str
     parent: str | None
     label: str
+    labels: list[str]
     kind: str
     created_at: Time
     changes: Counts
@@ -84,6 +85,7 @@ class MadeCheckpoint(TypedDict):
     id: Annotated[str, "checkpoint.id"]
     parent: Annotated[str | None, "checkpoint.parent"]
     label: Annotated[str, "checkpoint.label"]
+    labels: Annotated[list[str], "checkpoint.labels"]
     kind: Annotated[str, "checkpoint.kind"]
     created: bool
     labelled: bool

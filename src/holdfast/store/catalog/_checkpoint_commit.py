@@ -25,7 +25,7 @@ from holdfast.store.catalog.reference_counts import (
 )
 from holdfast.store.catalog.row_checksums import CHECKPOINTS, WORKSPACES, belonging
 from holdfast.store.catalog.schema import BASE, BLOB, PAGE, UNCOUNTED, UNMARKED
-from holdfast.store.catalog_records import Cursor, VanishedError, large_blob_key
+from holdfast.store.catalog_records import Cursor, VanishedError, join_labels, large_blob_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -345,7 +345,16 @@ def _checkpoint(tenant: int, commit: CheckpointCommit) -> Statement:
         f"""INSERT INTO checkpoints (tenant, id, workspace, parent, root, kind, label, created_at, added, modified,
         deleted, total_files, total_bytes, new_blobs, stored_bytes, not_captured, author, message, command)
         VALUES {slots(19)} RETURNING {CHECKPOINTS.columns}""",
-        (tenant, *point[:7], *point.changes, *point[8:12], len(commit.not_captured), *point.provenance),
+        (
+            tenant,
+            *point[:5],
+            join_labels(point.labels),
+            point.created_at,
+            *point.changes,
+            *point[8:12],
+            len(commit.not_captured),
+            *point.provenance,
+        ),
     )
 
 

@@ -17,7 +17,8 @@ from holdfast.store.catalog import _history_rows as history_rows
 from holdfast.store.catalog import _workspace_rows as workspace_rows
 from holdfast.store.catalog.reference_counts import chunks, count_root, moment, slots, uncount_root
 from holdfast.store.catalog.row_checksums import CHECKPOINTS, TENANTS, WORKSPACES, changing, damaged, set_checksum
-from holdfast.store.catalog_records import Cursor
+from holdfast.store.catalog.schema import SEVERAL_LABELS
+from holdfast.store.catalog_records import Cursor, join_labels, split_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -203,13 +204,17 @@ class Catalog:
         return [row[0] for row in rows]
 
     def by_label(self, label: str, workspace: WorkspaceId | None = None) -> list[Checkpoint]:
-        """Checkpoints with exactly this label, the last recorded first: of one workspace or of all."""
+        """Checkpoints that bear exactly this label, the last recorded first: of one workspace or of all."""
         if not label:
             return []
-        where = "AND label = ? AND label <> ''"
-        if workspace is None:
-            return self._checkpoints(f"{where} ORDER BY number DESC", label)
-        return self._checkpoints(f"{where} AND workspace = ? ORDER BY number DESC", label, workspace)
+        where = f"""AND id IN (
+            SELECT id FROM checkpoints WHERE tenant = ? AND label <> '' AND label = ?
+            UNION ALL SELECT id FROM checkpoints WHERE tenant = ? AND {SEVERAL_LABELS})"""
+        values = [self.tenant, label, self.tenant]
+        if workspace is not None:
+            where, values = f"{where} AND workspace = ?", [*values, workspace]
+        found = self._checkpoints(f"{where} ORDER BY number DESC", *values)
+        return [one for one in found if label in one.labels]
 
     def children(self, checkpoint: CheckpointId) -> list[CheckpointId]:
         """The checkpoints whose parent this is, in any workspace, in the order of recording."""
@@ -252,13 +257,15 @@ class Catalog:
                     raise NotFoundError(f"the checkpoint {name} was forgotten meanwhile")
             merge_parents.add(transaction, self.tenant, checkpoint, taken_in, self.clock.now())
 
-    def claim(self, checkpoint: CheckpointId, label: str, provenance: Provenance) -> Checkpoint:
-        """Make a checkpoint a user's own, a manual one, with what they say of it; the new record."""
+    def claim(self, checkpoint: CheckpointId, labels: Sequence[str], provenance: Provenance) -> Checkpoint:
+        """Make a checkpoint a user's own, a manual one, with what they say of it; the new record. ``labels`` are all
+        that it has then.
+        """
         with self.database.writing() as transaction, changing(transaction, CHECKPOINTS, self.tenant, [checkpoint]):
             transaction.run(
                 "UPDATE checkpoints SET kind = 'manual', label = ?, author = ?, message = ?, command = ? "
                 "WHERE tenant = ? AND id = ?",
-                (label, *provenance, self.tenant, checkpoint),
+                (join_labels(labels), *provenance, self.tenant, checkpoint),
             )
         return self.checkpoint(checkpoint)
 
@@ -535,7 +542,11 @@ class Catalog:
 def _checkpoint(row: Row) -> Checkpoint:
     (*first, added, modified, deleted, files, size, new, stored, missed, author, message, command) = row
     name, workspace, parent, root, kind, label, at = first
-    changes, provenance = Counts(added, modified, deleted), Provenance(author, message, command)
+    labels, changes, provenance = (
+        split_labels(label),
+        Counts(added, modified, deleted),
+        Provenance(author, message, command),
+    )
     return Checkpoint(
-        name, workspace, parent, root, kind, label, at, changes, files, size, new, stored, missed, provenance
+        name, workspace, parent, root, kind, labels, at, changes, files, size, new, stored, missed, provenance
     )

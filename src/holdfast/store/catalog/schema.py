@@ -29,6 +29,9 @@ PENDING = "kind = 1 AND ((refs > 0 AND counted <> 1) OR (refs = 0 AND counted <>
 DEAD_PAGE = "kind = 1 AND refs = 0"
 """Pages that nothing counts. Word for word the condition of the index ``pages_dead``."""
 
+SEVERAL_LABELS = "label LIKE '%\n%'"
+"""Checkpoints with more than one label. Word for word the condition of the index ``checkpoints_labels``."""
+
 _VERSION_1 = (
     """
 -- Those who share a catalog but not a byte. Its number stands in every other table.
@@ -311,8 +314,9 @@ def _add_undo_seq(transaction: Transaction) -> None:
     _extend_history(transaction, columns, _HISTORY_3, _HISTORY_6)
 
 
-def _add_prompts(transaction: Transaction) -> None:
-    """To version 7."""
+def _add_prompts_and_labels(transaction: Transaction) -> None:
+    """To version 7, in which ``checkpoints.label`` may hold several labels, with line feeds between them."""
+    transaction.run(f"CREATE INDEX checkpoints_labels ON checkpoints (tenant, number) WHERE {SEVERAL_LABELS}")
     columns = (
         "author TEXT NOT NULL DEFAULT '' /* of operation prompt: the agent that was asked */",
         "text TEXT NOT NULL DEFAULT ''   /* of prompt: what was asked for; of run: the command line */",
@@ -348,5 +352,5 @@ def _version_5(transaction: Transaction) -> None:
         transaction.run(statement)
 
 
-MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq, _add_prompts)
+MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq, _add_prompts_and_labels)
 """Step n leads from schema version n to n + 1."""

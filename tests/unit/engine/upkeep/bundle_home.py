@@ -61,7 +61,7 @@ class Home:
         state: State,
         *,
         parent: CheckpointId | None = None,
-        label: str = "",
+        labels: tuple[str, ...] = (),
         kind: Kind = "manual",
         missed: tuple[NotCaptured, ...] = (),
     ) -> Checkpoint:
@@ -89,7 +89,7 @@ class Home:
             parent=above,
             root=built.root,
             kind=kind,
-            label=label,
+            labels=labels,
             created_at=self.clock.now(),
             changes=Counts(added=len(entries)) if changes is None else count_changes(changes),
             total_files=built.files,
@@ -151,7 +151,7 @@ def pack(*contents: bytes) -> bytes:
 
 
 def record(root: Hash, identity: str = ID, parent: str | None = None, **fields: Any) -> CheckpointRecord:
-    return CheckpointRecord(identity, parent, root, "manual", "", 1, "", "", "", [])._replace(**fields)
+    return CheckpointRecord(identity, parent, root, "manual", [], 1, "", "", "", [])._replace(**fields)
 
 
 def head(records: list[CheckpointRecord], pages: list[bytes], contents: list[bytes]) -> Member:

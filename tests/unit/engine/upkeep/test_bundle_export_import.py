@@ -44,7 +44,7 @@ def history(source: Home) -> list[Checkpoint]:
     second = first | {b"dir/0007.txt": b"edited\n", b"\xff name": b"bytes"}
     third = {path: data for path, data in second.items() if not path.startswith(b"dir/00")}
     missed = (NotCaptured(b"pipe", "fifo"),)
-    points = [source.commit(first, label="one"), source.commit(second, missed=missed), source.commit(third)]
+    points = [source.commit(first, labels=("one", "zwei")), source.commit(second, missed=missed), source.commit(third)]
     points.append(source.commit(second | {b"branch": b"!"}, parent=points[1].id, kind="fork"))
     return points
 

@@ -216,7 +216,10 @@ def test_a_link_and_a_path_through_it_cannot_be_said(make_home: Callable[[str], 
         [record(ROOT, kind="other")],
         [record(ROOT, created_at=-1)],
         [record(ROOT, created_at=1 << 60)],
-        [record(ROOT, label="x" * 201)],
+        [record(ROOT, labels=["x" * 201])],
+        [record(ROOT, labels=["x", ""])],
+        [record(ROOT, labels=["x\ny"])],
+        [record(ROOT, labels="x")],
         [record(ROOT, message="x" * 70_000)],
         [record(ROOT, not_captured=[(b"", "reason")])],
         [record(ROOT, not_captured=[(b"a\0b", "reason")])],
@@ -236,12 +239,26 @@ def test_wanted_checkpoints_must_be_there(wanted: list[str]) -> None:
 def test_a_head_of_another_version_or_checksum_is_refused() -> None:
     good = encode_head(BundleHead([record(ROOT)], [ID], 1, 1, 1, 1))
     assert decode_head(good).wanted == [ID]
-    with pytest.raises(FormatError, match="'version': 2"):
-        decode_head(good[:8] + b"\x02\0" + good[10:])
+    with pytest.raises(FormatError, match="'version': 3"):
+        decode_head(good[:8] + b"\x03\0" + good[10:])
+    with pytest.raises(FormatError, match="'labels'"):
+        decode_head(good[:8] + b"\x01\0" + good[10:])
     with pytest.raises(FormatError, match="'magic'"):
         decode_head(b"X" + good[1:])
     with pytest.raises(IntegrityError, match="'checksum'"):
         decode_head(good[:-1] + bytes((good[-1] ^ 1,)))
+
+
+@pytest.mark.parametrize(("label", "labels"), [("", []), ("one", ["one"]), ("one\ntwo", ["one", "two"])])
+def test_a_bundle_of_version_1_is_taken_in(
+    label: str, labels: list[str], make_home: Callable[[str], Home], tmp_path: Path
+) -> None:
+    target = make_home("target")
+    (name, data), *rest = forged({b"a": b"1"})
+    head = decode_head(data)
+    old = encode_head(head._replace(checkpoints=[head.checkpoints[0]._replace(labels=label)]))
+    import_bundle(target.context, write(tmp_path, [(name, old[:8] + b"\x01\0" + old[10:]), *rest]))
+    assert target.store.catalog.checkpoint(ID).labels == tuple(labels)
 
 
 def test_every_cut_and_what_follows_the_end_is_noticed(make_home: Callable[[str], Home], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from holdfast.engine.watching.watch_lock import hold_watch_lock
 from holdfast.ipc import messages
 from holdfast.ipc.connection import Connection
 from holdfast.model.clock import SystemClock
-from holdfast.model.command_results import CheckpointRequest
+from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 from holdfast.model.entries import Change
 from holdfast.model.errors import FormatError, HoldfastError, LockedError
 from holdfast.wire import watch_messages
@@ -26,7 +26,7 @@ from holdfast.wire import watch_messages
 if TYPE_CHECKING:
     from holdfast.files.tree import DirtySource
 
-from .watch_service import ENTRY, LIMIT, STATUS, FakeSaver, Nothing, Running, raw, reach, running
+from .watch_service import ENTRY, LIMIT, RECORD, STATUS, FakeSaver, Nothing, Running, raw, reach, running
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,7 @@ from .watch_service import ENTRY, LIMIT, STATUS, FakeSaver, Nothing, Running, ra
         b'["checkpoint",[{"kind":"other"}]]',
         b'["checkpoint",[{"kind":[]}]]',
         b'["checkpoint",[{"full_hash":1}]]',
+        b'["checkpoint",[{"prompt":1}]]',
     ],
 )
 def test_what_is_no_call_gets_an_error_and_harms_no_other_client(setup: WatchSetup, body: bytes) -> None:
@@ -57,6 +58,17 @@ def test_an_answer_too_long_is_refused(setup: WatchSetup) -> None:
         with pytest.raises(HoldfastError) as caught:
             watcher.status()
         assert caught.value.code == "too_long"
+
+
+def test_a_prompt_is_told_of_and_what_an_earlier_build_answers_is_understood() -> None:
+    asked = watch_messages.WatchCall("checkpoint", CheckpointRequest("auto", prompt="tidy up\n\0é"))
+    assert watch_messages.decode_call(watch_messages.encode_call(asked)) == asked
+    made = CheckpointResult(RECORD._replace(labels=("one",)), True, (), 1.0, prompt=41)
+    packed = watch_messages.pack_result(made)
+    assert watch_messages.unpack_result(packed) == made._replace(not_captured=[])
+    old = packed | {"checkpoint": packed["checkpoint"] | {"label": "one"}}
+    del old["prompt"], old["checkpoint"]["labels"]
+    assert watch_messages.unpack_result(old) == made._replace(not_captured=[], prompt=None)
 
 
 def test_a_long_answer_arrives_whole(setup: WatchSetup) -> None:

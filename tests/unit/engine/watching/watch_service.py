@@ -37,7 +37,7 @@ RECORD = Checkpoint(
     parent=None,
     root=Hash(bytes(range(16))),
     kind="manual",
-    label="läbel",
+    labels=("läbel", "zwei"),
     created_at=1_700_000_000_123_456,
     changes=Counts(1, 2, 3),
     total_files=4,
@@ -84,7 +84,7 @@ class FakeSaver:
         self.requests.append(request)
         if self.fail:
             raise self.fail.pop(0)
-        made = RECORD._replace(kind=request.kind, label=request.label, provenance=request.provenance)
+        made = RECORD._replace(kind=request.kind, labels=(request.label,), provenance=request.provenance)
         return CheckpointResult(made, self.created, STATUS.not_captured, 1.5, labelled=bool(request.label))
 
     def status(self) -> Status:

@@ -235,7 +235,7 @@ def test_damage_is_still_named_after_the_row_was_changed_for_good_reason(tmp_pat
         with store.catalog.database.writing() as transaction:
             transaction.run("UPDATE checkpoints SET message = 'x' WHERE id = ?", (names[2],))
             transaction.run("UPDATE workspaces SET device = 7 WHERE id = ?", ("1" * 16,))
-        store.catalog.claim(names[2], "named", Provenance())
+        store.catalog.claim(names[2], ["named"], Provenance())
         store.catalog.forget([names[1]])
         Saver(store, WorkspaceId("1" * 16), ManualClock(), random.Random(3).randbytes).save({})
         found = {(problem.kind, problem.object) for problem in store.verifier().verify().problems}
@@ -301,7 +301,7 @@ def test_a_catalog_of_version_1_is_brought_forward(tmp_path):
         assert store.catalog.checkpoints() == before
         assert load(store, names[0]) == {b"a": LINES, b"large": LARGE}
         assert store.verifier().verify(read_data=True).problems == []
-        store.catalog.claim(names[0], "still", Provenance())
+        store.catalog.claim(names[0], ["still"], Provenance())
         assert store.verifier().verify(read_data=True).problems == []
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
@@ -447,6 +447,7 @@ HISTORY_6 = HISTORY._replace(columns=f"{HISTORY_3.columns}, undo_seq")
 
 def without_version_7(connection):
     """What version 7 brought is taken away."""
+    connection.execute("DROP INDEX checkpoints_labels")
     for column in ("author", "text"):
         connection.execute(f"ALTER TABLE history DROP COLUMN {column}")
 

@@ -110,7 +110,7 @@ def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, 
         return True
     saved = catalog.checkpoints(record.workspace)
     newest = max((one.created_at for one in saved), default=0)
-    return catalog.clock.now() - newest <= most or any(one.kind == "manual" or one.label for one in saved)
+    return catalog.clock.now() - newest <= most or any(one.kind == "manual" or one.labels for one in saved)
 
 
 def _must_stay(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord) -> bool:
