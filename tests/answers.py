@@ -16,8 +16,8 @@ SECTIONS: dict[str, list[type]] = {
     "init": [commands.Initialised],
     "checkpoint": [workspace.MadeCheckpoint],
     "status": [workspace.Status, workspace.StatusWithIgnored],
-    "log": [workspace.Log, workspace.RecordedCheckpoint, workspace.Checkpoint, workspace.Event],
-    "show": [workspace.CheckpointDetails],
+    "log": [workspace.Log, workspace.RecordedCheckpoint, workspace.Checkpoint, workspace.Event, workspace.LogRow],
+    "show": [workspace.CheckpointDetails, workspace.LogRowDetails, steps.StepWithChanges],
     "cat": [commands.FileContent],
     "diff": [
         workspace.Diff,

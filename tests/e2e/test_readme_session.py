@@ -14,6 +14,7 @@ PROJECT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
 CHANGING = {
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d": "(time)",
+    r" +(now|\d+ (s|min) ago)": " (age)",
     r"\d+ B stored, \d+ ms": "(size and time)",
     r" +\d+\.\d\d s +\d+ B ": " (seconds and size) ",
     r"   attempt .*": "(columns)",

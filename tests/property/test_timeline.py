@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from holdfast.engine.history.timeline import SessionCommands, timeline
+from holdfast.engine.history.timeline import SessionCommands, log_rows, timeline
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.engine.workspace.workspace import Workspace
@@ -53,7 +53,7 @@ action = some.one_of(
 )
 filters = some.builds(
     TimelineFilter,
-    path=some.sampled_from([b"", b"", b"d", *PATHS]),
+    paths=some.sampled_from([(), (), (b"d",), *((path,) for path in PATHS), (b"a", b"d/e")]),
     author=some.sampled_from(AUTHORS),
     kinds=some.sampled_from([(), (), ("step",), ("command", "undo"), ("prompt", "checkpoint"), ("run",)]),
     since=some.none() | some.integers(-50, 50),
@@ -62,13 +62,25 @@ filters = some.builds(
 )
 
 
+class TickingClock(ManualClock):
+    """No two moments are the same, wherever it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ticks = 0
+
+    def now(self) -> int:
+        self._ticks += 1
+        return super().now() + self._ticks
+
+
 class Life:
     """A workspace in which things happen, while the clock is set."""
 
     def __init__(self, base: Path) -> None:
         self.tree = base / "tree"
         (self.tree / "d").mkdir(parents=True)
-        self.clock = ManualClock()
+        self.clock = TickingClock()
         opener = Opener(home=os.fsencode(base / "home"), clock=self.clock)
         self.workspace = Workspace(opener, opener.init(os.fsencode(self.tree))[0])
         self.context = self.workspace._context
@@ -118,7 +130,8 @@ class Life:
     def _command(self, path: bytes, session: str) -> None:
         before, at = self.workspace.checkpoint().checkpoint.id, self.clock.now()
         self._write(path)
-        self._note(session, before, self.workspace.checkpoint().checkpoint.id, at)
+        saved = self.workspace.checkpoint(kind="auto", command=f"w {len(self.commands[session]) + 1}")
+        self._note(session, before, saved.checkpoint.id, at)
 
     def _look(self, _path: bytes, session: str) -> None:
         saved = self.workspace.checkpoint().checkpoint.id
@@ -166,14 +179,14 @@ class Life:
 
     def holds(self, item: TimelineItem, wanted: TimelineFilter, before: dict[int, Any]) -> bool:
         """Whether a filter finds an item, by a look at it alone."""
-        said = f"{item.label}\0{item.text}\0{item.command}".lower()
+        said = "\0".join((*item.labels, item.text, item.command)).lower()
         return (
             (not wanted.kinds or item.kind in wanted.kinds)
             and (not wanted.author or item.author == wanted.author)
             and (wanted.since is None or item.at >= wanted.since)
             and (wanted.until is None or item.at <= wanted.until)
             and wanted.text.lower() in said
-            and (not wanted.path or any(self._lies(path, wanted.path) for path in self._changed(item, before)))
+            and (not wanted.paths or any(self._lies(path, wanted.paths) for path in self._changed(item, before)))
         )
 
     def _changed(self, item: TimelineItem, before: dict[int, Any]) -> set[bytes]:
@@ -195,8 +208,8 @@ class Life:
         return dict(manifest.iterate(self.context.store.pages, self.context.catalog.checkpoint(state).root))
 
     @staticmethod
-    def _lies(path: bytes, wanted: bytes) -> bool:
-        return path == wanted or path.startswith(wanted + b"/") or wanted.startswith(path + b"/")
+    def _lies(path: bytes, wanted: Sequence[bytes]) -> bool:
+        return any(path == one or path.startswith(one + b"/") or one.startswith(path + b"/") for one in wanted)
 
 
 @given(
@@ -216,6 +229,7 @@ def test_pages_and_filters(
             everything = life.pages(TimelineFilter(), 1000)
             every_item_once(life, everything)
             ordered_by_numbers(life, everything)
+            rows_tell_all(life, everything)
             log = life.workspace.log().events
             before = {event.seq: earlier.checkpoint for event, earlier in pairwise(log)}
             now = everything[0].at
@@ -226,6 +240,25 @@ def test_pages_and_filters(
                 )
                 expected = [item for item in everything if life.holds(item, asked, before)]
                 assert life.pages(asked, limit) == expected
+
+
+def rows_tell_all(life: Life, items: Sequence[TimelineItem]) -> None:
+    """Each checkpoint, each item, a run's two together, is told once by the rows of the log, in the same order."""
+    rows = list(log_rows(life.context, steps=True, sessions=life.sessions))
+    assert len({row.name for row in rows}) == len(rows)
+    made = [row.made.id for row in rows if row.made is not None]
+    assert sorted(made) == sorted(one.id for one in life.context.catalog.checkpoints(life.context.workspace.id))
+    of_commands = {row.made.id for row in rows if row.kind == "command" and row.made is not None}
+    last_of_run = {item.run: item.number for item in reversed(items) if item.kind == "run"}
+    expected = [
+        item
+        for item in items
+        if (item.kind != "run" or last_of_run[item.run] == item.number)
+        and not (item.kind == "checkpoint" and item.checkpoint in of_commands)
+    ]
+    assert [(row.kind, row.session, row.number) for row in rows] == [
+        (item.kind, item.session, item.number) for item in expected
+    ]
 
 
 def every_item_once(life: Life, items: Sequence[TimelineItem]) -> None:

@@ -14,10 +14,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("watch", "save by itself, whenever something has changed"),
     },
     "look": {
-        "status": ("status_log_show_cat", "what has changed since the last checkpoint"),
-        "log": ("status_log_show_cat", "the checkpoints, newest first"),
-        "show": ("status_log_show_cat", "all about one checkpoint"),
-        "cat": ("status_log_show_cat", "the content of a file as it was"),
+        "status": ("status_cat", "what has changed since the last checkpoint"),
+        "log": ("log_show", "what happened, newest first: checkpoints, prompts, runs, undos, …"),
+        "show": ("log_show", "all about one checkpoint, or another row of the log"),
+        "cat": ("status_cat", "the content of a file as it was"),
         "diff": ("diff", "what differs between two states"),
     },
     "go back": {

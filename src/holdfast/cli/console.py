@@ -72,6 +72,36 @@ class Console:
         """Print what was asked for: also with ``-q``."""
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
+    def answer_paged(self, lines: Iterable[str], *, pager: bool) -> None:
+        """The same through a pager, if ``pager`` and a person sits at the terminal that standard output is: the program
+        that ``$HOLDFAST_PAGER`` or ``$PAGER`` names, word by word (empty or ``cat``: none), else less. The user may
+        leave it before the end.
+        """
+        command = None
+        if pager and not self.json and is_terminal(sys.stdout):
+            from shlex import split
+
+            given = next((os.environ[name] for name in ("HOLDFAST_PAGER", "PAGER") if name in os.environ), "less")
+            try:
+                command = split(given)
+            except ValueError as error:
+                self.warn(f"the pager {given!r} cannot be read: {error}")
+        if not command or command == ["cat"]:
+            self.answer(lines)
+            return
+        from holdfast.processes.child import run_with_input_at_terminal
+
+        sys.stdout.flush()
+        # (As Git has it: a text that fits is only shown, colours are, and what was shown stays.)
+        environment = {"LESS": "FRX", "LV": "-c", **os.environ}
+        pieces = (f"{line}\n".encode(errors=sys.stdout.errors or "replace") for line in lines)
+        try:
+            run_with_input_at_terminal(command, pieces, environment=environment)
+        except OSError as error:
+            if "PAGER" in os.environ or "HOLDFAST_PAGER" in os.environ:
+                self.warn(f"the pager {command[0]!r} cannot be started: {error.strerror}")
+            self.answer(lines)
+
     def write(self, pieces: Iterable[bytes]) -> None:
         """Write bytes to standard output as they are, all of them."""
         sys.stdout.flush()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from holdfast import Workspace
     from holdfast.cli.console import Console
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo
 
@@ -79,13 +80,20 @@ def _steps(console: Console, arguments: argparse.Namespace) -> int:
                 width = terminal_width(sys.stdout)
                 console.answer(_step_line(console, step, width) for step in reversed(found))
         else:
-            step, changes = workspace.step(arguments.id)
-            left = workspace.conflicts(step.id) if step.state == "partly" else ()
-            if console.json:
-                console.give(answers.StepWithChanges, step, changes=changes, conflicts=left)
-            else:
-                console.answer(_about(step, changes, left))
+            show_step(console, workspace, arguments.id, pager=False)
     return 0
+
+
+def show_step(console: Console, workspace: Workspace, number: int, *, pager: bool) -> None:
+    """Print all about one step."""
+    step, changes = workspace.step(number)
+    left = workspace.conflicts(step.id) if step.state == "partly" else ()
+    if console.json:
+        from holdfast.model.answers import steps as answers
+
+        console.give(answers.StepWithChanges, step, changes=changes, conflicts=left)
+    else:
+        console.answer_paged(_about(step, changes, left), pager=pager)
 
 
 def _step_line(console: Console, step: StepInfo, width: int | None) -> str:

@@ -10,8 +10,11 @@ from holdfast.model.message_text import visible
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import TextIO
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import TextIO, TypeAlias
+
+    Piece: TypeAlias = tuple[str, Sequence[str]]
+    """A part of a line, and its styles (names of `_COLOURS`)."""
 
 _COLOURS = {
     "bold": "1",
@@ -23,6 +26,17 @@ _COLOURS = {
     "magenta": "35",
     "cyan": "36",
 }
+
+_DAY = 86_400
+_YEAR = 365 * _DAY
+_UNITS = (
+    ("s", 1, 60),
+    ("min", 60, 3600),
+    ("h", 3600, 2 * _DAY),
+    ("d", _DAY, 60 * _DAY),
+    ("mo", _YEAR // 12, 2 * _YEAR),
+)
+"""Of a time that is past: the unit, its seconds, and from how many on the next one is used."""
 
 STATUS_COLOURS = {"A": "green", "M": "yellow", "D": "red", "R": "cyan", "T": "magenta"}
 """The colour of each status letter."""
@@ -73,6 +87,69 @@ def terminal_width(stream: TextIO) -> int | None:
     from shutil import get_terminal_size
 
     return get_terminal_size().columns
+
+
+def fit(paint: Palette, pieces: Iterable[Piece], width: int | None) -> str:
+    """The pieces of a line, each painted, without spaces at its end, and cut to ``width`` columns (None: not at all): a
+    line that is cut ends with ``…``.
+    """
+    line = list(pieces)
+    while line and not line[-1][0].rstrip():
+        line.pop()
+    if line:
+        line[-1] = (line[-1][0].rstrip(), line[-1][1])
+    if width is not None and sum(columns(text) for text, _ in line) > width:
+        line = _cut(line, width)
+    return "".join(paint(text, *styles) for text, styles in line)
+
+
+def _cut(line: Iterable[Piece], width: int) -> list[Piece]:
+    kept: list[Piece] = []
+    room = max(width - 1, 0)
+    for text, styles in line:
+        shown = _first_columns(text, room)
+        kept.append((shown, styles))
+        room -= columns(shown)
+        if shown != text:
+            break
+    return [*kept, ("…", ())]
+
+
+def _first_columns(text: str, most: int) -> str:
+    if text.isascii():
+        return text[:most]
+    used = 0
+    for at, character in enumerate(text):
+        used += _width(character)
+        if used > most:
+            return text[:at]
+    return text
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes: wide characters two, those that go onto others none."""
+    return len(text) if text.isascii() else sum(map(_width, text))
+
+
+def _width(character: str) -> int:
+    import unicodedata
+
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def time_ago(microseconds: int, now: int) -> str:
+    """How long ago a time is, in at most ten characters: ``45 s ago``, ``2 min ago``, ``13 h ago``, ``3 d ago``,
+    ``8 mo ago``, ``2 y ago``; ``now`` for less than a second, and for what is to come by this clock.
+    """
+    seconds = (now - microseconds) // 1_000_000
+    if seconds < 1:
+        return "now"
+    for unit, length, most in _UNITS:
+        if seconds < most:
+            return f"{seconds // length} {unit} ago"
+    return f"{seconds // _YEAR} y ago"
 
 
 def when(microseconds: int) -> str:

@@ -8,6 +8,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId
 
 TimelineKind = Literal[
@@ -19,13 +20,14 @@ TimelineKind = Literal[
     "fork",
     "run",
     "promote",
+    "merge",
     "step",
     "barrier",
     "held",
     "command",
 ]
-"""Events of the history; what the undo log knows: steps, edits by others, operations that wait for a person; the
-commands of sessions.
+"""Events of the history, of which a restore that brought a merge is one; what the undo log knows: steps, edits by
+others, operations that wait for a person; the commands of sessions.
 """
 
 PROMPT = "prompt"
@@ -53,21 +55,42 @@ class TimelineItem(NamedTuple):
     author: str = ""
     """Who made the checkpoint, owns the session, or (of a barrier) edited, as far as it is known."""
     labels: tuple[str, ...] = ()
-    """Those that the checkpoint has now, in the order in which they were given."""
+    """Those that the checkpoint has now which was made with it, or which a restore, an undo or a redo went to; in the
+    order in which they were given.
+    """
     text: str = ""
     """The message, the prompt, what was asked for, or what is about to happen."""
     command: str = ""
+    """The command line; of an undo or a redo that of the steps, if all are of one."""
     checkpoint: CheckpointId | None = None
     """The state that the tree was in afterwards; it may be forgotten since."""
     steps: tuple[int, ...] = ()
     """The steps that were reversed, that a run had, or that this is or belongs to."""
     run: str = ""
+    """The run that this is or belongs to, or whose steps were reversed, if all are of one."""
     session: str = ""
     state: str = ""
-    """Of a step, as `StepInfo.state` has it."""
+    """Of a step, as `StepInfo.state` has it; of a run ``open`` if its end was not noted."""
     paths: tuple[bytes, ...] = ()
     """What others edited, as far as it is known, or what is about to change; of all else it takes a look at the states.
     """
+    exit_code: int | None = None
+    """Of a step or a command, where it is known."""
+    made: Checkpoint | None = None
+    """The checkpoint that was made with it, if one was and it is kept."""
+    before: CheckpointId | None = None
+    """The state that the tree was in before it, where it is known."""
+
+    @property
+    def name(self) -> str:
+        """By which `show` finds it: the id of a checkpoint that is nothing else; else ``prompt:41``, ``run:ID``,
+        ``command:SESSION:3``, and so on.
+        """
+        if self.kind == "checkpoint" and self.made is not None:
+            return self.made.id
+        if self.kind == "run":
+            return f"run:{self.run}"
+        return f"{self.kind}:{f'{self.session}:' if self.session else ''}{self.number}"
 
     @property
     def label(self) -> str:
@@ -78,8 +101,10 @@ class TimelineItem(NamedTuple):
 class TimelineFilter(NamedTuple):
     """Which items are wanted: those for which all of this holds. Empty and None hold for every one."""
 
-    path: bytes = b""
-    """They changed something at or below it, or a directory that it lies in. What is forgotten cannot be told."""
+    paths: tuple[bytes, ...] = ()
+    """They changed something at or below one of these, or a directory that one lies in. What is forgotten cannot be
+    told.
+    """
     author: str = ""
     kinds: tuple[TimelineKind, ...] = ()
     since: int | None = None

@@ -5,6 +5,7 @@
 | `run` | its process group | programs that we know, such as Git |
 | `run_contained`, `run_contained_to_file` | all that descends from it, daemons too | commands of the user's |
 | `run_at_terminal` | at its time: itself, and what descends from it | what may ask the user something |
+| `run_with_input_at_terminal` | nothing: the user ends it | a pager |
 
 A contained one has a process of ours as its parent (`holdfast.processes.reaper`), which takes some hundredths of a
 second to start, and looks after it as long as the command does not kill it. No shell is in between anywhere.
@@ -29,7 +30,7 @@ from holdfast.processes.process_tree import end_child, kill_tree
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from holdfast.processes.helper_process import Environment, Words
 
@@ -195,6 +196,25 @@ def run_at_terminal(words: Words, limits: Limits) -> Ended:
     with _waited_for(child, kill):
         why = _follow(child, b"", output.add, end=kill, until=_deadline(limits.seconds))
     return Ended(child.returncode, why, bytes(output.data))
+
+
+def run_with_input_at_terminal(words: Words, pieces: Iterable[bytes], *, environment: Environment) -> None:
+    """Run a program of the user's at our terminal, in our session, until the user leaves it; ``pieces`` are its
+    standard input, and no more of them are made than it reads. An interrupt from the keyboard is the program's affair.
+
+    Raises `OSError` if it cannot be started; then none of ``pieces`` was taken.
+    """
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, env=environment)
+    assert child.stdin is not None
+    try:
+        # (Nothing is kept back: a user that has seen enough leaves before the last is made.)
+        with suppress(BrokenPipeError, KeyboardInterrupt), child.stdin:
+            for piece in pieces:
+                child.stdin.write(piece)
+    finally:
+        while child.returncode is None:
+            with suppress(KeyboardInterrupt):
+                child.wait()
 
 
 # -- what comes out of it ---------------------------------------------------------------------------------------------

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.terminal import Palette, ask, is_terminal, show_path, visible_line, wants_colour
+from holdfast.cli.terminal import (
+    Palette,
+    ask,
+    columns,
+    fit,
+    is_terminal,
+    show_path,
+    time_ago,
+    visible_line,
+    wants_colour,
+)
 from holdfast.model.message_text import visible
 from holdfast.model.paths import parse_display
 
@@ -41,6 +51,47 @@ def test_visible_text_is_one_harmless_line(text: str) -> None:
 @given(st.binary(max_size=30))
 def test_a_shown_path_can_be_turned_back(path: bytes) -> None:
     assert parse_display(show_path(path)) == path
+
+
+@given(st.lists(st.text(), max_size=5), st.integers(0, 30))
+def test_a_line_is_cut_to_its_columns(texts: list[str], width: int) -> None:
+    pieces = [(visible(text), ("red",)) for text in texts]
+    whole = "".join(text for text, _ in pieces).rstrip()
+    assert fit(Palette(False), pieces, None) == whole
+    cut = fit(Palette(False), pieces, width)
+    assert columns(cut) <= max(width, 1)
+    assert cut == whole if columns(whole) <= width else cut.endswith("…") and whole.startswith(cut[:-1])
+    coloured = fit(Palette(True), pieces, width)
+    assert coloured.replace("\x1b[31m", "").replace("\x1b[0m", "") == cut
+
+
+def test_columns_are_what_a_terminal_takes() -> None:
+    assert [columns(text) for text in ("", "abc", "日本", "e\u0301", "ü…")] == [0, 3, 4, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (-5, "now"),
+        (0.9, "now"),
+        (1, "1 s ago"),
+        (59, "59 s ago"),
+        (60, "1 min ago"),
+        (3599, "59 min ago"),
+        (3600, "1 h ago"),
+        (172_799, "47 h ago"),
+        (172_800, "2 d ago"),
+        (59 * 86_400, "59 d ago"),
+        (60 * 86_400, "1 mo ago"),
+        (729 * 86_400, "23 mo ago"),
+        (730 * 86_400, "2 y ago"),
+        (60 * 365 * 86_400, "60 y ago"),
+    ],
+)
+def test_ages_are_told_in_ten_columns(seconds: float, told: str) -> None:
+    now = 1_767_225_600_000_000
+    assert time_ago(now - round(seconds * 1_000_000), now) == told
+    assert len(told) <= 10
 
 
 def test_content_keeps_its_tabs_and_loses_the_final_newline_alone() -> None:

@@ -429,10 +429,12 @@ def _claim_existing(context: Context, existing: Checkpoint, request: CheckpointR
     """
     if request.kind != "manual" or (existing.kind in ("fork", "import") and not request.label):
         return existing  # (a fork's first and an imported one are kept in any case)
-    from holdfast.engine.history.retention import is_user_label
-
     theirs = existing.kind == "manual"
-    labels = tuple(label for label in existing.labels if theirs or is_user_label(label))
+    labels = existing.labels
+    if labels and not theirs:
+        from holdfast.engine.history.retention import is_user_label
+
+        labels = tuple(filter(is_user_label, labels))
     if request.label and request.label not in labels:
         labels += (request.label,)
     said = (mine or new for mine, new in zip(existing.provenance, request.provenance, strict=True))

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from holdfast.model.command_results import Details, Log, beginnings
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from holdfast.engine.history.timeline import SessionCommands
     from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.command_results import Read
-    from holdfast.model.entries import Entry
+    from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import CheckpointId
+    from holdfast.model.timeline import TimelineItem
+    from holdfast.undo.service import StepInfo
+
+
+class RowDetails(NamedTuple):
+    """All that is known of a row of the log."""
+
+    item: TimelineItem
+    changes: Sequence[Change]
+    """How the state that it left differs from the one before it, as far as both are kept; of a run, from the one that
+    it began in.
+    """
+    steps: Sequence[StepInfo]
+    """Those that it names, oldest first, as far as the undo log holds them."""
+    began: int | None = None
+    """Of a run: when it began, in microseconds since 1970-01-01 UTC."""
 
 
 def log(context: Context, limit: int | None = None, *, everything: bool = False) -> Log:
@@ -55,6 +73,35 @@ def show(context: Context, name: CheckpointId) -> Details:
 
     checkpoint = context.catalog.checkpoint(name)
     return Details(checkpoint, checkpoint_changes(context, checkpoint), context.catalog.not_captured(name))
+
+
+def show_row(context: Context, name: str, sessions: Sequence[SessionCommands] = ()) -> RowDetails:
+    """All that is known of the row of the log of this name; raises `NotFoundError` if there is none."""
+    from holdfast.engine.history.timeline import log_rows
+    from holdfast.store.manifests import manifest
+
+    item = next((one for one in log_rows(context, steps=True, sessions=sessions) if one.name == name), None)
+    if item is None:
+        raise NotFoundError(f"there is no {name!r}", hint="`holdfast log --steps` lists what there is")
+    before, began = item.before, None
+    if item.kind == "run":
+        # (The row is the event of its end: what was there before that others may have done.)
+        first = [event for event in context.catalog.events(context.workspace.id) if event.run == item.run][-1]
+        before, began = first.checkpoint, first.at
+    after = item.checkpoint
+    kept = context.catalog.checkpoints_named(one for one in (before, after) if one is not None)
+    changes: Sequence[Change] = ()
+    if after is not None and after in kept and (before is None or before in kept):
+        changes = manifest.diff(context.store.pages, None if before is None else kept[before].root, kept[after].root)
+    return RowDetails(item, changes, _steps(context, item), began)
+
+
+def _steps(context: Context, item: TimelineItem) -> list[StepInfo]:
+    if not item.steps:
+        return []
+    from holdfast.engine.opening.undo_log import list_steps
+
+    return [step for step in list_steps(context) if step.id in item.steps]
 
 
 def cat(context: Context, name: CheckpointId, path: bytes) -> Iterator[bytes]:

@@ -1,4 +1,5 @@
-"""All that happened to a workspace, the newest first, in pages: one query over its history, its undo log and sessions.
+"""All that happened to a workspace, the newest first: one query over its history, its undo log and sessions; in pages,
+or as the rows of `log`, of which each tells one thing.
 
 Three sources are merged, each in the order of its own numbers: events by theirs, steps and edits by those of the undo
 log, the commands of a session by theirs. An event says how far the undo log was (`HistoryEvent.undo_seq`), and a
@@ -8,41 +9,36 @@ Times decide only where an earlier version recorded no number.
 
 from __future__ import annotations
 
-import heapq
 import os
-from contextlib import ExitStack
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from bisect import bisect_left
 
-from holdfast.engine.opening.undo_log import open_service
 from holdfast.model.errors import NotFoundError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.paths import under
 from holdfast.model.timeline import TimelineFilter, TimelineItem, TimelinePage, prompt_of
-from holdfast.store.manifests import manifest
-from holdfast.undo.journal.log_ownership import VersionMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint, HistoryEvent
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.session_types import CommandEntry
     from holdfast.model.timeline import TimelineKind
-    from holdfast.undo.service import UndoService
+    from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoService
 
     _Key = tuple[int, int | str, int]
 
 _LOG = Log(__name__)
 _MOST = 1000
 _BATCH = 200
-_REMEMBERED = 256
 _LAST = 1 << 62
 """After every number that was given out."""
 _MAKING = ("checkpoint", "prompt", "run", "promote", "fork")
 """Operations that may have made the checkpoint that they name."""
+_MOVES = ("restore", "undo", "redo")
 EVERYTHING = TimelineFilter()
 
 
@@ -67,29 +63,82 @@ def timeline(
     nothing.
 
     All pages together have every item once, however they are cut, and no item that came after the first page. In memory
-    are the list of steps, a number for each command, and of all else a few. An undo log of another version is left out,
-    which is said. Raises `UsageError` for a limit or a cursor that is none.
+    are the list of steps, a number for each command and, where there are any, for each event, and of all else a few. An
+    undo log of another version is left out, which is said. Raises `UsageError` for a limit or a cursor that is none.
     """
     if not 0 < limit <= _MOST:
         raise UsageError(f"a page has from 1 to {_MOST} items, not {limit}")
     found: list[TimelineItem] = []
     after: _Position | None = None
-    with ExitStack() as entered:
-        service = None
-        try:
-            service = entered.enter_context(open_service(context, read_only=True))
-        except VersionMismatchError as error:
-            _LOG.warning("what the undo log holds is left out: %s", error.message)
-        merger = _Merger(context, service, _newest(context) if cursor is None else _Position.parsed(cursor), sessions)
-        for entry, position in merger.entries():
-            if not _matches(entry.item, wanted) or (wanted.path and not merger.touches(entry, wanted.path)):
-                continue
-            if len(found) == limit:
-                assert after is not None
-                return TimelinePage(found, after.text())
-            found.append(entry.item)
-            after = position
+    merger = _Merger(context, wanted, _newest(context) if cursor is None else _Position.parsed(cursor), sessions)
+    for entry, position in merger.entries():
+        if not merger.matches(entry):
+            continue
+        if len(found) == limit:
+            assert after is not None
+            return TimelinePage(found, after.text())
+        found.append(entry.item)
+        after = position
     return TimelinePage(found, None)
+
+
+def log_rows(
+    context: Context,
+    wanted: TimelineFilter = EVERYTHING,
+    *,
+    steps: bool = False,
+    sessions: Iterable[SessionCommands] = (),
+) -> Iterator[TimelineItem]:
+    """The rows of `log` for which ``wanted`` holds, the newest first; with ``steps`` also what the undo log knows by
+    itself: steps, edits by others, what waits. Changes nothing.
+
+    A run is one row, at its end; of one whose end was not noted (``state`` is ``open``) at its beginning. A command of
+    a session and the checkpoint that was made of what it did are one row. Checkpoints that no event has made, such as
+    those of a bundle, are rows as well, with the number 0. Nothing is held open between two rows. Otherwise as
+    `timeline`.
+    """
+    merger = _Merger(context, wanted, _newest(context), sessions, all_of_log=steps)
+    return (entry.item for entry in merger.rows() if merger.matches(entry))
+
+
+class _UndoLog(NamedTuple):
+    """What the undo log of a workspace holds. It was read at once: as long as one is open, others wait for it."""
+
+    steps: Mapping[int, StepInfo]
+    """By their ids."""
+    barriers: Sequence[BarrierInfo]
+    held: Sequence[TicketInfo]
+    touching: Mapping[bytes, frozenset[int]]
+    """The steps that have changed something at, below or above a path."""
+
+
+def _read_undo_log(context: Context, paths: Iterable[bytes]) -> _UndoLog:
+    """``paths``: those of which it has to be known which steps have changed something there. One of another version is
+    as if there were none, which is said.
+    """
+    from holdfast.engine.opening.undo_log import open_service
+    from holdfast.undo.journal.log_ownership import VersionMismatchError
+
+    try:
+        with open_service(context, read_only=True) as service:
+            if service is not None:
+                steps = {step.id: step for step in service.steps()}
+                touching = {path: _touching(service, steps, path) for path in paths}
+                return _UndoLog(steps, service.barriers(), service.held(), touching)
+    except VersionMismatchError as error:
+        _LOG.warning("what the undo log holds is left out: %s", error.message)
+    return _UndoLog({}, (), (), {})
+
+
+def _touching(service: UndoService, steps: Iterable[int], path: bytes) -> frozenset[int]:
+    def changes(step: int) -> Iterator[bytes]:
+        try:
+            for change in service.changes(step):
+                yield from (one for one in (change.path, change.source) if one is not None)
+        except NotFoundError:  # it was forgotten meanwhile
+            return
+
+    return frozenset(step for step in steps if any(_meet(one, path) for one in changes(step)))
 
 
 class _Entry(NamedTuple):
@@ -137,15 +186,24 @@ class _Merger:
     """Puts the sources into one order."""
 
     def __init__(
-        self, context: Context, service: UndoService | None, start: _Position, sessions: Iterable[SessionCommands]
+        self,
+        context: Context,
+        wanted: TimelineFilter,
+        start: _Position,
+        sessions: Iterable[SessionCommands],
+        *,
+        all_of_log: bool = True,
     ) -> None:
+        """Without ``all_of_log``, what the undo log knows by itself is left out."""
         self._context = context
-        self._service = service
+        self._wanted = wanted
         self._start = start
         self._sessions = sessions
-        # (Neighbours name the same: what a page was told is not asked for again.)
-        self._checkpoint = lru_cache(_REMEMBERED)(self._kept)
-        self._named = lru_cache(_REMEMBERED)(self._events_that_name)
+        self._all_of_log = all_of_log
+        self._checkpoints: dict[CheckpointId, Checkpoint | None] = {}
+        """Those that the last events name; None for one that was forgotten."""
+        self._found_index: _Index | None = None
+        self._found_undo_log: _UndoLog | None = None
 
     def entries(self) -> Iterator[tuple[_Entry, _Position]]:
         """All entries from there on, the newest first; with each, where the next one begins."""
@@ -178,12 +236,47 @@ class _Merger:
             yield held, position
             held = next(log, None)
 
-    def touches(self, entry: _Entry, path: bytes) -> bool:
+    def rows(self) -> Iterator[_Entry]:
+        """The same as `log_rows` has them."""
+        ended: set[str] = set()
+        waiting: _Entry | None = None
+        """A state that may be what a command of a session has left; the command follows then."""
+        others = _EventlessCheckpoints(self._context)
+        for entry, _ in self.entries():
+            item = entry.item
+            if waiting is not None:
+                if item.kind == "command" and item.checkpoint == waiting.item.checkpoint:
+                    entry = entry._replace(item=item._replace(made=waiting.item.made))
+                else:
+                    yield waiting
+                waiting = None
+            if item.made is not None and item.kind != "command":
+                yield from others.until(item.made.id)
+            if item.kind == "run":
+                if item.run in ended:
+                    continue
+                ended.add(item.run)
+                if not item.steps and self._index.runs[item.run] == 1:
+                    entry = entry._replace(item=item._replace(state="open"))
+            if _is_of_command(item):
+                waiting = entry
+            else:
+                yield entry
+        if waiting is not None:
+            yield waiting
+        yield from others.until(None)
+
+    def matches(self, entry: _Entry) -> bool:
+        """Whether all that is wanted holds for it."""
+        paths = self._wanted.paths
+        return _matches(entry.item, self._wanted) and (not paths or any(self._touches(entry, path) for path in paths))
+
+    def _touches(self, entry: _Entry, path: bytes) -> bool:
         """Whether it changed something at, below or above a path."""
         item = entry.item
         return (
             any(_meet(one, path) for one in item.paths)
-            or (item.kind != "held" and any(self._did(path, step) for step in item.steps))
+            or (item.kind != "held" and not self._undo_log.touching.get(path, frozenset()).isdisjoint(item.steps))
             or self._differ(path, *entry.states)
         )
 
@@ -194,6 +287,9 @@ class _Merger:
         catalog, workspace, below = self._context.catalog, self._context.workspace.id, self._start.event
         later: HistoryEvent | None = None
         while some := catalog.events(workspace, limit=_BATCH, before=below):
+            # (The last of the former ones is told of when the next one is known.)
+            named = {event.checkpoint for event in (some if later is None else (later, *some))}
+            self._checkpoints = dict.fromkeys(named) | catalog.checkpoints_named(named)
             for event in some:
                 if later is not None:
                     yield later, event
@@ -203,10 +299,10 @@ class _Merger:
             yield later, None
 
     def _of_event(self, event: HistoryEvent, before: HistoryEvent | None) -> _Entry:
-        made = self._checkpoint(event.checkpoint)
-        if made is None or event.operation not in _MAKING or made.created_at != event.at:
-            made = None  # (it names a state that there was)
-        author, message, command = ("", "", "") if made is None else made.provenance
+        made, run = self._made_with(event), event.run
+        earlier = None if before is None else before.checkpoint
+        said = made is not None and event.operation in _MAKING
+        author, message, command = made.provenance if made is not None and said else ("", "", "")
         kind: TimelineKind = event.operation
         if kind == "checkpoint" and (prompt := prompt_of(message)) is not None:
             kind, message = "prompt", prompt
@@ -214,26 +310,59 @@ class _Merger:
             author, message = event.author, event.text
         elif kind == "run":
             command = event.text or command
+        elif kind == "restore" and made is not None and made.kind == "merge":
+            kind, (author, message, command) = "merge", made.provenance
+        elif event.steps:
+            command, run = self._undone(event)
+        # Of what went to a state that there was, its labels say where that is.
+        named = self._checkpoint(event.checkpoint) if made is None and kind in _MOVES else made
         item = TimelineItem(
             kind,
             event.seq,
             event.at,
             author=author,
-            labels=() if made is None else made.labels,
+            labels=() if named is None else named.labels,
             text=message,
             command=command,
             checkpoint=event.checkpoint,
             steps=event.steps,
-            run=event.run,
+            run=run,
+            made=made,
+            before=earlier,
         )
-        earlier = None if before is None else before.checkpoint
         return _Entry(item, (event.seq, 0, 0), (earlier, event.checkpoint))
 
-    def _kept(self, checkpoint: CheckpointId) -> Checkpoint | None:
-        try:
-            return self._context.catalog.checkpoint(checkpoint)
-        except NotFoundError:
-            return None
+    def _made_with(self, event: HistoryEvent) -> Checkpoint | None:
+        """The checkpoint that was made with an event; None where that names a state that there was, or is forgotten."""
+        found = self._checkpoint(event.checkpoint)
+        if found is None or found.created_at == event.at:
+            return found
+        # A merge is put together before the tree is brought there; later returns to it are restores.
+        is_merge = event.operation == "restore" and found.kind == "merge"
+        return found if is_merge and self._index.named[event.checkpoint][0] == event.seq else None
+
+    def _undone(self, event: HistoryEvent) -> tuple[str, str]:
+        """The command of the steps that were taken back, or brought forward, if all are of one command; and their run,
+        if all are of one that the history knows (that of a session it does not).
+        """
+        steps = [step for step in map(self._undo_log.steps.get, event.steps) if step is not None]
+        commands, runs = {_command(step) for step in steps}, {step.run for step in steps}
+        run = runs.pop() if len(runs) == 1 else ""
+        return commands.pop() if len(commands) == 1 else "", run if run in self._index.runs else ""
+
+    def _checkpoint(self, name: CheckpointId) -> Checkpoint | None:
+        if name not in self._checkpoints:
+            self._checkpoints |= {name: None, **self._context.catalog.checkpoints_named([name])}
+        return self._checkpoints[name]
+
+    @property
+    def _index(self) -> _Index:
+        """Made when it is first asked for."""
+        if self._found_index is None:
+            self._found_index = _Index({}, {})
+            for event in reversed(self._context.catalog.events(self._context.workspace.id)):
+                self._found_index.add(event)
+        return self._found_index
 
     def _differ(self, path: bytes, before: CheckpointId | None, after: CheckpointId | None) -> bool:
         """Whether two states differ there; False where one was forgotten."""
@@ -243,26 +372,28 @@ class _Merger:
         if new is None or (before is not None and old is None):
             return False
         root: Hash | None = None if old is None else old.root
+        from holdfast.store.manifests import manifest
+
         return any(_meet(change.path, path) for change in manifest.diff(self._context.store.pages, root, new.root))
 
     # --- the undo log ---
 
     def _log(self) -> Iterator[_Entry]:
         """Steps, edits by others and what waits, the newest first."""
-        service = self._service
-        if service is None:
+        if not self._all_of_log:
             return iter(())
-        steps = {step.id: step for step in service.steps()}
+        steps = self._undo_log.steps
         found = [
             _Entry(
                 TimelineItem(
                     "step",
                     step.id,
                     step.started_at // 1000,
-                    command=os.fsdecode(b" ".join(step.command)),
+                    command=_command(step),
                     steps=(step.id,),
                     run=step.run,
                     state=step.state,
+                    exit_code=step.exit_code,
                 ),
                 (step.begun, 0, step.id),
             )
@@ -273,9 +404,9 @@ class _Merger:
                 TimelineItem("barrier", one.id, one.at // 1000, author=one.who, paths=one.paths),
                 (one.id, 1, one.id),
             )
-            for one in service.barriers()
+            for one in self._undo_log.barriers
         ]
-        for ticket in service.held():
+        for ticket in self._undo_log.held:
             step = steps.get(ticket.step)
             item = TimelineItem(
                 "held",
@@ -291,20 +422,21 @@ class _Merger:
             found.append(_Entry(item, key))
         return iter(sorted((one for one in found if one.key < self._start.log), key=_key_of, reverse=True))
 
-    def _did(self, path: bytes, step: int) -> bool:
-        """Whether a step changed something there; False once it is forgotten."""
-        if self._service is None:
-            return False
-        try:
-            changes = self._service.changes(step)
-        except NotFoundError:
-            return False
-        return any(_meet(one, path) for change in changes for one in (change.path, change.source) if one is not None)
+    @property
+    def _undo_log(self) -> _UndoLog:
+        """Read when it is first asked for."""
+        if self._found_undo_log is None:
+            self._found_undo_log = _read_undo_log(self._context, self._wanted.paths)
+        return self._found_undo_log
 
     # --- sessions ---
 
     def _commands(self) -> Iterator[_Entry]:
         each = [self._of_session(session) for session in self._sessions]
+        if not each:
+            return iter(())
+        import heapq
+
         return (one for one in heapq.merge(*each, key=_key_of, reverse=True) if one.key < self._start.command)
 
     def _of_session(self, session: SessionCommands) -> Iterator[_Entry]:
@@ -321,29 +453,100 @@ class _Merger:
                 command=entry.command,
                 checkpoint=entry.after,
                 session=session.session,
+                exit_code=None if entry.result is None else entry.result.exit_code,
+                before=entry.before,
             )
             states = (entry.before, entry.after) if entry.before is not None else (None, None)
             yield _Entry(item, (began[entry.seq], session.session, entry.seq), states)
 
     def _beginnings(self, session: SessionCommands) -> dict[int, int]:
-        """For each command the first event that may have led to the state in which it began: one that names that state,
-        and is not before what led to the states of the commands before it.
+        """For each command the event that it came after. Of one that has changed something that is the last before the
+        state that it left; of another, the first that may have led to the state in which it began: one that names that
+        state, and is not before what led to the states of the commands before it.
         """
         began: dict[int, int] = {}
         event = 0
         for seq, before, after in [(one.seq, one.before, one.after) for one in session.commands()][::-1]:
-            event = began[seq] = self._first_that_names(before, event)
-            event = self._first_that_names(after, event)
+            event = began[seq] = self._index.first_that_names(before, event)
+            event = self._index.first_that_names(after, event)
+            if after != before:
+                began[seq] = max(began[seq], event - 1)
         return began
 
-    def _first_that_names(self, checkpoint: CheckpointId | None, since: int) -> int:
-        """The first event from ``since`` on that names a state; ``since`` if there is none."""
-        named = () if checkpoint is None else self._named(checkpoint)
-        return next((seq for seq in named if seq >= since), since)
 
-    def _events_that_name(self, checkpoint: CheckpointId) -> list[int]:
-        events = self._context.catalog.events(self._context.workspace.id, checkpoint=checkpoint)
-        return [event.seq for event in reversed(events)]
+class _Index(NamedTuple):
+    """What the events of a history name, in the order in which they came."""
+
+    named: dict[CheckpointId, list[int]]
+    """The numbers of the events that name a checkpoint."""
+    runs: dict[str, int]
+    """How many events are of a run: one where its end was not noted."""
+
+    def add(self, event: HistoryEvent) -> None:
+        """Add the event after those that are in it."""
+        self.named.setdefault(event.checkpoint, []).append(event.seq)
+        self.runs[event.run] = self.runs.get(event.run, 0) + 1
+
+    def first_that_names(self, checkpoint: CheckpointId | None, since: int) -> int:
+        """The first event from ``since`` on that names a state; ``since`` if there is none."""
+        named = () if checkpoint is None else self.named.get(checkpoint, ())
+        at = bisect_left(named, since)
+        return named[at] if at < len(named) else since
+
+
+class _EventlessCheckpoints:
+    """The checkpoints of a workspace that no event has made, as those of a bundle, the last recorded first."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._read: list[Checkpoint] = []
+        """Those that were read, and are not told of; the next one last."""
+        self._last: CheckpointId | None = None
+        self._ended = False
+
+    def until(self, made: CheckpointId | None) -> Iterator[_Entry]:
+        """Those that were recorded after ``made``, which an event has made, and after that none of those that were
+        given before; None: all that are left.
+        """
+        while (one := self._next()) is not None and one.id != made:
+            author, message, command = one.provenance
+            item = TimelineItem(
+                "checkpoint",
+                0,
+                one.created_at,
+                author=author,
+                labels=one.labels,
+                text=message,
+                command=command,
+                checkpoint=one.id,
+                made=one,
+                before=one.parent,
+            )
+            yield _Entry(item, (0, 0, 0), (one.parent, one.id))
+
+    def _next(self) -> Checkpoint | None:
+        if not self._read and not self._ended:
+            context = self._context
+            some = context.catalog.checkpoints(context.workspace.id, limit=_BATCH, before=self._last)
+            self._read, self._ended = some[::-1], len(some) < _BATCH
+            self._last = some[-1].id if some else None
+        return self._read.pop() if self._read else None
+
+
+def _is_of_command(item: TimelineItem) -> bool:
+    """Whether a checkpoint may be one that a session made of what a command of it did, and nothing is said of it."""
+    made = item.made
+    return (
+        made is not None
+        and item.kind == "checkpoint"
+        and made.kind == "auto"
+        and bool(item.command)
+        and not (item.labels or item.text)
+    )
+
+
+def _command(step: StepInfo) -> str:
+    return os.fsdecode(b" ".join(step.command))
 
 
 def _key_of(entry: _Entry) -> _Key:

@@ -74,6 +74,7 @@ _OTHER_VARIABLES = frozenset(
         "HOLDFAST_SESSION",
         "HOLDFAST_AGENT",
         "HOLDFAST_HOOK",
+        "HOLDFAST_PAGER",
     )
 )
 """Those that are no settings."""

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from holdfast.engine.diffs.tree_diff import DiffContents
     from holdfast.engine.forks.checkpoint_mount import Mounted
     from holdfast.engine.forks.mount_server_client import MountServer
+    from holdfast.engine.history.queries import RowDetails
     from holdfast.engine.history.retention import Policy
+    from holdfast.engine.history.timeline import SessionCommands
     from holdfast.engine.merging.fork_merge import ForkMerge
     from holdfast.engine.merging.reapply.resolver import Ladder
     from holdfast.engine.merging.stacked_plan import Resolution
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast.model.content import Progress
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, WorkspaceId
-    from holdfast.model.timeline import TimelineKind, TimelinePage
+    from holdfast.model.timeline import TimelineItem, TimelineKind, TimelinePage
     from holdfast.store.catalog.usage_statistics import Stats
     from holdfast.undo.service import (
         BarrierInfo,
@@ -86,29 +88,60 @@ class WorkspaceQueries(WorkspaceFace):
         operations that are held, the commands of sessions. At most ``limit`` items; the page's ``cursor`` gives the
         next ones. See `holdfast.model.timeline` for what an item says, and what the filters mean.
         """
-        from functools import partial
-
-        from holdfast.engine.history.timeline import SessionCommands, timeline
-        from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
+        from holdfast.engine.history.timeline import timeline
         from holdfast.model.timeline import TimelineFilter
 
+        wanted = TimelineFilter(_below_root([path]), author, tuple(kinds), since, until, text)
+        return timeline(self._context, wanted, limit=limit, cursor=cursor, sessions=self._session_commands())
+
+    def log_rows(
+        self,
+        *,
+        paths: Sequence[str | bytes] = (),
+        author: str = "",
+        since: int | None = None,
+        until: int | None = None,
+        text: str = "",
+        steps: bool = False,
+    ) -> Iterator[TimelineItem]:
+        """What `log` lists, the newest first: of what `timeline` gives one row for each run, and for a command of a
+        session and what was saved of it; steps, edits by others and what is held only with ``steps``. Checkpoints that
+        came with a bundle are in it as well. To be used up while the workspace is open.
+        """
+        from holdfast.engine.history.timeline import log_rows
+        from holdfast.model.timeline import TimelineFilter
+
+        wanted = TimelineFilter(_below_root(paths), author, (), since, until, text)
+        return log_rows(self._context, wanted, steps=steps, sessions=self._session_commands())
+
+    def _session_commands(self) -> Sequence[SessionCommands]:
+        """The sessions here, for the timeline."""
+        if not self._context.catalog.has_sessions(self._context.workspace.id):
+            return ()  # (what is to be loaded for them takes longer than all else)
+        from functools import partial
+
+        from holdfast.engine.history.timeline import SessionCommands
+        from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
+
         tiers = SessionCheckpointTiers(self._context)
-        return timeline(
-            self._context,
-            TimelineFilter(os.fsencode(path).strip(b"/"), author, tuple(kinds), since, until, text),
-            limit=limit,
-            cursor=cursor,
-            sessions=[
-                SessionCommands(one.id, one.owner, partial(tiers.commands, one.id))
-                for one in tiers.rows.list(self._context.workspace.id)
-            ],
-        )
+        return [
+            SessionCommands(one.id, one.owner, partial(tiers.commands, one.id))
+            for one in tiers.rows.list(self._context.workspace.id)
+        ]
 
     def show(self, name: str = "@") -> Details:
         """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
         from holdfast.engine.history.queries import show
 
         return show(self._context, self.resolve(name))
+
+    def show_row(self, name: str) -> RowDetails:
+        """All that is known of a row of `log` (``prompt:41``, ``run:ID``, …), steps and the like among them. Raises
+        `NotFoundError`.
+        """
+        from holdfast.engine.history.queries import show_row
+
+        return show_row(self._context, name, self._session_commands())
 
     def resolve(self, name: str) -> CheckpointId:
         """The checkpoint that ``name`` means; raises `NotFoundError`, or `UsageError` if it means several."""
@@ -154,6 +187,12 @@ class WorkspaceQueries(WorkspaceFace):
         from holdfast.engine.diffs.tree_diff import DiffContents
 
         return DiffContents(self._context, diff)
+
+
+def _below_root(paths: Sequence[str | bytes]) -> tuple[bytes, ...]:
+    """Paths as the timeline has them: none where one of them is the root, below which everything lies."""
+    found = tuple(path.strip(b"/") for path in encode_paths(paths))
+    return () if b"" in found else found
 
 
 def encode_paths(paths: Sequence[str | bytes]) -> list[bytes]:

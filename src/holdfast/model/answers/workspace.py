@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Milliseconds,
         OctalMode,
         Path,
+        PlainText,
         Time,
     )
     from holdfast.model.entries import Change
@@ -160,12 +161,47 @@ class Event(TypedDict):
     text: str
 
 
+def was_made(value: Any) -> bool:
+    """Whether a checkpoint was made with it."""
+    return value.made is not None
+
+
+class LogRow(TypedDict):
+    """One thing that happened."""
+
+    name: str
+    kind: str
+    number: int
+    at: Time
+    author: str
+    labels: list[str]
+    text: PlainText
+    command: PlainText
+    exit_code: int | None
+    checkpoint: str | None
+    made: Annotated[bool, was_made]
+    changes: Annotated[Counts | None, "made.changes"]
+    before: str | None
+    steps: list[int]
+    run: str
+    session: str
+    state: str
+    paths: list[Path]
+
+
+class LogRowDetails(LogRow):
+    """The same, and the paths that it changed, as far as checkpoints tell."""
+
+    changed: Paths
+
+
 class Log(TypedDict):
     """The history, newest first, and where the tree stands in it."""
 
     head: str | None
     checkpoints: list[Checkpoint]
     events: list[Event]
+    rows: list[LogRow]
 
 
 class CheckpointDetails(RecordedCheckpoint):

@@ -164,6 +164,19 @@ class Catalog:
             raise NotFoundError(f"no checkpoint {checkpoint}", hint="list them: holdfast log --all")
         return found[0]
 
+    def checkpoints_named(self, checkpoints: Iterable[CheckpointId]) -> dict[CheckpointId, Checkpoint]:
+        """Those of these checkpoints that are kept."""
+        statements = [
+            (
+                f"SELECT {_CHECKPOINT} FROM checkpoints WHERE tenant = ? AND id IN {slots(len(part))}",
+                (self.tenant, *part),
+            )
+            for part in chunks(checkpoints)
+        ]
+        with self.database.reading(once=True) as transaction:
+            found = [_checkpoint(row) for rows in transaction.together(statements) for row in rows]
+        return {one.id: one for one in found}
+
     def checkpoints(
         self, workspace: WorkspaceId | None = None, *, limit: int | None = None, before: CheckpointId | None = None
     ) -> list[Checkpoint]:
@@ -432,6 +445,15 @@ class Catalog:
         """Take away every pin whose time has passed; how many."""
         with self.database.writing() as transaction:
             return self._unpin(transaction, "expires_at <= ?", self.clock.now())
+
+    def has_sessions(self, workspace: WorkspaceId) -> bool:
+        """Whether any session works in a workspace."""
+        with self.database.reading(once=True) as transaction:
+            return bool(
+                transaction.one(
+                    "SELECT 1 FROM sessions WHERE tenant = ? AND workspace = ? LIMIT 1", (self.tenant, workspace)
+                )
+            )
 
     # --- history ---
 

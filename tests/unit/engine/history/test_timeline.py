@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 import holdfast
-from holdfast.engine.history import timeline as timeline_module
 from holdfast.engine.history.timeline import SessionCommands, timeline
+from holdfast.engine.opening import undo_log
 from holdfast.engine.opening.undo_log import log_directory
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.engine.sessions.shell.execution import execute
@@ -59,7 +59,8 @@ def test_what_is_said_of_each_kind(lived):
         f"run {step.run} ended",
     )
     assert (begun.run, begun.steps) == (step.run, ())
-    (labelled,) = lived.workspace.timeline(text="by hand").items
+    restored, labelled = lived.workspace.timeline(text="by hand").items
+    assert (restored.kind, restored.labels, restored.author) == ("restore", ("By Hand",), "")
     assert (labelled.kind, labelled.label, labelled.text, labelled.author) == (
         "checkpoint",
         "By Hand",
@@ -95,7 +96,7 @@ def test_a_path_is_looked_for_in_what_changed(lived):
 
 
 def test_what_is_forgotten_stays_in_it_and_touches_nothing(lived):
-    (labelled,) = lived.workspace.timeline(text="by hand").items
+    (labelled,) = lived.workspace.timeline(text="by hand", kinds=["checkpoint"]).items
     lived.workspace.forget(["By Hand"])
     assert labelled.number in [item.number for item in lived.workspace.timeline(kinds=["checkpoint"]).items]
     assert labelled.number not in [item.number for item in lived.workspace.timeline(path="f").items]
@@ -131,14 +132,14 @@ def test_edits_by_others_and_what_is_held_stand_where_their_numbers_are(bench, m
     ticket = TicketInfo(
         id=1, step=second, danger="delete", path=b"m", message="delete m", asked_at=9_000, denied_at=10_000
     )
-    opened = timeline_module.open_service
+    opened = undo_log.open_service
 
     @contextmanager
     def with_more(context, **options):
         with opened(context, **options) as service:
             yield Log(service, [edit], [ticket])
 
-    monkeypatch.setattr(timeline_module, "open_service", with_more)
+    monkeypatch.setattr(undo_log, "open_service", with_more)
     found = bench.workspace.timeline(kinds=["step", "barrier", "held"]).items
     assert [(item.kind, item.number) for item in found] == [
         ("held", 1),

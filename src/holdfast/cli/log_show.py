@@ -1,0 +1,416 @@
+"""``log`` and ``show``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from itertools import chain, islice
+
+from holdfast import NotFoundError, UsageError
+from holdfast.cli.command import Command, text, whole_number
+from holdfast.cli.phrases import changed, compact, counts_text, files, reasons, short
+from holdfast.cli.terminal import fit, show_path, terminal_width, time_ago, when
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.ids import CheckpointId
+from holdfast.model.message_text import first_line, named_steps, plural, size, visible
+from holdfast.model.timeline import TimelineItem
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator
+
+    from holdfast import Checkpoint, Details, Log, Workspace
+    from holdfast.cli.console import Console
+    from holdfast.cli.terminal import Piece
+    from holdfast.engine.history.queries import RowDetails
+
+_MOVES = ("restore", "undo", "redo")
+_MOST_OF_LINE = 1000
+"""Characters of a text that a row shows where nothing else cuts it."""
+
+
+# -- log --------------------------------------------------------------------------------------------------------------
+
+
+def moment(argument: str) -> str:
+    """An argument that is a time, or an age: as it is, if it can be read."""
+    from holdfast.model.config.values import parse_moment
+
+    try:
+        parse_moment(argument, time.time_ns() // 1000)
+    except ValueError as error:
+        import argparse
+
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return argument
+
+
+def _add_pager_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-pager", action="store_true", help="do not start a pager, also at a terminal")
+
+
+def _configure_log(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "holdfast log [options] [-- PATH…]"
+    parser.add_argument("-n", "--limit", metavar="N", type=whole_number, help="only the newest N rows")
+    parser.add_argument("--steps", action="store_true", help="also steps, edits by others, and what waits")
+    parser.add_argument("--since", metavar="TIME", type=moment, help="from a time (2026-02-11T15:04) or an age (2h) on")
+    parser.add_argument("--until", metavar="TIME", type=moment, help="up to a time or an age")
+    parser.add_argument("--author", metavar="NAME", type=text, default="", help="of this user or agent alone")
+    parser.add_argument(
+        "--grep", metavar="TEXT", type=text, default="", help="with this in a label, message, prompt or command"
+    )
+    parser.add_argument("--graph", action="store_true", help="draw which checkpoint came from which")
+    parser.add_argument(
+        "--all", action="store_true", help="of all workspaces in the home, forks included; each with its path"
+    )
+    _add_pager_option(parser)
+
+
+def _log(console: Console, arguments: argparse.Namespace) -> int:
+    if arguments.graph or arguments.all:
+        return _log_checkpoints(console, arguments)
+    with console.open() as workspace:
+        if console.json:
+            from holdfast.model.answers import workspace as answers
+
+            rows = list(islice(_rows(console, workspace, arguments), arguments.limit))
+            result = workspace.log(arguments.limit)
+            console.give(answers.Log, _of_rows(result, rows) if _is_filtered(arguments) else result, rows=rows)
+            return 0
+        rows = islice(_rows(console, workspace, arguments), arguments.limit)
+        first = next(rows, None)
+        if first is not None:
+            lines = _row_lines(console, workspace, chain([first], rows))
+            console.answer_paged(lines, pager=not arguments.no_pager)
+        elif _is_filtered(arguments):
+            console.say("No row matches.")
+        else:
+            console.say("No checkpoint yet; `holdfast checkpoint` makes one.")
+    return 0
+
+
+def _is_filtered(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.since or arguments.until or arguments.author or arguments.grep or arguments.paths)
+
+
+def _rows(console: Console, workspace: Workspace, arguments: argparse.Namespace) -> Iterator[TimelineItem]:
+    def rows(paths: list[bytes]) -> Iterator[TimelineItem]:
+        found = workspace.log_rows(
+            paths=paths,
+            author=arguments.author,
+            since=_microseconds(arguments.since),
+            until=_microseconds(arguments.until),
+            text=arguments.grep,
+            steps=arguments.steps,
+        )
+        first = next(found, None)
+        if first is None and paths:
+            raise NotFoundError("nothing has changed there", code="no_such_path")
+        return iter(()) if first is None else chain([first], found)
+
+    try:
+        return console.with_paths(workspace, arguments.paths, rows)
+    except NotFoundError as error:
+        if error.code != "no_such_path":
+            raise
+        return iter(())
+
+
+def _microseconds(given: str | None) -> int | None:
+    if given is None:
+        return None
+    from holdfast.model.config.values import parse_moment
+
+    return parse_moment(given, time.time_ns() // 1000)
+
+
+def _of_rows(result: Log, rows: Iterable[TimelineItem]) -> Log:
+    """What of the log belongs to rows."""
+    made = {item.made.id for item in rows if item.made is not None}
+    numbers = {item.number for item in rows if item.kind not in ("step", "barrier", "held", "command")}
+    return result._replace(
+        checkpoints=[one for one in result.checkpoints if one.id in made],
+        events=[event for event in result.events if event.seq in numbers],
+    )
+
+
+def _row_lines(console: Console, workspace: Workspace, rows: Iterable[TimelineItem]) -> Iterator[str]:
+    width, told = terminal_width(sys.stdout), _teller(console)
+    try:
+        head = workspace.resolve("@")
+    except NotFoundError:
+        head = None
+
+    for item in rows:
+        yield fit(console.paint, _row(item, head, told), width)
+
+
+def _teller(console: Console) -> Callable[[int], str]:
+    """What tells a time, in a column."""
+    now = time.time_ns() // 1000
+    return when if console.verbose else lambda at: f"{time_ago(at, now):>10}"
+
+
+def _row(item: TimelineItem, head: str | None, told: Callable[[int], str]) -> Iterator[Piece]:
+    """One row of the log, piece by piece, each with its styles."""
+    made = item.made
+    is_head = made is not None and made.id == head
+    dim = ("dim",) if item.kind in _MOVES else ()
+    yield ("@ " if is_head else "  ", ())
+    yield (f"{short(made.id) if made is not None else '':12}  ", ("yellow", "bold") if is_head else ("yellow",))
+    yield (f"{told(item.at)}  ", dim)
+    if item.kind == "checkpoint" and made is not None:
+        yield (f"{made.kind:<7}", ())
+    else:
+        yield (f"{visible(item.name):<7}", dim or ("cyan",))
+    if made is not None and made.changes != (0, 0, 0):
+        yield (f"  {compact(made.changes)}", dim)
+    what = _what(item)
+    if what:
+        yield (f"  {what}", dim)
+    if item.exit_code:
+        yield (f"  exit {item.exit_code}", ("red",))
+    if item.state not in ("", "done"):
+        yield (f"  [{'not ended' if item.kind == 'run' else item.state}]", ())
+
+
+def _what(item: TimelineItem) -> str:
+    """What a row says besides its name, as a terminal may be shown it."""
+    labels = ", ".join(map(visible, item.labels))
+    said = visible(first_line(item.text, _MOST_OF_LINE))
+    command = visible(first_line(item.command, _MOST_OF_LINE)) + ("…" if "\n" in item.command.strip() else "")
+    author = f"({visible(item.author)})" if item.author else ""
+    match item.kind:
+        case "undo" | "redo" if item.steps:
+            run = f" of run:{item.run}" if item.run else ""
+            return f"of {named_steps(item.steps)}{run}{f': {command}' if command else ''}"
+        case "undo" | "redo" | "restore":
+            of = f"of {short(item.before)}, back " if item.kind == "undo" and item.before is not None else ""
+            where = "" if item.checkpoint is None else short(item.checkpoint)
+            return f"{of}to {where}{f' {labels}' if labels else ''}"
+        case "run":
+            steps = f"  ({plural(len(item.steps), 'step')})" if item.steps else ""
+            return f"{command}{steps}"
+        case "step" | "command":
+            return f"{command}{f'  ({said})' if said else ''}"
+        case "barrier":
+            return f"{author or '(others)'} {', '.join(map(show_path, item.paths))}".rstrip()
+        case _:
+            if item.made is not None and item.made.kind == "fork" and item.made.parent is not None:
+                said = f"of {short(item.made.parent)}"
+            forgotten = "forgotten" if item.made is None and item.kind in ("checkpoint", "promote", "fork") else ""
+            parts = (labels, said or (command if item.kind == "checkpoint" else ""), forgotten)
+            return " ".join(filter(None, ("  ".join(filter(None, parts)), author)))
+
+
+def _log_checkpoints(console: Console, arguments: argparse.Namespace) -> int:
+    """The checkpoints alone: as a graph, or of all workspaces."""
+    if _is_filtered(arguments) or arguments.steps:
+        raise UsageError(
+            "--graph and --all list checkpoints: they go with no PATH, and not with --since, --until, --author, --grep "
+            "or --steps"
+        )
+    result = _all_logged(console, arguments.limit) if arguments.all else _logged(console, arguments.limit)
+    if console.json:
+        from holdfast.model.answers import workspace as answers
+
+        console.give(answers.Log, result, rows=[])
+    elif not result.checkpoints:
+        console.say("No checkpoint yet; `holdfast checkpoint` makes one.")
+    else:
+        console.answer_paged(_checkpoint_lines(console, result, arguments), pager=not arguments.no_pager)
+    return 0
+
+
+def _checkpoint_lines(console: Console, result: Log, arguments: argparse.Namespace) -> Iterator[str]:
+    width, told = terminal_width(sys.stdout), _teller(console)
+    known = {item.id: item for item in result.checkpoints}
+    lines = (f"\0{name}" for name in known)
+    if arguments.graph:
+        from holdfast.cli.checkpoint_graph import draw
+
+        lines = draw([(item.id, item.parent) for item in result.checkpoints], {name: f"\0{name}" for name in known})
+    for line in lines:
+        drawn, _, name = line.partition("\0")
+        pieces: list[Piece] = [(drawn, ())]
+        if name:
+            made = known[CheckpointId(name)]
+            pieces += _row(_item_of(made), result.head, told)
+            pieces += [(f"  [{show_path(result.workspaces[made.workspace])}]", ())] if arguments.all else []
+        yield fit(console.paint, pieces, width)
+
+
+def _item_of(made: Checkpoint) -> TimelineItem:
+    author, message, command = made.provenance
+    return TimelineItem(
+        "checkpoint",
+        0,
+        made.created_at,
+        author=author,
+        labels=made.labels,
+        text=message,
+        command=command,
+        checkpoint=made.id,
+        made=made,
+    )
+
+
+def _logged(console: Console, limit: int | None) -> Log:
+    with console.open() as workspace:
+        return workspace.log(limit)
+
+
+def _all_logged(console: Console, limit: int | None) -> Log:
+    """Of all workspaces; from inside one, with where it stands and what happened to its tree."""
+    from holdfast import Home
+
+    with console.open_either() as opened:
+        return opened.log(limit) if isinstance(opened, Home) else opened.log(limit, everything=True)
+
+
+# -- show -------------------------------------------------------------------------------------------------------------
+
+
+def _configure_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name",
+        metavar="ID",
+        nargs="?",
+        type=text,
+        default="@",
+        help="the checkpoint (default: @), or a row as `log` names it: prompt:41, run:ID, step:7, …",
+    )
+    _add_pager_option(parser)
+
+
+def _show(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.model.answers import workspace as answers
+
+    with console.open() as workspace:
+        try:
+            result = workspace.show(arguments.name)
+        except NotFoundError:
+            if ":" not in arguments.name:
+                raise
+            return _show_row(console, workspace, arguments)
+    if console.json:
+        console.give(answers.CheckpointDetails, result.checkpoint, not_captured=result.not_captured, paths=result)
+    else:
+        console.answer_paged(_details_lines(console, result), pager=not arguments.no_pager)
+    return 0
+
+
+def _details_lines(console: Console, result: Details) -> Iterator[str]:
+    item = result.checkpoint
+    about = item.provenance
+    facts = (
+        ("checkpoint", console.paint(item.id, "yellow")),
+        ("parent", item.parent or "none"),
+        ("kind", item.kind),
+        *(("label", visible(label)) for label in item.labels),
+        ("made", when(item.created_at)),
+        ("author", visible(about.author)),
+        ("message", visible(about.message)),
+        ("command", visible(about.command)),
+        ("holds", f"{files(item.total_files)}, {size(item.total_bytes)}"),
+        ("stored", f"{plural(item.new_blobs, 'new blob')}, {size(item.stored_bytes)}"),
+        ("changes", counts_text(item.changes)),
+    )
+    yield from _facts(facts)
+    yield from changed(console.paint, result.changes)
+    if result.not_captured:
+        yield "not captured:"
+        yield from reasons(result.not_captured)
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return (f"{name:<10}  {value}" for name, value in facts if value)
+
+
+def _show_row(console: Console, workspace: Workspace, arguments: argparse.Namespace) -> int:
+    from holdfast.model.answers import workspace as answers
+
+    found = workspace.show_row(arguments.name)
+    if found.item.kind == "step":
+        from holdfast.cli.steps_barriers_safeguard import show_step
+
+        show_step(console, workspace, found.item.number, pager=not arguments.no_pager)
+    elif console.json:
+        console.give(answers.LogRowDetails, found.item, changed=found)
+    else:
+        console.answer_paged(_row_details(console, found), pager=not arguments.no_pager)
+    return 0
+
+
+def _row_details(console: Console, found: RowDetails) -> Iterator[str]:
+    item = found.item
+    is_open = item.kind == "run" and bool(item.state)
+    facts = (
+        (item.kind, console.paint(visible(item.name.partition(":")[2]), "cyan")),
+        ("began", "" if found.began is None else when(found.began)),
+        ("at" if found.began is None else "ended", when(item.at) if not is_open else ""),
+        ("author", visible(item.author)),
+        ("command", visible(item.command)),
+        ("exit code", "" if item.exit_code is None else str(item.exit_code)),
+        ("state", "its end was not noted" if is_open else item.state),
+        ("before", item.before or ""),
+        ("after", item.checkpoint or ""),
+        *(("label", visible(label)) for label in item.labels),
+        ("run", item.run if item.kind != "run" else ""),
+        ("steps", named_steps(item.steps) if item.steps else ""),
+        ("way back", _way_back(item)),
+    )
+    yield from _facts(facts)
+    if item.text and item.kind != "run":
+        yield ""
+        yield from (f"  {visible(line)}".rstrip() for line in item.text.split("\n"))
+    if found.steps:
+        yield ""
+        yield from (
+            f"  step:{step.id:<6} {visible(' '.join(map(show_path, step.command)))}".rstrip() for step in found.steps
+        )
+    if found.changes or item.paths:
+        yield ""
+    yield from changed(console.paint, found.changes)
+    yield from (f"  {show_path(path)}" for path in item.paths)
+
+
+def _way_back(item: TimelineItem) -> str:
+    """The command that goes back to before it, where there is one of its own."""
+    if item.kind == "prompt":
+        return f"holdfast undo --to {item.name}"
+    return f"holdfast undo --run {item.run}" if item.kind == "run" else ""
+
+
+COMMANDS = {
+    "log": Command(
+        description="What happened, newest first, one row each: checkpoints, what agents were asked for (prompt:N), "
+        "runs with their command line (run:ID), commands of sessions, merges, promotions, restores, undos and redos. "
+        "@ marks where you are. After an undo, newer rows are above it; `holdfast redo` returns to them. "
+        "+ counts added, ~ modified and - deleted files. `holdfast show` takes the id of a checkpoint, and the name of "
+        "any other row. At a terminal rows are cut to its width, and a pager shows them ($HOLDFAST_PAGER, else $PAGER, "
+        "else less); -v gives times instead of ages. PATHs are relative to the current directory.",
+        configure=_configure_log,
+        run=_log,
+        examples=(
+            ("holdfast log -n 10", "the newest ten rows"),
+            ("holdfast log --steps -- src", "all that changed something there, steps too"),
+            ("holdfast log --since 2h --author claude", "what an agent did in the last two hours"),
+            ("holdfast log --graph --all", "how all workspaces and forks descend from each other"),
+        ),
+        paths_after_dashes=True,
+    ),
+    "show": Command(
+        description="All about one checkpoint: who made it, why and when, what it changed, and what it did not "
+        "capture. Or about another row of the log, by the name that `holdfast log` gives it.",
+        configure=_configure_show,
+        run=_show,
+        examples=(
+            ("holdfast show", "the one that the tree stands on"),
+            ("holdfast show @-2", "the second before it"),
+            ("holdfast show before-upgrade", "by label"),
+            ("holdfast show prompt:41", "what an agent was asked for, all of it"),
+            ("holdfast show run:3f2a9c1b04de", "a run: its steps, and what it changed"),
+        ),
+    ),
+}
