@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import holdfast
 from holdfast.testing.tree_state import photograph
 
 from ..processes import command_of
@@ -170,3 +171,22 @@ def test_what_lies_beside_in_a_directory_of_the_servers_is_taken_back(bench: Cli
 def test_stopping_is_for_a_run(bench: Cli) -> None:
     for words in (("undo", "--stop"), ("undo", "--run", "--stop", "--dry-run")):
         assert "--stop" in bench(*words, code=2).err
+
+
+def test_what_a_server_holds_stays_in_an_undo_to_a_prompt_which_is_said(bench: Cli, start: list[Server]) -> None:
+    with holdfast.open(bench.root, home=bench.home) as workspace:
+        prompt = f"prompt:{workspace.prompt('start the server').prompt}"
+    server = Server(bench, OPENS_ANEW)
+    start.append(server)
+    server.goes_on()
+    (bench.root / "g").write_text("by hand")
+    for words in (("--dry-run",), ()):
+        done = bench("undo", "--to", prompt, *words)
+        assert "is still going on, and what it has changed stays: served" in done.err
+    assert not (bench.root / "g").exists()
+    server.goes_on()
+    assert bench("undo", "--to", prompt, "--json", code=4).error["code"] in ("step_open", "still_written")
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: not any(one["state"] == "open" for one in bench.json("steps")["steps"]), "the end of its step")
+    assert "going on" not in bench("undo", "--to", prompt).err
+    assert not (bench.root / "served").exists()

@@ -52,7 +52,7 @@ def _add_pager_option(parser: argparse.ArgumentParser) -> None:
 def _configure_log(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast log [options] [-- PATH…]"
     parser.add_argument("-n", "--limit", metavar="N", type=whole_number, help="only the newest N rows")
-    parser.add_argument("--steps", action="store_true", help="also steps, edits by others, and what waits")
+    parser.add_argument("--steps", action="store_true", help="also steps, edits by others, and operations that wait")
     parser.add_argument("--since", metavar="TIME", type=moment, help="from a time (2026-02-11T15:04) or an age (2h) on")
     parser.add_argument("--until", metavar="TIME", type=moment, help="up to a time or an age")
     parser.add_argument("--author", metavar="NAME", type=text, default="", help="of this user or agent alone")

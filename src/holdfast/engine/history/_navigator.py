@@ -183,6 +183,8 @@ class HistoryNavigator:
             raise self.bring_forward_again(start, done, error) from error
         if not done:
             raise self._nothing_since()
+        if self._floor is not None:
+            self._running.warn_since(self._floor.prompt)
         result = merge_results(done)
         if not any(one.undo_command for one in done):
             return result
@@ -330,6 +332,8 @@ class HistoryNavigator:
             if not self._force:
                 self._service.check_connected(steps)
             groups += _groups(ids)
+        if self._floor is not None:
+            self._running.warn_since(self._floor.prompt)
         if target is not None:
             effects.insert(went_back, self._previewed(target))
         reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id

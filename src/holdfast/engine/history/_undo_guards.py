@@ -9,6 +9,7 @@ from holdfast.engine.opening.undo_log import has_ended, log_directory
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.log import Log
 from holdfast.model.message_text import named_processes, named_steps, plural, process_details
 from holdfast.model.paths import display, parents
 from holdfast.model.timeline import prompt_of
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
     from holdfast.store.manifests.manifest import PageSource
     from holdfast.undo.service import StepInfo, UndoService, UnfinishedStep
 
+_LOG = Log(__name__)
+
 _SHOWN = 5
 _MAX_HELD_PATHS_SHOWN = 3
 _MAX_PATHS = 100
+_MOST_EVENTS = 1 << 62
+"""No event has such a number; a larger one no database takes."""
 
 
 def reverse_past_edits(
@@ -83,6 +88,21 @@ class RunningSteps:
         """
         seq = leaving.undo_seq
         self._refuse([] if seq is None else [step for step in self._steps if step.begun > seq])
+
+    def warn_since(self, prompt: HistoryEvent) -> None:
+        """Say which steps came after a prompt and are going on: an undo to before it leaves what they hold."""
+        seq = prompt.undo_seq
+        steps = [] if seq is None else [step for step in self._steps if step.begun > seq and step.paths]
+        for step in steps:
+            shown = ", ".join(display(path) for path in step.paths[:_MAX_HELD_PATHS_SHOWN])
+            _LOG.warning(
+                "step %d is still going on, and what it has changed stays: %s%s; once it has ended, `holdfast undo "
+                "--to prompt:%d` takes it back",
+                step.step,
+                shown,
+                ", …" if len(step.paths) > _MAX_HELD_PATHS_SHOWN else "",
+                prompt.seq,
+            )
 
     def refuse_edited(self, changes: Sequence[Change], since: HistoryEvent) -> None:
         """Raise `RefusedError` if others are known to have changed, since a state, what a step has to do with that is
@@ -370,7 +390,8 @@ def floor_at(context: Context, service: UndoService | None, prompt: int) -> Floo
     """Where the prompt of this number came in. Raises `NotFoundError` if there is none, or the checkpoint from there is
     not kept; `RefusedError` (``undone_before``) if an undo has led to before it since.
     """
-    event = next(iter(context.catalog.events(context.workspace.id, before=prompt + 1, limit=1)), None)
+    some = context.catalog.events(context.workspace.id, before=prompt + 1, limit=1) if 0 < prompt < _MOST_EVENTS else []
+    event = next(iter(some), None)
     if event is None or event.seq != prompt or not is_prompt(context, event):
         raise NotFoundError(f"there is no prompt {prompt}", hint="`holdfast log` lists them")
     state = event if event.ahead is None else context.catalog.event(event.ahead)

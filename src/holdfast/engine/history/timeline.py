@@ -90,7 +90,7 @@ def log_rows(
     sessions: Iterable[SessionCommands] = (),
 ) -> Iterator[TimelineItem]:
     """The rows of `log` for which ``wanted`` holds, the newest first; with ``steps`` also what the undo log knows by
-    itself: steps, edits by others, what waits. Changes nothing.
+    itself: steps, edits by others, operations that wait. Changes nothing.
 
     A run is one row, at its end; of one whose end was not noted (``state`` is ``open``) at its beginning. A command of
     a session and the checkpoint that was made of what it did are one row. Checkpoints that no event has made, such as

@@ -105,8 +105,8 @@ class WorkspaceQueries(WorkspaceFace):
         steps: bool = False,
     ) -> Iterator[TimelineItem]:
         """What `log` lists, the newest first: of what `timeline` gives one row for each run, and for a command of a
-        session and what was saved of it; steps, edits by others and what is held only with ``steps``. Checkpoints that
-        came with a bundle are in it as well. To be used up while the workspace is open.
+        session and what was saved of it; steps, edits by others and operations that are held only with ``steps``.
+        Checkpoints that came with a bundle are in it as well. To be used up while the workspace is open.
         """
         from holdfast.engine.history.timeline import log_rows
         from holdfast.model.timeline import TimelineFilter

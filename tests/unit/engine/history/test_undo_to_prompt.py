@@ -161,7 +161,7 @@ def test_what_is_no_prompt_is_refused(bench):
     number = ask(bench)
     (bench.tree / "f").write_text("1")
     other = next(event.seq for event in bench.workspace.log().events if event.operation == "checkpoint")
-    for wrong in (other, number + 1, 0, 1 << 61):
+    for wrong in (other, number + 1, 0, -1, 1 << 61, 1 << 80):
         with pytest.raises(NotFoundError, match="no prompt"):
             bench.workspace.undo(to=wrong)
     for more in ({"count": 2}, {"step": 1}, {"run": ""}):
