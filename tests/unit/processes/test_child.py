@@ -9,14 +9,22 @@ import sys
 import textwrap
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.model.errors import StorageError
 from holdfast.processes import child
-from holdfast.processes.child import Ended, Excerpt, FileLimits, Limits, run_at_terminal, run_contained_to_file
+from holdfast.processes.child import (
+    Ended,
+    Excerpt,
+    FileLimits,
+    Limits,
+    run_at_terminal,
+    run_contained_to_file,
+    run_with_input_at_terminal,
+)
 
 from ...waiting import has_ended, wait_until
 
@@ -278,6 +286,26 @@ def test_at_the_terminal_what_goes_on_is_left_but_not_at_its_time(tmp_path: Path
     assert run_at_terminal(["cat", "/dev/zero"], LIMITS).why == "output"
     with pytest.raises(FileNotFoundError):
         run_at_terminal(["/no/such/program"], LIMITS)
+
+
+def test_a_program_at_the_terminal_reads_as_much_as_it_wants(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def pieces() -> Iterator[bytes]:
+        for number in range(10_000):
+            made.append(number)
+            yield b"%d\n" % number * 1000
+
+    environment = dict(os.environ) | {"WHERE": str(tmp_path / "read")}
+    run_with_input_at_terminal(shell('cat > "$WHERE"'), iter((b"all ", b"of it")), environment=environment)
+    assert (tmp_path / "read").read_text() == "all of it"
+    run_with_input_at_terminal(shell('head -n 1 > "$WHERE"'), pieces(), environment=environment)
+    assert (tmp_path / "read").read_text() == "0\n"
+    assert 0 < len(made) < 5_000
+    made.clear()
+    with pytest.raises(FileNotFoundError):
+        run_with_input_at_terminal(["/no/such/program"], pieces(), environment=environment)
+    assert made == []
 
 
 # -- run_contained_to_file ---------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_the_log_shows_moves_where_they_happened(bench):
     command = [sys.executable, "-m", "holdfast", "--home", bench.workspace.home, "-w", bench.tree, "log"]
     lines = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
     assert ["third" in line for line in lines[:1]] == [True]
-    assert f"restore to {first.id[:12]}" in lines[1]
+    assert f"to {first.id[:12]} first" in lines[1]
     assert "second" in lines[2]
     limited = bench.workspace.log(2)
     assert [event.operation for event in limited.events] == ["checkpoint", "restore", "checkpoint"]

@@ -32,7 +32,7 @@ def test_results_travel_whole(setup: WatchSetup) -> None:
         result = watcher.checkpoint(request)
         assert run.saver.requests == [request]
         assert result == CheckpointResult(
-            RECORD._replace(kind="run", label="a label", provenance=request.provenance),
+            RECORD._replace(kind="run", labels=("a label",), provenance=request.provenance),
             created=True,
             not_captured=STATUS.not_captured,
             elapsed_ms=1.5,
