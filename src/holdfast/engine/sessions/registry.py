@@ -321,8 +321,8 @@ class Sessions:
         On a full disk what is kept back for that is used. ``dry_run`` says what would go, deletes nothing, and takes no
         lock of the session. Without ``look`` a fork's directory is not walked for what no checkpoint holds.
 
-        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``),
-        `LockedError` (``session_busy``).
+        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``,
+        ``left_running``), `LockedError` (``session_busy``).
         """
         from holdfast.engine.opening.context import retry_with_reserve
         from holdfast.engine.sessions.identifiers import check_is_owner

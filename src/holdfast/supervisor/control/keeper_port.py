@@ -54,6 +54,14 @@ class RunService(Protocol):
         """
         ...
 
+    def keep_channel(self, run: str) -> int:
+        """See `RemoteUndoService.open_channel`; the socket comes with the request."""
+        ...
+
+    def pass_connection(self, run: str) -> int:
+        """See `RemoteUndoService.connect_agent`; the connection comes with the request."""
+        ...
+
     def begin_line(self, label: str, run: str) -> StepId:
         """Open a step for what a run changes from now on, as the line that was typed at its shell begins: 0 if an
         explicit step is open, which takes that in. `UndoService.commit` closes it, and so does `UndoService.begin` of
@@ -108,7 +116,9 @@ OUTSIDE_ONLY: Final = frozenset(
             "foresee",
             "guard",
             "join",
+            "keep_channel",
             "note_contents",
+            "pass_connection",
             "pause",
         ),
         *("redo", "resume", "settle", "signal", "undo", "visit", "write_content"),

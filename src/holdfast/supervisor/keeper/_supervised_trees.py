@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.errors import FormatError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.processes.process_tree import descendants, signal_all
@@ -61,6 +61,8 @@ class SupervisedTrees:
         """Every listener is registered here, for its end alone, and the keeper's selector."""
         self.calls_ready.register(keeper.selector.fileno(), select.POLLIN)
         self._runs: dict[Client, Run] = {}
+        self._channels: dict[str, socket.socket] = {}
+        """By run, over what its agent takes connections in."""
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
         self._spared: dict[str, frozenset[int]] = {}
         """By run, the processes that were there when one of them opened its explicit step: they go on while that is
@@ -173,12 +175,42 @@ class SupervisedTrees:
         if tree is not None and not self._service.explicit_steps(id_):
             self._spared[id_] = frozenset(self._processes.living_processes(tree.run))
 
-    def expect(self, id_: str, command: list[bytes]) -> StepId:
-        """See `RemoteUndoService.expect`."""
+    def keep_channel(self, client: Client, id_: str) -> int:
+        """See `RemoteUndoService.open_channel`."""
+        run = self._joined(id_)
+        channel = socket.socket(fileno=_only_descriptor(client))
+        channel.setblocking(False)
+        self._close_channel(run)
+        self._channels[id_] = channel
+        return run.agent
+
+    def pass_connection(self, client: Client, id_: str) -> int:
+        """See `RemoteUndoService.connect_agent`."""
+        run, channel = self._joined(id_), self._channels.get(id_)
+        connection = _only_descriptor(client)
+        try:
+            if channel is None:
+                raise NotFoundError(f"the run {id_} takes no connections in")
+            socket.send_fds(channel, [b"\0"], [connection])
+        except BlockingIOError:
+            raise StorageError(
+                "what starts the session's commands takes no more connections in", hint="try again later", code="busy"
+            ) from None
+        except OSError as error:
+            raise NotFoundError(f"the run {id_} takes no more connections in: {error.strerror}") from error
+        finally:
+            os.close(connection)
+        return run.agent
+
+    def _joined(self, id_: str) -> Run:
         run = self.find(id_)
         if run is None:
             raise NotFoundError(f"no run {id_} is served here")
-        return self._steps.expect(run, tuple(command))
+        return run
+
+    def expect(self, id_: str, command: list[bytes]) -> StepId:
+        """See `RemoteUndoService.expect`."""
+        return self._steps.expect(self._joined(id_), tuple(command))
 
     def leave(self, client: Client) -> str:
         """The run's agent has ended; what is left of its tree is served until it ends too. Returns the run's id."""
@@ -187,6 +219,7 @@ class SupervisedTrees:
             raise NotFoundError("no run came by this connection, or it has left", code="no_run")
         _log.info("run left", run=run.id)
         self._spared.pop(run.id, None)
+        self._close_channel(run)
         self._close_ended(run)
         self._steps.close_run(run)
         self._guard()
@@ -198,6 +231,7 @@ class SupervisedTrees:
         """
         run = self._runs.pop(client, None)
         if run is not None:
+            self._close_channel(run)
             self._kill(run)  # its launcher or its parent was killed
             for tree in [tree for tree in self.trees.values() if tree.run is run]:
                 self.tree_ended(tree)
@@ -206,6 +240,11 @@ class SupervisedTrees:
         if run is not None:
             self._steps.close_run(run)
             self._guard()
+
+    def _close_channel(self, run: Run) -> None:
+        channel = self._channels.pop(run.id, None)
+        if channel is not None:
+            channel.close()
 
     def tree_ended(self, tree: SupervisedTree) -> None:
         """Nothing is left of the tree, or nothing is to be."""
@@ -432,6 +471,12 @@ def _is_above(pid: int, other: int) -> bool:
     while other > 1 and other != pid:
         other = parent_of(other)
     return other == pid > 0  # (0: gone, or out of sight)
+
+
+def _only_descriptor(client: Client) -> int:
+    if len(client.descriptors) != 1:
+        raise FormatError("one socket comes with this request")
+    return client.descriptors.pop()
 
 
 def _wait_for(pidfds: Iterable[int]) -> None:

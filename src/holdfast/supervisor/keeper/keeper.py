@@ -317,6 +317,10 @@ class Keeper:
                 return self._runs.signal(*arguments)
             case "serves":
                 return self._runs.find(*arguments) is not None
+            case "keep_channel":
+                return self._runs.keep_channel(client, *arguments)
+            case "pass_connection":
+                return self._runs.pass_connection(client, *arguments)
             case "expect":
                 return self._runs.expect(*arguments)
             case "settle":
