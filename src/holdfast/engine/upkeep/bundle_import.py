@@ -45,6 +45,12 @@ def import_bundle(context: Context, file: bytes) -> list[CheckpointId]:
     raise AssertionError("unreachable")
 
 
+def check_bundle_head(file: bytes) -> None:
+    """Raise what `import_bundle` does for a file that is missing, or no bundle by its head."""
+    with _opened(file) as source:
+        BundleReader(source).head()
+
+
 def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
     writer = None
     try:

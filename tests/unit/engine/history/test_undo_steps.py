@@ -299,7 +299,12 @@ def test_a_log_on_another_mount_lies_in_the_tree_and_is_ours_alone(bench, monkey
     assert "git clean" in caplog.text
     assert bench.workspace.undo().steps == (step,)
     assert (bench.tree / "f").read_text() == "0"
-    assert (bench.tree / ".holdfast" / ".gitignore").read_text() == "*\n"
+    ignored = bench.tree / ".holdfast" / ".gitignore"
+    assert ignored.read_text() == "*\n"
+    for left, mended in (("", "*\n"), ("undo\n", "undo\n")):  # (empty, as after a kill; and a person's own)
+        ignored.write_text(left)
+        bench.step(lambda actor: actor.write(b"f", b"2"))
+        assert ignored.read_text() == mended
     os.chmod(bench.tree / ".holdfast" / "undo", 0o755)
     with pytest.raises(RefusedError) as refused:
         bench.workspace.steps()
