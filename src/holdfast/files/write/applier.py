@@ -8,6 +8,7 @@ import stat
 
 from holdfast.files.index.stat_index import signature_of
 from holdfast.files.linux import syscalls
+from holdfast.files.linux.metadata import read_xattrs_at
 from holdfast.files.tree import ApplyResult, CleanResult
 from holdfast.files.write._file_creator import TREE_ERRORS, ContentError
 from holdfast.files.write._trash import Leftovers, Trash, remove_hollow
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.files.index.stat_index import KnownFile, Signature
+    from holdfast.files.linux.metadata import Xattrs
     from holdfast.files.tree import ApplyNotes
     from holdfast.files.write.ownership import Owner
     from holdfast.model.content import Content, Progress, Supply
     from holdfast.model.entries import Change
 
 OTHER_NAMES = "it has other names (hard links), whose permissions would change with it"
+_MAX_SAID = 5
 DIRECTORY_IN_THE_WAY = "a directory that is not empty is in the way"
 
 _log = Log(__name__)
@@ -103,6 +106,8 @@ class Applier:
             raise
         finally:
             self._root.forget()
+        _say_lost("had other names (hard links), and are files of their own now", work.parted, work.written)
+        _say_lost("could not keep all of their extended attributes", batch.changed_xattrs, work.written)
         return ApplyResult(work.written, work.deleted, work.skipped)
 
     def clean(self, nonce: str) -> CleanResult:
@@ -156,6 +161,8 @@ class _Work:
         """Directories that lost something: removed if that left them empty."""
         self._in_place = Durability()
         """Files whose permissions were changed."""
+        self.parted: list[bytes] = []
+        """Files that have another name, which the one in their place has not."""
         self.written: list[bytes] = []
         self.deleted: list[bytes] = []
         self.skipped: list[NotCaptured] = []
@@ -271,6 +278,7 @@ class _Work:
                 return DIRECTORY_IN_THE_WAY
             info = None
         taken = None
+        xattrs: Xattrs = ()
         if info is not None:
             found = self._entry_at(path, place, info, before, after)
             if found == after:
@@ -283,10 +291,14 @@ class _Work:
             if found != before:
                 return CHANGED
             taken = self._taken(path, info, before)
+            if content is not None and not (before.is_symlink or after.is_symlink):
+                xattrs = read_xattrs_at(*place)
+                if info.st_nlink > 1:
+                    self.parted.append(path)
         elif before is not None:
             return GONE
         if content is not None:
-            self._batch.prepare(change, content, taken)
+            self._batch.prepare(change, content, taken, xattrs)
             return None
         if info is None or before is None or after.is_symlink or before.hash != after.hash:
             return CHANGED
@@ -428,6 +440,14 @@ class _Work:
             self.deleted = [path for path in self.deleted if path not in lost]
             self.skipped += kept
         return kept
+
+
+def _say_lost(what: str, paths: Sequence[bytes], written: Sequence[bytes]) -> None:
+    lost = sorted(set(paths).intersection(written))
+    if lost:
+        more = len(lost) - _MAX_SAID
+        shown = ", ".join(map(display, lost[:_MAX_SAID])) + (f" and {more} more" if more > 0 else "")
+        _log.warning("these %s: %s", what, shown)
 
 
 def _path_of(change: Change) -> bytes:
