@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change
 
 OTHER_NAMES = "it has other names (hard links), whose permissions would change with it"
+_REFUSED = frozenset(map(os.strerror, (errno.EPERM, errno.EACCES, errno.EROFS)))
 _MAX_SAID = 5
 DIRECTORY_IN_THE_WAY = "a directory that is not empty is in the way"
 
@@ -85,6 +86,8 @@ class Applier:
         call is left, and what was replaced before stays, durable. A path that is never allowed or leads through a
         link is skipped.
         """
+        if os.fstatvfs(self._root.fd).f_flag & os.ST_RDONLY:
+            raise StorageError("the tree could not be changed: what it lies on is mounted read-only")
         names = TemporaryNames(nonce)
         trash = Trash(self._root, names)
         batch = WriteBatch(self._root, names, trash, self._owner, notes, flags=self._flags)
@@ -108,7 +111,30 @@ class Applier:
             self._root.forget()
         _say_lost("had other names (hard links), and are files of their own now", work.parted, work.written)
         _say_lost("could not keep all of their extended attributes", batch.changed_xattrs, work.written)
-        return ApplyResult(work.written, work.deleted, work.skipped)
+        return ApplyResult(work.written, work.deleted, [self._explained(one) for one in work.skipped])
+
+    def _explained(self, skipped: NotCaptured) -> NotCaptured:
+        """With what stands behind a refusal of the system's, and what lifts it."""
+        if skipped.reason not in _REFUSED:
+            return skipped
+        directory = skipped.path.rpartition(b"/")[0]
+        for path in (skipped.path, directory or b"."):
+            at = b"/proc/self/fd/%d/%b" % (self._root.fd, path)
+            which = "" if path == skipped.path else "its directory "
+            try:
+                if os.statvfs(at).f_flag & os.ST_RDONLY:
+                    return skipped._replace(reason=f"{which or 'it '}lies on what is mounted read-only")
+                if found := syscalls.protection(at):
+                    return skipped._replace(
+                        reason=f"{which or 'it '}is protected: `chattr -{found} {_word(path)}` lifts that"
+                    )
+                if which and not os.access(at, os.W_OK | os.X_OK, effective_ids=True):
+                    return skipped._replace(
+                        reason=f"{which}may not be written: `chmod u+w {_word(path)}`, if it is yours"
+                    )
+            except OSError:
+                continue
+        return skipped
 
     def clean(self, nonce: str) -> CleanResult:
         """See `Tree.clean`. Follows no link."""
@@ -440,6 +466,12 @@ class _Work:
             self.deleted = [path for path in self.deleted if path not in lost]
             self.skipped += kept
         return kept
+
+
+def _word(path: bytes) -> str:
+    import shlex
+
+    return shlex.quote(display(path))
 
 
 def _say_lost(what: str, paths: Sequence[bytes], written: Sequence[bytes]) -> None:

@@ -45,9 +45,7 @@ _MOVED = "its directory was moved away while it was written"
 _STAGE_ROOM = 256
 """How much longer than the path itself the path of a temporary may be."""
 
-_FATAL = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EROFS}
-)
+_FATAL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG})
 """Errors that will meet the next path as well, or that mean that what was written may be lost."""
 
 
