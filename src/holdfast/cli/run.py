@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -153,6 +154,11 @@ def _limit(name: str, value: str) -> int:
 
 def _summary(result: RunResult) -> Iterator[str]:
     yield from (_unanswered(ticket) for ticket in result.unanswered[:_SHOWN])
+    if result.exit_code == 128 + signal.SIGSYS:
+        yield (
+            "the command ended with SIGSYS, as every 32-bit program does under `run`: start such a one without it, "
+            "after `holdfast checkpoint`"
+        )
     if not result.steps:
         yield "the run changed nothing"
         return
