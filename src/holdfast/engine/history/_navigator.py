@@ -107,7 +107,8 @@ class HistoryNavigator:
         saved, of which ``hidden`` are none that a person counts. Changes nothing.
 
         What else stops an undo is left to `back`, which then brings everything forward again; with ``recorded_only``
-        what others have changed is refused here already.
+        what others have changed is refused here already. (Here paths alone tell what steps have made: now and then there
+        seems to be one change too many.)
         """
         now = self.current_state()
         try:
@@ -161,14 +162,18 @@ class HistoryNavigator:
         if rest := self._running.rest(changes):
             raise _foreign_edits_error([change.path for change in rest])
 
-    def back(self, count: int) -> RestoreResult:
-        """Take back ``count`` changes, from the state that was just saved: all of them, or none."""
+    def back(self, count: int, *, hidden: int = 0) -> RestoreResult:
+        """Take back ``count`` changes, from the state that was just saved: all of them, or none. ``hidden`` as for
+        `refuse_too_many`.
+        """
         done: list[RestoreResult] = []
-        start = self.current_state()
+        start, left = self.current_state(), count
         try:
-            while count:
-                count -= self._back(count, done)
+            while left:
+                left -= self._back(left, done)
         except HoldfastError as error:
+            if error.code == "nothing_to_undo":
+                error = nothing_error("undo", self.rescue, available=count - left - hidden)
             raise self.bring_forward_again(start, done, error) from error
         result = merge_results(done)
         if not any(one.undo_command for one in done):
@@ -405,7 +410,9 @@ class HistoryNavigator:
             yield target, steps
 
     def _next(self, now: HistoryEvent, root: Hash, most: int, done: Sequence[int] = ()) -> _Target:
-        """Where to go from ``now``: to where a step has to be taken back, or ``most`` changes back."""
+        """Where to go from ``now``: to where a step has to be taken back, or ``most`` changes back, or as
+        many as there are.
+        """
         state, back = now, 0
         while True:
             steps = [step for step in steps_since(self._context, self._service, state) if step.id not in done]
@@ -414,6 +421,8 @@ class HistoryNavigator:
             leaving, left = state, [state]
             while True:
                 if state.previous is None:
+                    if back:
+                        return _Target(leaving, back, ())  # (who asks for more is told next time)
                     self._running.refuse_all()
                     raise nothing_error("undo", self.rescue)
                 state = self._context.catalog.event(state.previous)
@@ -432,7 +441,7 @@ class HistoryNavigator:
                         root = checkpoint.root
                         continue
                     self._running.refuse_older(leaving)
-                if done and self._is_by_steps(state, checkpoint.root, root, done):
+                if done and self._is_by_steps(state, leaving, checkpoint.root, root, done):
                     root = checkpoint.root
                     continue
                 late = steps_that_wrote_late(
@@ -454,10 +463,16 @@ class HistoryNavigator:
             if back == most:
                 return _Target(state, back, ())
 
-    def _is_by_steps(self, earlier: HistoryEvent, before: Hash, after: Hash, steps: Sequence[int]) -> bool:
-        """Whether the steps have made all that differs since the state ``earlier``, so that nothing differs any more
-        once they are taken back; as far as paths tell, so not where others are known to have edited any of them.
+    def _is_by_steps(
+        self, earlier: HistoryEvent, later: HistoryEvent, before: Hash, after: Hash, steps: Sequence[int]
+    ) -> bool:
+        """Whether the steps have made all that differs between two states, so that nothing differs any more once they
+        are taken back; as far as paths tell, so not where others are known to have edited any of them. Those that began
+        when ``later`` was there have made none of it.
         """
+        if self._service is not None and later.undo_seq is not None:
+            began = {step.id for step in self._service.steps() if step.begun > later.undo_seq}
+            steps = [step for step in steps if step not in began]
         by_steps = touched_paths(self._service, steps)
         changes = manifest.diff(self._pages, before, after)
         if any(by_steps.isdisjoint((change.path, *parents(change.path))) for change in changes):

@@ -405,7 +405,7 @@ def undo(
                 navigator.rescue = saved if saved.id != cursor.head else None
             if count + hidden > 1:  # (that one cannot be taken back is known before anything is)
                 navigator.refuse_too_many(count + hidden, hidden=hidden)
-            return merge_results([*done, navigator.back(count + hidden)])
+            return merge_results([*done, navigator.back(count + hidden, hidden=hidden)])
 
 
 def undo_steps(

@@ -102,7 +102,7 @@ class Undo(NamedTuple):
     """How much the undo log of a workspace holds."""
 
     max_log_bytes: int = GIB
-    max_steps: int = 100
+    max_steps: int = 1_000
     max_step_bytes: int = 200 * MIB
     stop_timeout: float = 5.0
     outside: OutsidePolicy = "barrier"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from itertools import product
 
 import pytest
 
@@ -50,6 +51,33 @@ def test_what_is_changed_after_a_checkpoint_behind_steps_is_undone_first(bench):
     bench.check_files(1)
     bench.workspace.redo()
     assert (bench.tree / "g").read_text() == "by hand"
+
+
+@pytest.mark.parametrize("unsaved", [False, True])
+@pytest.mark.parametrize("changes", list(map("".join, product("es", repeat=4))))
+def test_many_changes_of_one_file_are_undone_at_once_as_one_by_one(bench, changes, unsaved):
+    """Edits (e) and steps (s): which of the states lie before a step, the file's path does not tell."""
+    for number, change in enumerate(changes, 1):
+        if change == "e":
+            (bench.tree / "f").write_text(f"{number}")
+        else:
+            run = begin_run(bench.context, "changes f")
+            bench.step(lambda actor: actor.write(b"f", b"%d" % number), run=run)  # noqa: B023 - it is called at once
+            end_run(bench.context, run, "changes f")
+        bench.workspace.checkpoint()
+    if unsaved:
+        (bench.tree / "f").write_text("unsaved")
+    count = len(changes) + unsaved
+    with pytest.raises(NotFoundError) as refused:
+        bench.workspace.undo(count + 1)
+    assert refused.value.data == {"available": count}
+    assert (bench.tree / "f").read_text() == ("unsaved" if unsaved else "4")
+    way_back = bench.workspace.undo(count).undo_command.split()
+    assert (bench.tree / "f").read_text() == "0"
+    bench.workspace.redo(int((*way_back, "1")[2]))  # (edits that were undone at once may be one)
+    for number in reversed(range(count)):
+        bench.workspace.undo()
+        assert (bench.tree / "f").read_text() == str(number)
 
 
 def test_undo_past_undone_steps_to_an_earlier_state_is_redone_by_the_log(bench):
