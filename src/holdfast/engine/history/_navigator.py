@@ -107,8 +107,8 @@ class HistoryNavigator:
         saved, of which ``hidden`` are none that a person counts. Changes nothing.
 
         What else stops an undo is left to `back`, which then brings everything forward again; with ``recorded_only``
-        what others have changed is refused here already. (Here paths alone tell what steps have made: now and then there
-        seems to be one change too many.)
+        what others have changed is refused here already. (Here paths alone tell what steps have made: now and then one
+        change seems to be two.)
         """
         now = self.current_state()
         try:
