@@ -6,6 +6,7 @@ import compileall
 import ctypes
 import faulthandler
 import gc
+import itertools
 import logging
 import os
 import signal
@@ -127,10 +128,18 @@ def _ends_with_us() -> None:
     run([b"true"], Limits(60))
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New directories. (`mktemp` reads the names of all that it has made before, for each test again.)"""
+    folder = tmp_path_factory.mktemp("users")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the user's own configuration, ignore rules or store."""
-    home = tmp_path_factory.mktemp("user")
+    home = next(_homes)
+    home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     for name in list(os.environ):
