@@ -97,6 +97,41 @@ class StepLifecycle:
             raise NotFoundError(f"step {step} is not open, or no command that was expected")
         if group.run.awaited is group:
             group.run.awaited = None
+        return self._settle(group, exit_code)
+
+    def prepare_line(self, run: Run) -> None:
+        """The run's shell is about to begin a line: what it has changed since the one before is no part of it."""
+        self._do(self.end_line(run, None))  # (if that was not told)
+        self.close(run.agents)
+
+    def split_line(self, run: Run) -> None:
+        """A process of the run is about to open an explicit step: what the line changes after it is another step.
+        Raises `RefusedError` while a person is asked about the one before.
+        """
+        if run.line is not None and run.line.step:
+            if self._recorder.is_held(run.line.step):
+                raise RefusedError(
+                    f"step {run.line.step}, that of the line, waits for a person",
+                    hint="holdfast safeguard list shows what for",
+                )
+            self._close(run.line)
+
+    def end_line(self, run: Run, exit_code: int | None) -> Callable[[], StepOutcome | None]:
+        """The line is over; returns what is left to do, for another thread."""
+        line, run.line = run.line, None
+        if line is None or not line.step:
+            return lambda: None
+        step = line.step
+        if line.live and self._recorder.is_held(step):
+            # What it has left running waits for a person, and its step for the end of that.
+            return lambda: StepOutcome(info=self._info(step), denied=False)
+        return self._settle(line, exit_code)
+
+    def _info(self, step: StepId) -> StepInfo | None:
+        return next((info for info in self._service.steps() if info.id == step), None)
+
+    def _settle(self, group: StepGroup, exit_code: int | None) -> Callable[[], StepOutcome]:
+        step = group.step
         if group.exit_code is None:
             group.exit_code = exit_code
         denied = self._recorder.is_denied(step) or self._recorder.is_held(step)
@@ -105,7 +140,7 @@ class StepLifecycle:
         def settle() -> StepOutcome:
             info = finish() if finish is not None else None
             if info is None:  # it was taken back already, or is nothing
-                info = next((info for info in self._service.steps() if info.id == step), None)
+                info = self._info(step)
             return StepOutcome(info=info, denied=denied)
 
         return settle
@@ -127,12 +162,12 @@ class StepLifecycle:
         What its step left is looked at before any call is served again: the next step may change it. To write it down
         takes longer, and no call waits for that.
         """
-        if group.step and group.step not in self._expected:
+        if group.step and group.step not in self._expected and group is not group.run.line:
             self._close(group)
 
     def close_run(self, run: Run) -> None:
         """Close all steps of a run, and the one that it has opened itself."""
-        run.awaited = None
+        run.awaited = run.line = None
         for group in [group for group in self._open.values() if group.run is run]:
             self._close(group)
         self.close_explicit(run)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.keeper.mounted_trees import MountedTree, MountedTrees
     from holdfast.supervisor.syscalls.caller_access import Freezer
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.service import Thresholds
+    from holdfast.undo.service import StepOutcome, Thresholds
 
 _log = Log(__name__)
 
@@ -168,17 +168,30 @@ class SupervisedTrees:
         return found
 
     def prepare_explicit_step(self, id_: str) -> None:
-        """A process of the run is about to open an explicit step."""
+        """A process of the run is about to open an explicit step. Raises `RefusedError` while it may not."""
         tree = next((tree for tree in self._members if tree.run.id == id_), None)
         if tree is not None and not self._service.explicit_steps(id_):
+            self._steps.split_line(tree.run)
             self._spared[id_] = frozenset(self._processes.living_processes(tree.run))
 
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `RemoteUndoService.expect`."""
-        run = self.find(id_)
-        if run is None:
+        return self._steps.expect(self._joined(id_), tuple(command))
+
+    def begin_line(self, label: str, id_: str) -> None:
+        """See `RemoteUndoService.begin_line`."""
+        run = self._joined(id_)
+        self._steps.prepare_line(run)
+        self._processes.begin_line(run, (label.encode("utf-8", "surrogateescape"),))
+
+    def end_line(self, id_: str, exit_code: int) -> Callable[[], StepOutcome | None]:
+        """See `RemoteUndoService.end_line`; what is left to do, for another thread."""
+        return self._steps.end_line(self._joined(id_), exit_code)
+
+    def _joined(self, id_: str) -> Run:
+        if (run := self.find(id_)) is None:
             raise NotFoundError(f"no run {id_} is served here")
-        return self._steps.expect(run, tuple(command))
+        return run
 
     def leave(self, client: Client) -> str:
         """The run's agent has ended; what is left of its tree is served until it ends too. Returns the run's id."""

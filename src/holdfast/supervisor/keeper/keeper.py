@@ -298,9 +298,9 @@ class Keeper:
                     self._runs.prepare_explicit_step(run)
                 return self._ask(client, lambda: self._service.begin(*arguments, run=run or ""))
             case "begin_line":
-                label, run = arguments
-                self._runs.prepare_explicit_step(run)
-                return self._ask(client, lambda: self._service.begin_line(label, run))
+                return self._runs.begin_line(*arguments)
+            case "end_line":
+                return self._ask(client, self._runs.end_line(*arguments))
             case "commit":
                 run = self._run_of_client(client)
                 return self._ask(client, lambda: self._service.commit(*arguments, run=run))

@@ -73,7 +73,7 @@ class Run:
     """One supervised process tree."""
 
     __slots__ = (
-        *("agent", "agents", "ambient", "awaited", "awaited_since", "handed_in", "id", "members", "one_step"),
+        *("agent", "agents", "ambient", "awaited", "awaited_since", "handed_in", "id", "line", "members", "one_step"),
         "processes",
         "thresholds",
     )
@@ -91,6 +91,8 @@ class Run:
         """What the agent's next new child begins, if that is known before."""
         self.awaited_since = 0
         """The child is one that was started then, or later (clock ticks since the system's start)."""
+        self.line: StepGroup | None = None
+        """While the agent, a shell, runs a line: the agent itself, and what it starts."""
         self.handed_in: frozenset[int] = frozenset()
         """The inode numbers of files that the agent had open from the start, and that were recorded."""
         self.processes = 0
@@ -140,7 +142,16 @@ class Processes:
             process = self._find_thread(run, tid)
             if process is None:
                 return run.ambient
-        return process.group
+        return run.line if run.line is not None and process.group is run.agents else process.group
+
+    def begin_line(self, run: Run, command: tuple[bytes, ...]) -> None:
+        """The agent, a shell, is about to run a line: `Run.line` becomes a new group, until the line is over."""
+        for _ in self.living_groups(run):
+            pass  # (what the agent has started before is sorted by that, and so is no part of the line)
+        run.line = group = StepGroup(run, 0)
+        group.command = command
+        with suppress(OSError):
+            group.directory = _directory(run.agent)
 
     def watches(self, pidfd: int) -> bool:
         """Whether the descriptor is that of a process that has not `ended`."""
@@ -299,6 +310,8 @@ class Processes:
             if group is not None and _started(tgid) >= run.awaited_since:
                 group.root, run.awaited = tgid, None
                 return group
+            if run.line is not None:
+                return run.line
             group = StepGroup(run, tgid)
             group.command, group.directory = _command(tgid), _directory(tgid)
             return group

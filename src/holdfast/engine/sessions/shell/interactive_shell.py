@@ -80,8 +80,6 @@ class _Interactive:
         self._marks = PromptMarks(secrets.token_hex(8), session.config.max_output_bytes)
         self._undo_log = b""
         self._run = ""
-        self._step = 0
-        """Of the line that runs, if it is recorded."""
         self._told = b""
         self._entry: CommandEntry | None = None
         self._began = 0.0
@@ -228,15 +226,8 @@ class _Interactive:
             self._entry = session.begin(command, level=level)
         except HoldfastError as error:
             _LOG.warning("a line is not journalled: %s", error.message)
-        self._with_keeper(lambda keeper: self._begin_step(keeper, command))
+        self._with_keeper(lambda keeper: keeper.begin_line(command, self._run))
         self._began = time.monotonic()
-
-    def _begin_step(self, keeper: RemoteUndoService, command: str) -> None:
-        self._step = keeper.begin_line(command, self._run)
-
-    def _end_step(self, keeper: RemoteUndoService) -> None:
-        step, self._step = self._step, 0
-        keeper.commit(step)
 
     def _with_keeper(self, do: Callable[[RemoteUndoService], object]) -> None:
         """Tell the keeper of the shell's run, if there is one, where lines begin and end: each is a step."""
@@ -248,13 +239,12 @@ class _Interactive:
                 if keeper is not None:
                     with keeper:
                         do(keeper)
-            except HoldfastError as error:  # (as when a command has begun a step itself, which ends the line's)
+            except HoldfastError as error:  # (the keeper is ending, or the shell's run has)
                 _LOG.info("%s", error.message)
 
     def _end(self, exit_code: int, relay: TerminalRelay, seconds: float) -> None:
         duration = round((time.monotonic() - self._began) * 1000)
-        if self._step:
-            self._with_keeper(self._end_step)
+        self._with_keeper(lambda keeper: keeper.end_line(self._run, exit_code))
         kept = relay.output(seconds)
         if self._entry is None:
             return
