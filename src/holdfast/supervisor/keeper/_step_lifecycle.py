@@ -74,6 +74,16 @@ class StepLifecycle:
             self._open[group.step] = self._groups[group.step] = group
         return group.step
 
+    def held_step(self, step: StepId) -> StepId:
+        """The step in which a person was asked about a call, and in which it happens, or fails; 0 if it has ended since
+        that was allowed. Raises `PermissionError` if it has ended without: the call must not happen in another one.
+        """
+        if any(opened.id == step for opened in self._recorder.open_steps) or self._recorder.is_denied(step):
+            return step
+        if self._service.was_refused(step):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        return 0
+
     def expect(self, run: Run, command: tuple[bytes, ...]) -> StepId:
         """Open the step of the command that the agent is about to start. Raises `RefusedError`, `StorageError`."""
         if run.awaited is not None or any(self._open[step].run is run for step in self._expected):

@@ -14,6 +14,7 @@ import errno
 import os
 import resource
 import select
+import signal
 import struct
 import time
 from contextlib import suppress
@@ -34,6 +35,7 @@ _PART = 0.2
 _TIMES = 3
 """A run has at most so many times what it leaves to others; and half of its part is for those that change something."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_ENDING = sum(1 << number - 1 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("=Q52xi")
@@ -386,6 +388,21 @@ def descends_from(tgid: int, is_one: Callable[[int], bool]) -> bool | None:
             return False
         # One on the way has ended meanwhile, and what was below it has another parent now.
     return None
+
+
+def is_asked_to_end(tgid: int) -> bool:
+    """Whether a signal waits for a process that asks it to end, as by Ctrl-C, and that it does not ignore."""
+    try:
+        status = _read(b"/proc/%d/status" % tgid)
+    except OSError:
+        return False
+    own, shared, ignored = (_signals(status, name) for name in (b"SigPnd", b"ShdPnd", b"SigIgn"))
+    return bool((own | shared) & ~ignored & _ENDING)
+
+
+def _signals(status: bytes, name: bytes) -> int:
+    at = status.index(b"\n%b:\t" % name) + len(name) + 3
+    return int(status[at : status.index(b"\n", at)], 16)
 
 
 def thread_group(tid: int) -> int:

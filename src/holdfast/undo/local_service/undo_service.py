@@ -135,6 +135,11 @@ class LocalUndoService:
                 unanswered=self._safeguards.unanswered(run), forgotten=self._undo_log.forgotten_steps.pop(run, 0)
             )
 
+    def was_refused(self, step: StepId) -> bool:
+        """Whether a step has ended while it waited for a person, or by their answer."""
+        with self._recorder.gate:
+            return self._safeguards.was_refused(step)
+
     def lapse(self, ticket: int) -> None:
         """What is held cannot be held any longer, and fails: its step is taken back, as where it is denied, and the
         ticket waits on alone (`holdfast.undo.safeguards.tickets`).
@@ -198,6 +203,8 @@ class LocalUndoService:
                 return partial(self._finisher.tell_exit, step, exit_code) if exit_code is not None else None
             opened = self._end(step)
             take_back = take_back or bool(opened.held)
+            if opened.held and opened.begin.kind == "explicit":  # (its run is over, and what is left of that goes on)
+                self._recorder.deny(step, is_back=True)
             if not opened.records:
                 with suppress(StorageError):
                     self._recorder.note(End(self._recorder.next_seq(), step, exit_code, 0))

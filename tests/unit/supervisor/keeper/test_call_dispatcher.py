@@ -80,7 +80,7 @@ def tree(handler: Handler) -> tuple[SupervisedTree, Listening]:
     calls = {263: ("unlinkat", handler)}
     processes = Processes(lambda fd: None)
     workspace = ServedWorkspace(-1, (), nothing, nothing)
-    keeper = KeeperContext(workspace, nothing, steps, worker, nothing, lambda _ticket: None)
+    keeper = KeeperContext(workspace, nothing, steps, worker, nothing, nothing, nothing)
     made = SupervisedTree(keeper, run, TreeDescriptors(listening, nothing), processes, calls, lambda *_: None)
     return made, listening
 

@@ -24,6 +24,7 @@ from holdfast.engine.sessions.shell.execution import (
     exported_variables,
     shell_environment,
 )
+from holdfast.engine.sessions.shell.held_notices import report_held
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.model.session_types import CommandResult
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.holder.request_server import Served
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.shell.execution import StreamName
+    from holdfast.engine.sessions.shell.held_notices import HeldNotices
     from holdfast.model.session_types import CommandEntry
     from holdfast.processes.child import Ended
     from holdfast.supervisor.control.remote_service import RemoteUndoService
@@ -51,29 +53,33 @@ _MOST_BYTES = 1 << 20
 _FIELDS = {prompt_setup.BEGIN: 2, prompt_setup.PROMPT: 1}
 
 
-def interact(session: Session) -> int:
+def interact(session: Session, notices: HeldNotices | None = None) -> int:
     """Have the user work in ``session`` at this process's terminal until its shell ends; the shell's exit code.
+    ``notices`` are told what safeguards hold meanwhile.
 
     Standard input and output have to be terminals. For the main thread.
     """
     if session.config.shell == "sh":
-        return _loop(session)
+        tree = session.tree()
+        with report_held(session, b"" if tree is None else tree.undo_log, notices):
+            return _loop(session)
     try:
         with session.in_flight() as flight:
-            return _Interactive(session, flight).run()
+            return _Interactive(session, flight, notices).run()
     except UnsupportedError as error:
         if not session.records_commands:
             raise
         session.cannot_record(error)  # (its shell has not begun)
     with session.in_flight() as flight:
-        return _Interactive(session, flight).run()
+        return _Interactive(session, flight, None).run()
 
 
 class _Interactive:
     """A shell that tells what it runs."""
 
-    def __init__(self, session: Session, flight: InFlight) -> None:
+    def __init__(self, session: Session, flight: InFlight, notices: HeldNotices | None) -> None:
         self._session = session
+        self._notices = notices
         self._flight = flight
         self._folder = flight.folder
         self._said = os.path.join(self._folder, b"said")
@@ -130,7 +136,7 @@ class _Interactive:
                 self._flight.started(process.pid)
                 os.close(slave)
                 slave = -1
-                with relay, self._left_by_signals():
+                with relay, self._left_by_signals(), report_held(session, self._undo_log, self._notices):
                     self._follow(process, relay, servers)
                 return _exit_code(process)
         finally:
