@@ -63,10 +63,9 @@ class RunService(Protocol):
         """
         ...
 
-    def end_line(self, run: str, exit_code: int) -> StepOutcome | None:
-        """The shell is back at its prompt, and the step of the line is over: None if there is none. What the line has
-        left running makes new steps. If a safeguard holds that, its step stays open until a person has answered and it
-        has ended.
+    def end_line(self, run: str, exit_code: int) -> None:
+        """The shell is back at its prompt, and the step of the line is over. What the line has left running makes new
+        steps; but if a safeguard holds that, it goes on in the same step, until it has ended.
 
         Raises `NotFoundError` if no such run has joined.
         """

@@ -107,11 +107,22 @@ class StepLifecycle:
             raise NotFoundError(f"step {step} is not open, or no command that was expected")
         if group.run.awaited is group:
             group.run.awaited = None
-        return self._settle(group, exit_code)
+        if group.exit_code is None:
+            group.exit_code = exit_code
+        denied = self._recorder.is_denied(step) or self._recorder.is_held(step)
+        finish = self._closing(group)
+
+        def settle() -> StepOutcome:
+            info = finish() if finish is not None else None
+            if info is None:  # it was taken back already, or is nothing
+                info = next((info for info in self._service.steps() if info.id == step), None)
+            return StepOutcome(info=info, denied=denied)
+
+        return settle
 
     def prepare_line(self, run: Run) -> None:
         """The run's shell is about to begin a line: what it has changed since the one before is no part of it."""
-        self._do(self.end_line(run, None))  # (if that was not told)
+        self.end_line(run, None)  # (if that was not told)
         self.close(run.agents)
 
     def split_line(self, run: Run) -> None:
@@ -126,34 +137,13 @@ class StepLifecycle:
                 )
             self._close(run.line)
 
-    def end_line(self, run: Run, exit_code: int | None) -> Callable[[], StepOutcome | None]:
-        """The line is over; returns what is left to do, for another thread."""
+    def end_line(self, run: Run, exit_code: int | None) -> None:
+        """The line is over. If what it has left running waits for a person, its step goes on until that has ended."""
         line, run.line = run.line, None
-        if line is None or not line.step:
-            return lambda: None
-        step = line.step
-        if line.live and self._recorder.is_held(step):
-            # What it has left running waits for a person, and its step for the end of that.
-            return lambda: StepOutcome(info=self._info(step), denied=False)
-        return self._settle(line, exit_code)
-
-    def _info(self, step: StepId) -> StepInfo | None:
-        return next((info for info in self._service.steps() if info.id == step), None)
-
-    def _settle(self, group: StepGroup, exit_code: int | None) -> Callable[[], StepOutcome]:
-        step = group.step
-        if group.exit_code is None:
-            group.exit_code = exit_code
-        denied = self._recorder.is_denied(step) or self._recorder.is_held(step)
-        finish = self._closing(group)
-
-        def settle() -> StepOutcome:
-            info = finish() if finish is not None else None
-            if info is None:  # it was taken back already, or is nothing
-                info = self._info(step)
-            return StepOutcome(info=info, denied=denied)
-
-        return settle
+        if line is not None and line.step and not (line.live and self._recorder.is_held(line.step)):
+            line.exit_code = exit_code
+            self._close(line)
+            line.exit_code = None  # (it is not that of the steps of what goes on)
 
     def is_alive(self, step: StepId) -> Callable[[], bool]:
         """Whether any process of a step that ends now is still there, whenever it is asked; asked for once."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.keeper.mounted_trees import MountedTree, MountedTrees
     from holdfast.supervisor.syscalls.caller_access import Freezer
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.service import StepOutcome, Thresholds
+    from holdfast.undo.service import Thresholds
 
 _log = Log(__name__)
 
@@ -192,9 +192,9 @@ class SupervisedTrees:
         self._steps.prepare_line(run)
         self._processes.begin_line(run, (label.encode("utf-8", "surrogateescape"),))
 
-    def end_line(self, id_: str, exit_code: int) -> Callable[[], StepOutcome | None]:
-        """See `RemoteUndoService.end_line`; what is left to do, for another thread."""
-        return self._steps.end_line(self._joined(id_), exit_code)
+    def end_line(self, id_: str, exit_code: int) -> None:
+        """See `RemoteUndoService.end_line`."""
+        self._steps.end_line(self._joined(id_), exit_code)
 
     def _joined(self, id_: str) -> Run:
         if (run := self.find(id_)) is None:

@@ -300,7 +300,7 @@ class Keeper:
             case "begin_line":
                 return self._runs.begin_line(*arguments)
             case "end_line":
-                return self._ask(client, self._runs.end_line(*arguments))
+                return self._runs.end_line(*arguments)
             case "commit":
                 run = self._run_of_client(client)
                 return self._ask(client, lambda: self._service.commit(*arguments, run=run))

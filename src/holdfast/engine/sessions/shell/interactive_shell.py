@@ -50,7 +50,7 @@ KEPT_OUT = "# a line that the shell was to keep out of its history"
 _OUTPUT_SECONDS = 1.0
 _CHECK_SECONDS = 10.0
 _MOST_BYTES = 1 << 20
-_FIELDS = {prompt_setup.BEGIN: 2, prompt_setup.PROMPT: 1}
+_FIELDS = {prompt_setup.BEGIN: 2, prompt_setup.OVER: 2, prompt_setup.PROMPT: 1}
 
 
 def interact(session: Session, notices: HeldNotices | None = None) -> int:
@@ -217,8 +217,11 @@ class _Interactive:
         if message[0] == prompt_setup.BEGIN:
             self._begin(message[2])
             os.write(self._answer, message[1] + b"\n")
+        elif message[0] == prompt_setup.OVER:
+            self._with_keeper(lambda keeper: keeper.end_line(self._run, _status(message[2])))
+            os.write(self._answer, message[1] + b"\n")
         elif message[0] == prompt_setup.PROMPT:
-            self._end(int(message[1]) if message[1].isdigit() else 0, relay, _OUTPUT_SECONDS)
+            self._end(_status(message[1]), relay, _OUTPUT_SECONDS)
 
     def _begin(self, line: bytes) -> None:
         session = self._session
@@ -250,7 +253,6 @@ class _Interactive:
 
     def _end(self, exit_code: int, relay: TerminalRelay, seconds: float) -> None:
         duration = round((time.monotonic() - self._began) * 1000)
-        self._with_keeper(lambda keeper: keeper.end_line(self._run, exit_code))
         kept = relay.output(seconds)
         if self._entry is None:
             return
@@ -271,6 +273,11 @@ class _Interactive:
             session.end(entry, result, cwd=cwd, env=env, duration_ms=duration_ms)
         except HoldfastError as error:
             _LOG.warning("how a line has ended is not journalled: %s", error.message)
+
+
+def _status(told: bytes) -> int:
+    """An exit code, as a hook has told it."""
+    return int(told) if told.isdigit() else 0
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int:
