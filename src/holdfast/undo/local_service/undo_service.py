@@ -203,7 +203,9 @@ class LocalUndoService:
                 return partial(self._finisher.tell_exit, step, exit_code) if exit_code is not None else None
             opened = self._end(step)
             take_back = take_back or bool(opened.held)
-            if opened.held and opened.begin.kind == "explicit":  # (its run is over, and what is left of that goes on)
+            if opened.held and opened.begin.kind == "explicit":
+                # Its run is over: what is left of that, and has changed something in it, must not go on in another.
+                self._recorder.deny(step)
                 self._recorder.deny(step, is_back=True)
             if not opened.records:
                 with suppress(StorageError):
