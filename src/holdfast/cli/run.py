@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
+from holdfast.cli.phrases import held_until
 from holdfast.cli.plain_parser import REST
 from holdfast.model import fast_msgspec
 from holdfast.model.config.keys import KEYS
@@ -220,8 +221,7 @@ def _ask(ticket: TicketInfo) -> bool | None:
         reads_keys = not termios.tcgetattr(terminal)[3] & termios.ICANON
         if reads_keys or os.tcgetpgrp(terminal) != os.getpgrp():
             # An answer would be mistaken for input to what runs, and the other way round; or reading it would stop us.
-            text += f"  held: `holdfast safeguard allow {ticket.id}` or `deny {ticket.id}` in another terminal, "
-            os.write(terminal, f"{text}within {seconds:.0f} s\r\n".encode())
+            os.write(terminal, f"{text}  {held_until(ticket)}\r\n".encode())
             return None
         number = str(1000 + secrets.randbelow(9000))
         termios.tcflush(terminal, termios.TCIFLUSH)

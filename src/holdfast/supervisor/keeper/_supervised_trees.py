@@ -19,7 +19,15 @@ from holdfast.supervisor.confinement.seccomp_notify import Listener
 from holdfast.supervisor.keeper._call_dispatcher import SupervisedTree, TreeDescriptors, handler_table
 from holdfast.supervisor.keeper._inherited_fds import record_inherited
 from holdfast.supervisor.operations import HANDLERS
-from holdfast.supervisor.process_tree.members import Processes, Run, command_of, descends_from, parent_of, thread_group
+from holdfast.supervisor.process_tree.members import (
+    Processes,
+    Run,
+    command_of,
+    descends_from,
+    is_asked_to_end,
+    parent_of,
+    thread_group,
+)
 from holdfast.supervisor.process_tree.writable_inodes import inodes_held_for_writing
 from holdfast.supervisor.resolution.directory_cache import DIRECTORIES
 from holdfast.supervisor.resolution.procfs import is_below
@@ -170,9 +178,10 @@ class SupervisedTrees:
         return found
 
     def prepare_explicit_step(self, id_: str) -> None:
-        """A process of the run is about to open an explicit step."""
+        """A process of the run is about to open an explicit step. Raises `RefusedError` while it may not."""
         tree = next((tree for tree in self._members if tree.run.id == id_), None)
         if tree is not None and not self._service.explicit_steps(id_):
+            self._steps.split_line(tree.run)
             self._spared[id_] = frozenset(self._processes.living_processes(tree.run))
 
     def keep_channel(self, client: Client, id_: str) -> int:
@@ -202,15 +211,24 @@ class SupervisedTrees:
             os.close(connection)
         return run.agent
 
-    def _joined(self, id_: str) -> Run:
-        run = self.find(id_)
-        if run is None:
-            raise NotFoundError(f"no run {id_} is served here")
-        return run
-
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `RemoteUndoService.expect`."""
         return self._steps.expect(self._joined(id_), tuple(command))
+
+    def begin_line(self, label: str, id_: str) -> None:
+        """See `RemoteUndoService.begin_line`."""
+        run = self._joined(id_)
+        self._steps.prepare_line(run)
+        self._processes.begin_line(run, (label.encode("utf-8", "surrogateescape"),))
+
+    def end_line(self, id_: str, exit_code: int) -> None:
+        """See `RemoteUndoService.end_line`."""
+        self._steps.end_line(self._joined(id_), exit_code)
+
+    def _joined(self, id_: str) -> Run:
+        if (run := self.find(id_)) is None:
+            raise NotFoundError(f"no run {id_} is served here")
+        return run
 
     def leave(self, client: Client) -> str:
         """The run's agent has ended; what is left of its tree is served until it ends too. Returns the run's id."""
@@ -421,6 +439,7 @@ class SupervisedTrees:
                     pass
             for step in self._frozen:
                 self._freeze_all(step)
+            self._deny_interrupted()
         except OSError as error:
             # There may be more processes than descriptors of them: those that are missed are looked for again.
             _log.warning("not all processes can be looked at: %s", error.strerror)
@@ -437,12 +456,28 @@ class SupervisedTrees:
 
     def _freeze_all(self, step: StepId) -> None:
         """Stop every process of the step."""
-        spared = self._spared_of(step)
         for tree in self.trees.values():
-            found = ((tgid, group) for tgid, group in self._processes.living_groups(tree.run) if tgid not in spared)
-            of_step = [tgid for tgid, group in found if self._steps.is_of(group, step)]
-            if of_step:
+            if of_step := self._processes_of(step, tree):
                 self._freeze(step, tree, of_step)
+
+    def _processes_of(self, step: StepId, tree: SupervisedTree) -> list[int]:
+        """Those that are stopped while the step waits."""
+        spared = self._spared_of(step)
+        found = ((tgid, group) for tgid, group in self._processes.living_groups(tree.run) if tgid not in spared)
+        return [tgid for tgid, group in found if self._steps.is_of(group, step)]
+
+    def _deny_interrupted(self) -> None:
+        """Deny what waits for a person whose processes a signal asks to end (Ctrl-C): they can follow it only then. One
+        that is stopped gets no signal, and a call that waits is interrupted by none but those that kill.
+        """
+        for info in self._service.held() if self._frozen else ():
+            waiting: set[int] = set()
+            for tree in self.trees.values():
+                waiting.update(self._processes_of(info.step, tree))
+                waiting.update(thread_group(call.tid) for ticket, call in tree.held if ticket == info.id)
+            if any(map(is_asked_to_end, waiting)):
+                _log.info("what waits for a person was interrupted", step_id=info.step, ticket=info.id)
+                self._keeper.deny(info.id)
 
     def _spared_of(self, step: StepId) -> frozenset[int]:
         for run, spared in self._spared.items():

@@ -385,8 +385,10 @@ def test_however_a_hold_ends_unanswered_nothing_is_left_of_the_step(
         keeper.act(step, write(b"made"))
         with pytest.raises(HeldError) as held:
             keeper.act(step, removals(3))
+        assert not service.was_refused(step)
         end(keeper, step, held.value.ticket)
         three.assert_as(before)
+        assert service.was_refused(step)
         assert [(info.id, info.state) for info in service.steps()] == [
             (step, "open" if _shown(end, kind) else "undone")
         ]
