@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.merging.reapply._strategy import Rung, RungName, RungOutcome
     from holdfast.engine.merging.stacked_plan import MergePlan, Overlap, SmallChange
-    from holdfast.engine.merging.three_way import ConflictKind, Decision
+    from holdfast.engine.merging.three_way import ConflictKind, Decision, Prefer
     from holdfast.engine.opening.context import Context
     from holdfast.model.entries import Entry
 
@@ -51,11 +51,11 @@ class FileRecord(NamedTuple):
     tried: Sequence[RungAttempt]
 
 
-def record_decision(one: Overlap, settled: Decision) -> FileRecord:
-    """That a person has decided."""
+def record_decision(one: Overlap, settled: Decision, before: Sequence[RungAttempt] = ()) -> FileRecord:
+    """That a person has decided, after the rungs that were tried ``before``."""
     said = {"ours": "production's version", "theirs": "the fork's version", None: "a resolution"}[settled.prefer]
     tried = RungAttempt("person", one.numbers, "answered", said)
-    return FileRecord(one.path, one.why, one.version, "decided", [tried])
+    return FileRecord(one.path, one.why, one.version, "decided", [*before, tried])
 
 
 class PersonRung:
@@ -75,6 +75,8 @@ class Ladder(NamedTuple):
     rungs: Sequence[Rung]
     max_bytes: int
     """A larger file is for a person."""
+    prefer: Prefer | None = None
+    """The side that a person prefers, whatever the file is, where no rung applies the fork's changes."""
 
 
 class ReappliedFile(NamedTuple):
@@ -197,19 +199,24 @@ def ladder_of(
     context: Context,
     names: Sequence[str] | None = None,
     *,
+    prefer: Prefer | None = None,
     stop: threading.Event | None = None,
     environment: Mapping[bytes, bytes] | None = None,
 ) -> Ladder:
     """The ladder of ``merge.ladder``, or of ``names``; a command that is not configured is left out. Setting ``stop``
     ends one that runs; it gets the ``environment`` (None: this process's, as commands are handed it).
+
+    With ``prefer`` only the rungs that ask neither an agent nor a person: what is left to those is settled already.
     """
     settings = context.settings.merge
     rungs: list[Rung] = []
     for name in dict.fromkeys(settings.ladder if names is None else names):
+        if prefer is not None and name not in _COMPUTED:
+            continue
         rung = _rung(context, name, stop, environment)
         if rung is not None:
             rungs.append(rung)
-    return Ladder(rungs, settings.max_bytes)
+    return Ladder(rungs, settings.max_bytes, prefer)
 
 
 def _rung(
