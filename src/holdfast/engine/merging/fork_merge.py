@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,11 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
 from holdfast.model.json_encoder import encode_all
 from holdfast.model.paths import display
+from holdfast.store.catalog.reapply_rows import ReapplyRows
 from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.engine.merging.reapply.resolver import FileForecast, FileRecord, Ladder
     from holdfast.engine.merging.stacked_plan import MergePlan, Overlap, Resolution
@@ -125,6 +127,8 @@ def merge(
             restored = operations.restore(context, prepared.merged, expected=ours)
         else:
             restored = bring(prepared.merged, ours)
+    if prepared.merged is not None and prepared.records:
+        forget_answers(context, [one.path for one in prepared.records])
     return ForkMerge(prepared, restored, policy.dry_run)
 
 
@@ -151,7 +155,8 @@ def prepare(
     new: dict[Hash, bytes] = {}
     if plan.stacked.overlaps:
         rungs = None if policy.ladder is None else policy.ladder()
-        settled, new, records = _settled(context, plan, policy, rungs)
+        with ExitStack() if rungs is None or rungs.workers is None else rungs.workers.resources:
+            settled, new, records = _settled(context, plan, policy, rungs)
         if settled:
             bases = [plan.base, *plan.also_bases]
             plan = stacked_plan.plan(context, fork, production, since=bases, settled=settled)
@@ -191,38 +196,40 @@ def _settled(
     context: Context, plan: MergePlan, policy: OverlapPolicy, ladder: Ladder | None
 ) -> tuple[dict[bytes, Decision], dict[Hash, bytes], list[FileRecord]]:
     """What is decided of files that overlap, by hand or by the ladder; new content; and what became of each."""
-    from holdfast.engine.merging.reapply.resolver import reapply, record_decision
+    from holdfast.engine.merging.reapply.resolver import reapply_all, record_decision
 
-    # (Where one side is preferred, no agent is asked, and a dry run can tell all of it.)
-    prefer = None if ladder is None else ladder.prefer
-    settled: dict[bytes, Decision] = {}
     new: dict[Hash, bytes] = {}
-    records: list[FileRecord] = []
+    settled: dict[bytes, Decision] = {}
+    records: dict[bytes, FileRecord] = {}
+    # (First, so that no agent is asked in vain where a resolution is refused.)
     for one in plan.stacked.overlaps:
         resolution = policy.resolutions.get(one.path)
-        if resolution is not None:
-            from holdfast.engine.merging.reapply import manual_resolution
-            from holdfast.engine.merging.reapply.answer_queue import last_shown
-
-            shown = last_shown(context.store, context.workspace.id, one.path)
-            manual_resolution.check(one, resolution, shown, context.settings.merge.max_bytes)
-            settled[one.path] = Decision(resolution.prefer, manual_resolution.resolved_entry(one, resolution))
-            records.append(record_decision(one, settled[one.path]))
-            content = None if resolution.prefer is not None else resolution.content
-        elif policy.dry_run and prefer is None:
+        if resolution is None:
             continue
-        else:
-            found = reapply(context, plan, one, ladder)
-            record, content = found.record, found.content
-            if found.answered:
-                settled[one.path] = Decision(None, _entry(one.mode, content))
-            elif prefer is not None and one.why != "in_the_way":
-                settled[one.path] = Decision(prefer)
-                record = record_decision(one, settled[one.path], record.tried)
-            records.append(record)
-        if content is not None:
-            new[hash_bytes(content)] = content
-    return settled, new, records
+        from holdfast.engine.merging.reapply import manual_resolution
+        from holdfast.engine.merging.reapply.answer_queue import last_shown
+
+        shown = last_shown(context.store, context.workspace.id, one.path)
+        manual_resolution.check(one, resolution, shown, context.settings.merge.max_bytes)
+        settled[one.path] = Decision(resolution.prefer, manual_resolution.resolved_entry(one, resolution))
+        records[one.path] = record_decision(one, settled[one.path])
+        if resolution.prefer is None and resolution.content is not None:
+            new[hash_bytes(resolution.content)] = resolution.content
+    # (Where one side is preferred, no agent is asked, and a dry run can tell all of it.)
+    prefer = None if ladder is None else ladder.prefer
+    left = (
+        [] if policy.dry_run and prefer is None else [one for one in plan.stacked.overlaps if one.path not in settled]
+    )
+    for one, found in zip(left, reapply_all(context, plan, left, ladder), strict=True):
+        records[one.path] = found.record
+        if found.answered:
+            settled[one.path] = Decision(None, _entry(one.mode, found.content))
+        elif prefer is not None and one.why != "in_the_way":
+            settled[one.path] = Decision(prefer)
+            records[one.path] = record_decision(one, settled[one.path], found.record.tried)
+        if found.content is not None:
+            new[hash_bytes(found.content)] = found.content
+    return settled, new, [records[one.path] for one in plan.stacked.overlaps if one.path in records]
 
 
 def _refuse_unknown(resolutions: Mapping[bytes, Resolution], plan: MergePlan) -> None:
@@ -274,6 +281,11 @@ def store_contents(context: Context, new: Mapping[Hash, bytes]) -> WrittenBlobs:
 def merge_provenance(author: str, message: str, command: str = "") -> Provenance:
     """Who has merged what and why, as a record of it can hold that: a command may be long, and no text."""
     return Provenance(author, message, display(os.fsencode(command))[:_MOST_SAID])
+
+
+def forget_answers(context: Context, paths: Iterable[bytes]) -> None:
+    """Forget what a command has answered for these files: they were merged, so that the same is not asked again."""
+    ReapplyRows(context.store.catalog.database, context.store.catalog.tenant).forget_kept(context.workspace.id, paths)
 
 
 def encode_record(records: Sequence[FileRecord]) -> str:

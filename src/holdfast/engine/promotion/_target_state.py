@@ -6,6 +6,7 @@ or an agent can decide.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from holdfast.engine.history.checkpoint import create_checkpoint_locked
@@ -132,6 +133,8 @@ def note_taken_in(
     if became in context.catalog.lineage(theirs):
         return
     context.catalog.add_merge_parents(became, MergeParent(theirs, base, record))
+    if record:
+        fork_merge.forget_answers(context, [parse_display(one["path"]) for one in json.loads(record)["files"]])
 
 
 # Before anything is built: production is saved, and what is to become of it is put together. Its tree is only read.
