@@ -9,7 +9,7 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Self
 
     from holdfast.engine.forks.mount_server_client import MountServer
@@ -98,6 +98,13 @@ class Home(StoreFace):
         from holdfast.engine.history.queries import log_of_home
 
         return log_of_home(self._context, limit)
+
+    def cat(self, name: str, path: str | bytes) -> Iterator[bytes]:
+        """The content of ``path`` in a checkpoint, as `Workspace.cat`; ``name`` is its id, or the beginning of that."""
+        from holdfast.engine.history.queries import cat
+        from holdfast.engine.history.revisions import resolve_id
+
+        return cat(self._context, resolve_id(self._context, name), os.fsencode(path))
 
     def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
         """Let the workspaces go whose directories were deleted, and forget their checkpoints.

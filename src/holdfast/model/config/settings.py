@@ -227,6 +227,8 @@ class Merge(NamedTuple):
     ladder: tuple[str, ...] = ("command", "structure", "text", "person")
     command: tuple[str, ...] = ()
     timeout: float = 120.0
+    total_timeout: float = 1800.0
+    calls: int = 4
     max_bytes: int = MIB
     lease: float = 600.0
     deadline: float = DAY

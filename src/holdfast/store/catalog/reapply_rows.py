@@ -11,11 +11,13 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.store.catalog.row_checksums import REAPPLIES, changing, set_checksum
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.model.ids import WorkspaceId
     from holdfast.store.database.sql_database import Database, Row, Transaction
 
-Status = Literal["open", "answered", "declined", "shown"]
-"""``shown`` is no question: what a person was shown of a file last."""
+Status = Literal["open", "answered", "declined", "shown", "kept"]
+"""``shown`` is no question: what a person was shown of a file last. Nor is ``kept``: what a command has answered."""
 
 _COLUMNS = """id, workspace, path, about, now, before, after, status, holder, held_until, deadline, answer, said,
     created_at"""
@@ -121,6 +123,34 @@ class ReapplyRows:
         with self._database.writing() as transaction:
             transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, shown.id))
             self._add(transaction, shown)
+
+    def keep(self, kept: ReapplyRow, *, most: int, most_bytes: int) -> None:
+        """Keep an answer, instead of what is kept under its id. Those that are kept the longest make room: no more than
+        ``most`` are kept then, and no more than ``most_bytes`` of them.
+        """
+        size = "COALESCE(LENGTH(answer), 0) + LENGTH(path) + LENGTH(said)"
+        with self._database.writing() as transaction:
+            transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, kept.id))
+            self._add(transaction, kept)
+            rows = transaction.all(
+                f"""SELECT id, {size} FROM reapplies WHERE tenant = ? AND status = 'kept'
+                ORDER BY created_at DESC, id""",
+                (self._tenant,),
+            )
+            held = 0
+            for number, (name, taken) in enumerate(rows):
+                held += int(taken)
+                if number >= most or held > most_bytes:
+                    transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
+
+    def forget_kept(self, workspace: WorkspaceId, paths: Iterable[bytes]) -> None:
+        """Forget the answers that are kept for these files of a workspace."""
+        with self._database.writing() as transaction:
+            for path in paths:
+                transaction.run(
+                    "DELETE FROM reapplies WHERE tenant = ? AND workspace = ? AND status = 'kept' AND path = ?",
+                    (self._tenant, workspace, path),
+                )
 
     def get(self, name: str) -> ReapplyRow | None:
         """One of them."""
