@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from holdfast.model.timeline import TimelineItem, TimelinePage
     from holdfast.store.catalog.usage_statistics import Stats
     from holdfast.store.collection.collector import Collected
+    from holdfast.store.collection.count_correction import CountDrift
     from holdfast.store.verification.verifier import Problem, Verified
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo, UndoReport
 
@@ -94,6 +95,7 @@ __all__ = [
     "ConfigError",
     "ConflictInfo",
     "ConnectionLostError",
+    "CountDrift",
     "Counts",
     "Deleted",
     "Details",
@@ -188,6 +190,7 @@ _ELSEWHERE = {
     "CheckpointResult": "model.command_results",
     "Collected": "store.collection.collector",
     "Comparison": "engine.experiments.attempts",
+    "CountDrift": "store.collection.count_correction",
     "Counts": "model.entries",
     "Entry": "model.entries",
     "FileStat": "engine.diffs.patch_text",

@@ -268,19 +268,23 @@ class Store:
             rewrite_ratio=self._ratio,
             small_steps=lambda: self._tight,
             guard=self._check_claim,
+            mark=lambda progress: self._verifier().mark_counts(progress=progress),
         )
 
     def verifier(self) -> Verifier:
         """What proves the store."""
-        from holdfast.store.verification.verifier import Verifier
-
         if not is_remote(self.objects):
-            return Verifier(self.catalog, self.objects, self.children, self.reader.read, self.tier_objects)
+            return self._verifier()
         from holdfast.store.objects.cached_store import uncached
 
         # What is proved is what the bucket has, whatever is on this disk as well.
         proved = Store(uncached(self.objects), self.catalog, random=self._random, open_cold=self._open_cold)
-        return Verifier(self.catalog, proved.objects, proved.children, proved.reader.read, proved.tier_objects)
+        return proved._verifier()
+
+    def _verifier(self) -> Verifier:
+        from holdfast.store.verification.verifier import Verifier
+
+        return Verifier(self.catalog, self.objects, self.children, self.reader.read, self.tier_objects)
 
     def note_copy(self) -> None:
         """Note in the home that it becomes a copy: until that is whole, it is not opened otherwise."""

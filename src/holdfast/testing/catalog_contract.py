@@ -549,6 +549,24 @@ class CatalogContract:
         assert there() == [1, 2, 3, 4, 6], "nothing is dropped for nothing"
         assert waiting.get("s" * 32) is not None
 
+    # --- counts that drifted ---
+
+    def test_drifted_counts_are_corrected(self) -> None:
+        saver = self.workspace()
+        point = saver.save({b"a": b"one", b"b": b"two" * 900})
+        saver.save({b"a": b"one", b"b": b"two" * 900 + b"and more"})
+        self.store.collector().settle()
+        with self.catalog.database.writing() as transaction:
+            transaction.run("UPDATE blobs SET refs = 0, deltas = deltas + 2 WHERE tenant = ?", (self.catalog.tenant,))
+        mark = self.store.verifier().mark_counts()
+        assert mark.is_whole
+        saver.save({b"a": b"one", b"c": b"three"})
+        corrected = self.store.collector().collect(0, recount="now").corrected
+        assert {drift.count for drift in corrected} == {"references", "deltas"}
+        assert self.store.verifier().verify().problems == []
+        assert load(self.store, point) == {b"a": b"one", b"b": b"two" * 900}
+        assert self.store.collector().collect(0, recount="due").corrected == (), "that is for a month"
+
     # --- numbers ---
 
     def test_stats(self) -> None:

@@ -8,7 +8,7 @@ it begins with the tombstones that are left. A forecast says what a collection w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -21,7 +21,7 @@ from holdfast.store.catalog.schema import DEAD_PAGE
 from holdfast.store.catalog.work_lease import Lease
 from holdfast.store.catalog_records import DELTA_OVERHEAD, PACK_OVERHEAD, RECORD_OVERHEAD, large_blob_key, pack_key
 from holdfast.store.codecs.compression import Encoded
-from holdfast.store.collection import deferred_counts
+from holdfast.store.collection import count_correction, deferred_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.model.content import Progress
     from holdfast.model.ids import Hash
     from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.collection.count_correction import CountDrift, CountMark
     from holdfast.store.collection.deferred_counts import Children
     from holdfast.store.database.sql_database import Row, Transaction
     from holdfast.store.objects.object_store import ObjectStore
@@ -128,6 +129,12 @@ class Collected(NamedTuple):
     packs_rewritten: int
     dry_run: bool = False
     """True if this is what a collection would do, and nothing was deleted."""
+    corrected: Sequence[CountDrift] = ()
+    """Counts that were not what a full mark has found, and are now (or would be), if one was made."""
+
+
+Recount = Literal["never", "due", "now"]
+"""Whether every count is compared with a full mark before anything is deleted: every 30 days, or at once."""
 
 
 class Collector:
@@ -135,7 +142,7 @@ class Collector:
 
     ``children`` reads pages; ``rewrite_ratio`` is the live share below which a pack is written anew. ``small_steps``
     tells whether each transaction is to take little space, as on a full disk. ``guard`` raises if the objects are not
-    this store's to delete.
+    this store's to delete. ``mark`` compares counts with what is there: see `Verifier.mark_counts`.
     """
 
     def __init__(
@@ -148,6 +155,7 @@ class Collector:
         rewrite_ratio: float = 0.5,
         small_steps: Callable[[], bool] = lambda: False,
         guard: Callable[[], None] = lambda: None,
+        mark: Callable[[Progress | None], CountMark],
     ) -> None:
         self._catalog = catalog
         self._database = catalog.database
@@ -158,6 +166,7 @@ class Collector:
         self._ratio = rewrite_ratio
         self._small_steps = small_steps
         self._guard = guard
+        self._mark = mark
         self._lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
         self._progress: Progress | None = None
         self._rows = self._freed = self._emptied = self._rewritten = 0
@@ -176,8 +185,9 @@ class Collector:
             self._report("settle", done)
         return done
 
-    def collect(self, grace: float, *, progress: Progress | None = None) -> Collected:
+    def collect(self, grace: float, *, recount: Recount = "never", progress: Progress | None = None) -> Collected:
         """Delete what has been dead for ``grace`` seconds (0: all that is dead now); rewrite packs that mostly are.
+        ``recount`` tells whether counts that have drifted are corrected before.
 
         One collection runs at a time: raises `LockedError` if another does. May be interrupted anywhere. Raises
         `IntegrityError`, having deleted nothing that a damaged page might name, if a live page cannot be read.
@@ -187,16 +197,21 @@ class Collector:
         self._lease.acquire()
         try:
             self._guard()
+            corrected = self._recount() if recount == "now" or (recount == "due" and self._is_recount_due()) else ()
             self._collect(int(grace * 1_000_000))
         finally:
             self._progress = None
             self._lease.release()
-        return Collected(self._rows, self._freed, self._emptied, self._rewritten)
+        return Collected(self._rows, self._freed, self._emptied, self._rewritten, corrected=corrected)
 
-    def preview(self, grace: float, *, progress: Progress | None = None) -> Collected:
-        """What `collect` would do now. Brings counts up to date, and deletes and writes nothing else."""
+    def preview(self, grace: float, *, recount: bool = False, progress: Progress | None = None) -> Collected:
+        """What `collect` would do now. Brings counts up to date, and deletes and writes nothing else.
+
+        With ``recount`` it tells which counts would be corrected; what that would free is not in it.
+        """
         self._progress = progress
         try:
+            wrong = self._mark(progress).sure if recount else ()
             self._catalog.unpin_expired()
             self.settle()
             now = self._catalog.clock.now()
@@ -206,7 +221,32 @@ class Collector:
             lost = sum(size for orphans in self._old_orphans(died_by) for _, size in orphans)
         finally:
             self._progress = None
-        return Collected(found.rows, found.freed + lost, found.packs_deleted, found.packs_rewritten, dry_run=True)
+        return Collected(found.rows, found.freed + lost, found.packs_deleted, found.packs_rewritten, True, wrong)
+
+    def _is_recount_due(self) -> bool:
+        with self._database.reading(once=True) as transaction:
+            return count_correction.is_due(transaction, self._tenant, self._catalog.clock.now())
+
+    def _recount(self) -> Sequence[CountDrift]:
+        """Compare every count with a full mark and correct what is wrong; what that was."""
+        mark = self._mark(self._progress)
+        self._lease.renew()
+        corrected = count_correction.correct(
+            self._database, self._tenant, mark, self._catalog.clock.now, ROWS_PER_STEP // self._divisor()
+        )
+        if corrected is None:
+            _LOG.warning("not all counts could be corrected: another collection went on; the next one tries again")
+            return ()
+        if corrected:
+            _LOG.warning("%d counts were wrong and have been corrected", len(corrected))
+        if not mark.is_whole and len(mark.sure) < len(mark.drifts):
+            _LOG.warning(
+                "%d counts may be too high, which cannot be told while the store is damaged: see `holdfast verify`",
+                len(mark.drifts) - len(mark.sure),
+            )
+        with self._database.writing() as transaction:
+            count_correction.note_done(transaction, self._tenant, self._catalog.clock.now())
+        return corrected
 
     def _collect(self, grace: int) -> None:
         self._delete_condemned()
