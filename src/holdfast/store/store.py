@@ -8,6 +8,7 @@ from functools import partial
 
 from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.store_location import local_directory
 from holdfast.store import disk_reserve
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.store.objects.remote_store import RemoteObjects
     from holdfast.store.verification.verifier import Verifier
 
+_LOG = Log(__name__)
 CATALOG = b"catalog.db"
 OBJECTS = b"objects"
 
@@ -315,6 +317,17 @@ class Store:
         if self._home is not None:
             disk_reserve.create(self._home, again=True)
 
+    def take_spare_if_due(self) -> None:
+        """Make a spare of the home's own catalog, if the newest is a day old and there is room. Best effort. Takes as
+        long as the catalog is large: for what keeps house alone.
+        """
+        if self._home is None or not isinstance(self.catalog.database, SqliteDatabase):
+            return  # (A server has backups of its own.)
+        from holdfast.store import catalog_spare
+
+        if not self.catalog.database.read_only and catalog_spare.is_due(self._home, self.catalog.clock.now()):
+            _take_spare(self._home, self.catalog.clock)
+
     def used_bytes(self) -> int:
         """What the store takes, the catalog itself not counted."""
         return self.catalog.used_bytes()
@@ -345,7 +358,12 @@ def _own_catalog(folder: bytes, settings: Settings, objects: ObjectStore, clock:
             if _is_empty(path):  # else another process has just begun this home
                 raise
     database = SqliteDatabase(
-        path, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout, check_new=check_new
+        path,
+        MIGRATIONS,
+        application_id=APPLICATION_ID,
+        timeout=settings.lock.timeout,
+        check_new=check_new,
+        before_upgrade=partial(_take_spare, folder, clock),
     )
     disk_reserve.create(folder)
     try:
@@ -362,22 +380,36 @@ def _refuse_lost_catalog(folder: bytes, objects: bytes | None) -> None:
     """Raise `IntegrityError` if there are objects, though their catalog knows nothing: a new one would call all of them
     dead.
 
-    Told of a directory of this machine only (None: they are elsewhere).
+    ``objects`` is a directory of this machine (None: they are elsewhere, and what is left in the home tells).
     """
-    if objects is None:
-        return
+    from holdfast.store.catalog_spare import was_there
+
+    lost = was_there(folder)
     for kind in (b"packs", b"blobs", b"checkpoints"):
+        if objects is None:
+            break
         try:
             with os.scandir(objects + b"/" + kind) as tenants:
-                lost = next(tenants, None) is not None
+                lost = lost or next(tenants, None) is not None
         except OSError:
             continue
-        if lost:
-            raise IntegrityError(
-                f"{display(objects)} holds objects, but their catalog {display(folder)}/{CATALOG.decode()} is missing "
-                "or empty; nothing was touched",
-                hint=f"put {CATALOG.decode()} back from a copy, or name another store.url to begin anew",
-            )
+    if lost:
+        raise IntegrityError(
+            f"{display(objects or folder)} holds objects, but their catalog {display(folder)}/{CATALOG.decode()} is "
+            "missing or empty; nothing was touched",
+            hint="`holdfast doctor --repair` brings it back; or put it back from a copy, or name another store.url "
+            "to begin anew",
+        )
+
+
+def _take_spare(folder: bytes, clock: Clock) -> None:
+    """Best effort: a catalog that is whole needs none."""
+    from holdfast.store import catalog_spare
+
+    try:
+        catalog_spare.take(folder, folder + b"/" + CATALOG, clock.now())
+    except StorageError as error:
+        _LOG.warning("%s", error.message)
 
 
 def _is_empty(catalog: bytes) -> bool:

@@ -47,6 +47,7 @@ def collect(
         context, lambda: collector.collect(seconds, recount="now" if recount else "due", progress=progress)
     )
     _tidy_sessions(context, seconds)
+    context.store.take_spare_if_due()
     return done
 
 

@@ -8,7 +8,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from typing import Annotated, Any
 
-    from holdfast.model.answers.words import ContentHash, Path, SystemPath
+    from holdfast.model.answers.words import ContentHash, Path, SystemPath, Time
 
 
 class ForgottenCheckpoint(Checkpoint):
@@ -98,11 +98,24 @@ class Finding(TypedDict):
     help: Annotated[str | None, remedy]
 
 
+class RepairedCatalog(TypedDict):
+    """How a catalog was brought back."""
+
+    damage: str
+    spare: Time | None
+    checkpoints: int
+    brought_back: int
+    lost: int
+    kept_as: Path | None
+    problems: int
+
+
 class Diagnosis(TypedDict):
     """What was found, and whether nothing of it is wrong."""
 
     ok: bool
     findings: list[Finding]
+    repaired: RepairedCatalog | None
 
 
 def first(pair: Any) -> Any:

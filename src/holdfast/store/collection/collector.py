@@ -44,6 +44,13 @@ class CollectionForecast(NamedTuple):
     packs_rewritten: int
 
 
+_OWN_OBJECT = """packs.key IN (SELECT 'checkpoints/' || tenants.name || '/' || checkpoints.id || '.manifest.lz4'
+    FROM checkpoints JOIN tenants ON tenants.number = checkpoints.tenant WHERE checkpoints.tenant = ?)"""
+"""Objects of checkpoints that are there: their headers are needed, though no row names them (see `pages_key`).
+Takes the tenant.
+"""
+
+
 def forecast(transaction: Transaction, tenant: int, died_by: int, now: int, ratio: float) -> CollectionForecast:
     """What `Collector.collect` would take away of what died at ``died_by`` or before, with every count settled.
 
@@ -63,8 +70,8 @@ def forecast(transaction: Transaction, tenant: int, died_by: int, now: int, rati
             SELECT pack, sum(length + CASE WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END) AS bytes
             FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
         ) held ON held.pack = packs.number
-        WHERE packs.tenant = ? AND packs.spared_until <= ?""",
-        (tenant, tenant, now),
+        WHERE packs.tenant = ? AND packs.spared_until <= ? AND NOT {_OWN_OBJECT}""",
+        (tenant, tenant, now, tenant),
     ):
         live = held - dead_in.get(number, 0)
         if not live:
@@ -344,9 +351,10 @@ class Collector:
         """Condemn the packs that hold nothing any more; no row is ever added to a sealed pack, so none comes late."""
         with self._database.reading() as transaction:
             rows = transaction.all(
-                """SELECT number, key, size FROM packs WHERE tenant = ? AND spared_until = 0 AND number NOT IN
-                (SELECT DISTINCT pack FROM blobs WHERE blobs.tenant = ? AND pack IS NOT NULL)""",
-                (self._tenant, self._tenant),
+                f"""SELECT number, key, size FROM packs WHERE tenant = ? AND spared_until = 0 AND number NOT IN
+                (SELECT DISTINCT pack FROM blobs WHERE blobs.tenant = ? AND pack IS NOT NULL)
+                AND NOT {_OWN_OBJECT}""",
+                (self._tenant, self._tenant, self._tenant),
             )
         for part in chunks(rows):
             with self._database.writing() as transaction:
@@ -405,8 +413,9 @@ class Collector:
                     AS live FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
                 ) held ON held.pack = packs.number
                 WHERE packs.tenant = ? AND packs.spared_until = 0 AND held.live < packs.size * ?
+                AND NOT {_OWN_OBJECT}
                 ORDER BY held.live, packs.number""",
-                (self._tenant, self._tenant, self._ratio),
+                (self._tenant, self._tenant, self._ratio, self._tenant),
             )
         for part in chunks(sparse, _PACKS_PER_QUERY):
             with self._database.reading() as transaction:
