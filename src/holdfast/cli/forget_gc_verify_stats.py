@@ -179,7 +179,7 @@ def _correction_lines(result: Collected, *, wanted: bool, verbose: bool) -> Iter
         verb = "Would correct" if result.dry_run else "Corrected"
         yield f"{verb} {plural(len(drifts), 'count')} that a full mark contradicts:"
         shown = drifts if verbose else drifts[:_SHOWN]
-        yield from (f"  {format_hash(one.hash)}: {one.count} {one.was}, now {one.now}" for one in shown)
+        yield from (f"  {format_hash(one.hash)}: {one.counted} {one.was}, now {one.now}" for one in shown)
         if len(shown) < len(drifts):
             yield f"  and {len(drifts) - len(shown):,} more; -v names all"
     elif wanted:

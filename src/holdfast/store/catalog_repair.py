@@ -36,7 +36,7 @@ from holdfast.store.catalog.schema import APPLICATION_ID, BASE, BLOB, MIGRATIONS
 from holdfast.store.catalog_records import CheckpointCommit, MergeParent, WorkspaceRow, displaced_path, pages_key
 from holdfast.store.codecs.changeset import encode_changeset
 from holdfast.store.database.sql_database import SqliteDatabase
-from holdfast.store.identity.object_store_binding import check_encryption
+from holdfast.store.identity import object_store_binding
 from holdfast.store.manifests import manifest
 from holdfast.store.manifests.checkpoint_header import CheckpointHeader
 from holdfast.store.objects.configured_store import assemble, open_objects
@@ -188,6 +188,9 @@ class _Repair:
                 database.save_space()  # so that the log is empty
             finally:
                 database.close()
+            with suppress(FileNotFoundError):
+                # What it says of encrypted values may not be so in the spare. Without it that is looked at again.
+                os.unlink(os.path.join(self._home, object_store_binding.NAME))
             for path in (self._new, self._home):
                 _sync(path)
             kept = self._swap()
@@ -245,7 +248,7 @@ class _Repair:
         for kind in ("packs", "checkpoints"):
             newest = next(iter(objects.list(f"{kind}/{catalog.name}/")), None)
             if newest is not None:
-                check_encryption(objects, newest.key)
+                object_store_binding.check_encryption(objects, newest.key)
         scan = ObjectScan(objects, catalog.name)
         self._lost += scan.damaged
         known = {point.id: point for point in catalog.checkpoints()}

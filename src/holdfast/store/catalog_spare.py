@@ -98,6 +98,21 @@ def take(home: bytes, catalog: bytes, now: int) -> Spare | None:
         raise StorageError(f"cannot make a spare of the catalog: {error.strerror}") from error
 
 
+def replace_all(home: bytes, now: int) -> None:
+    """Have no spare from before ``now``, if there are any: the catalog's values were encrypted since.
+
+    Raises `StorageError` if a new one cannot be made; then the old ones stay.
+    """
+    old = spares(home)
+    if not old:
+        return
+    if take(home, os.path.join(home, b"catalog.db"), max(now, old[0].at + 1)) is None:
+        raise StorageError("the spares of the catalog cannot be made anew")
+    for spare in old:
+        with suppress(FileNotFoundError):
+            os.unlink(spare.path)
+
+
 def _take(folder: bytes, catalog: bytes, now: int) -> Spare | None:
     unfinished = os.path.join(folder, _UNFINISHED)
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -17,7 +17,7 @@ from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.store.identity import object_store_binding
-from holdfast.store.objects.configured_store import assemble, open_objects
+from holdfast.store.objects.configured_store import assemble, keys_of, open_objects
 from holdfast.store.objects.object_store import is_remote
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Store:
     ) -> None:
         self.objects = objects
         self.catalog = catalog
+        catalog.keys = keys_of(objects)
         self.tenant = catalog.name
         """As it stands in object keys."""
         self._random = random
@@ -368,6 +369,7 @@ def _own_catalog(folder: bytes, settings: Settings, objects: ObjectStore, clock:
     disk_reserve.create(folder)
     try:
         catalog = Catalog(database, settings.store.tenant, clock)
+        catalog.keys = keys_of(objects)
         if not becoming:
             object_store_binding.check(folder, settings.store.url, objects, catalog)
     except BaseException:

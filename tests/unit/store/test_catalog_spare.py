@@ -35,6 +35,7 @@ def names(home):
 
 def test_a_spare_is_whole_and_nothing_else_is_left(home):
     spare = take(home, DAY)
+    assert spare is not None
     assert spare == catalog_spare.spares(home)[0] == (os.path.join(home, b"spares/00000086400000000.db"), DAY)
     assert names(home) == [b"00000086400000000.db", b"lock"]
     assert {stat.S_IMODE(os.stat(os.path.join(home, b"spares", one)).st_mode) for one in names(home)} == {0o600}
@@ -66,6 +67,7 @@ def test_what_others_have_committed_and_not_brought_into_the_file_is_in_it(home)
         other.execute("INSERT INTO tenants (name, swept, latest) VALUES ('never', 0, 0)")
         spare = take(home, DAY)
         other.execute("ROLLBACK")
+    assert spare is not None
     with closing(sqlite3.connect(spare.path)) as database:
         assert database.execute("SELECT name FROM tenants ORDER BY number").fetchall() == [("t",), ("late",)]
 

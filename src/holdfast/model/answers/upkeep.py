@@ -37,7 +37,7 @@ class CountDrift(TypedDict):
     """A count that was wrong."""
 
     object: Annotated[ContentHash, "hash"]
-    count: str
+    count: Annotated[str, "counted"]
     was: int
     now: int
 

@@ -34,7 +34,7 @@ class CountDrift(NamedTuple):
     """A count that is not what it should be."""
 
     hash: Hash
-    count: Literal["references", "deltas"]
+    counted: Literal["references", "deltas"]
     was: int
     now: int
     """How many there are."""
@@ -77,9 +77,9 @@ def correct(
 def _correct(transaction: Transaction, tenant: int, drift: CountDrift, now: int) -> bool:
     name, number = drift.hash, abs(drift.was - drift.now)
     if drift.was < drift.now:
-        sql = COUNT if drift.count == "references" else _COUNT_DELTAS
+        sql = COUNT if drift.counted == "references" else _COUNT_DELTAS
         return transaction.run(sql, (number, tenant, name)) == 1
-    if drift.count == "references":
+    if drift.counted == "references":
         return transaction.run(UNCOUNT, (number, now, now, number, tenant, name, number)) == 1
     return transaction.run(_UNCOUNT_DELTAS, (number, now, now, tenant, name, number)) == 1
 

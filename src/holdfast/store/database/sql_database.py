@@ -382,6 +382,17 @@ class SqliteDatabase:
             self._connection.execute("PRAGMA wal_autocheckpoint=32")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
+    def overwrite_deleted(self) -> None:
+        """From now on, what is deleted is overwritten with zeros in the file."""
+        with self._lock, _translated(self._path):
+            self._connection.execute("PRAGMA secure_delete=ON").fetchone()
+
+    def write_anew(self) -> None:
+        """Write the file anew, without what was deleted from it, and cut off its log. Takes as much room again."""
+        with self._lock, _translated(self._path):
+            self._retry(lambda: self._connection.execute("VACUUM"))
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
     def save_memory(self) -> None:
         """See `Database.save_memory`."""
         with self._lock:

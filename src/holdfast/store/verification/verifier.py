@@ -129,7 +129,7 @@ class Verifier:
             with self._catalog.database.reading() as transaction:
                 self._load(transaction)
                 self._problems += [Problem(*found) for found in check_history(transaction, self._catalog.tenant)]
-                self._problems += [Problem(*found) for found in check_sessions(transaction, self._catalog.tenant)]
+                self._problems += [Problem(*found) for found in check_sessions(transaction, self._catalog)]
                 self._problems += [Problem(*found) for found in check_merges(transaction, self._catalog.tenant)]
                 self._problems += [Problem(*found) for found in check_serving(transaction, self._catalog.tenant)]
             self._check_rows()
@@ -225,7 +225,7 @@ class Verifier:
             if row.refs == 0 and row.counted == UNCOUNTED:
                 self._check_order(page, below)
         for drift in self._drifts():
-            text = f"{drift.was} {drift.count} are counted, {drift.now} are there"
+            text = f"{drift.was} {drift.counted} are counted, {drift.now} are there"
             self._add("count", format_hash(drift.hash), text)
         for name, row in self._rows.items():
             if self._is_counted_wrongly(row):

@@ -99,7 +99,7 @@ def test_a_count_that_drifted_is_what_it_should_be_again(store, names, statement
 def test_what_was_counted_too_low_is_corrected_before_anything_is_deleted(store, names):
     run(store, "UPDATE blobs SET refs = 0, dead_since = 0 WHERE hash = ?", hash_bytes(FILES[b"007"]))
     done = store.collector().collect(0, recount="now")
-    assert [(one.hash, one.count, one.was, one.now) for one in done.corrected] == [
+    assert [(one.hash, one.counted, one.was, one.now) for one in done.corrected] == [
         (hash_bytes(FILES[b"007"]), "references", 0, 1)
     ]
     assert load(store, names[0])[b"007"] == FILES[b"007"]
