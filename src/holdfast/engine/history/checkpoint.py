@@ -358,6 +358,7 @@ def _commit(
     """Write the pages and commit. What was written stays unreferenced if this fails."""
     from holdfast.store.blobs.content_writer import write_pages
     from holdfast.store.codecs.changeset import encode_changeset
+    from holdfast.store.manifests.checkpoint_header import encode_header, header_of
 
     store = context.store
     checkpoint_id = new_checkpoint_id(context.random)
@@ -365,14 +366,6 @@ def _commit(
     # What is no longer there when the commit looks for it makes that fail with `VanishedError`, so this is no race.
     shared = context.catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
-    pages_written = write_pages(
-        store.objects,
-        pages_key(store.tenant, checkpoint_id),
-        new_pack_id(context.random),
-        pages,
-        store.page_bases,
-        store.ahead.pages,
-    )
     named: set[Hash] = set()
     if changes is None:
         named.update(entry.hash for entry in scan.changes.values() if entry is not None)
@@ -392,10 +385,20 @@ def _commit(
         total_files=built.files,
         total_bytes=built.bytes,
         new_blobs=sum(1 for blob in written.blobs if blob.kind == "blob"),
-        stored_bytes=written.stored_bytes + pages_written.stored_bytes,
+        stored_bytes=written.stored_bytes,
         not_captured=len(scan.not_captured),
         provenance=request.provenance,
     )
+    pages_written = write_pages(
+        store.objects,
+        pages_key(store.tenant, checkpoint_id),
+        new_pack_id(context.random),
+        pages,
+        store.page_bases,
+        store.ahead.pages,
+        encode_header(header_of(checkpoint, context.workspace.path, is_state=True)),
+    )
+    checkpoint = checkpoint._replace(stored_bytes=written.stored_bytes + pages_written.stored_bytes)
     entry = recorded or next_state(cursor)
     context.catalog.commit(
         CheckpointCommit(

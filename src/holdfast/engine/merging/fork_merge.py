@@ -285,7 +285,7 @@ def merge_provenance(author: str, message: str, command: str = "") -> Provenance
 
 def forget_answers(context: Context, paths: Iterable[bytes]) -> None:
     """Forget what a command has answered for these files: they were merged, so that the same is not asked again."""
-    ReapplyRows(context.store.catalog.database, context.store.catalog.tenant).forget_kept(context.workspace.id, paths)
+    ReapplyRows(context.store.catalog).forget_kept(context.workspace.id, paths)
 
 
 def encode_record(records: Sequence[FileRecord]) -> str:

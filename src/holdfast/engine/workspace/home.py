@@ -38,14 +38,22 @@ class StoreFace:
         """Let go of the store. Harmless a second time."""
         self._opener.close()
 
-    def gc(self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None) -> Collected:
+    def gc(
+        self,
+        *,
+        grace: float | None = None,
+        recount: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Collected:
         """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point
-        (I11). ``dry_run`` says what would go, and deletes nothing.
+        (I11). Every 30 days, and with ``recount``, counts that have drifted are corrected first. ``dry_run`` says what
+        would go, and deletes nothing.
         """
         forbid_inside_run(self._shared, "a collection")
         from holdfast.engine.upkeep.housekeeping import collect
 
-        return collect(self._shared, grace=grace, dry_run=dry_run, progress=progress)
+        return collect(self._shared, grace=grace, recount=recount, dry_run=dry_run, progress=progress)
 
     def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
         """Prove the store sound, or name what is not; ``read_data`` reads and hashes every stored byte."""

@@ -338,5 +338,13 @@ def _version_5(transaction: Transaction) -> None:
         transaction.run(statement)
 
 
-MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq)
+def _allow_encrypted_values(transaction: Transaction) -> None:
+    """To version 7: the number alone, as earlier versions cannot read such values (`value_encryption`)."""
+    del transaction
+
+
+MIGRATIONS = (
+    *(_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq),
+    _allow_encrypted_values,
+)
 """Step n leads from schema version n to n + 1."""

@@ -17,8 +17,9 @@ from holdfast.store.blobs.pack_format import read_index
 from holdfast.store.catalog.schema import BASE, BLOB, COUNTED, PAGE, UNCOUNTED
 from holdfast.store.catalog.work_lease import Lease
 from holdfast.store.catalog_records import large_blob_key
-from holdfast.store.codecs.compression import LARGE
+from holdfast.store.codecs.compression import DELTA, LARGE
 from holdfast.store.collection.collector import LEASE
+from holdfast.store.collection.count_correction import CountDrift, CountMark
 from holdfast.store.objects.object_keys import is_key
 from holdfast.store.verification._catalog_check import check_history, check_merges, check_serving
 from holdfast.store.verification.session_check import check_session_objects, check_sessions
@@ -128,7 +129,7 @@ class Verifier:
             with self._catalog.database.reading() as transaction:
                 self._load(transaction)
                 self._problems += [Problem(*found) for found in check_history(transaction, self._catalog.tenant)]
-                self._problems += [Problem(*found) for found in check_sessions(transaction, self._catalog.tenant)]
+                self._problems += [Problem(*found) for found in check_sessions(transaction, self._catalog)]
                 self._problems += [Problem(*found) for found in check_merges(transaction, self._catalog.tenant)]
                 self._problems += [Problem(*found) for found in check_serving(transaction, self._catalog.tenant)]
             self._check_rows()
@@ -143,6 +144,31 @@ class Verifier:
         finally:
             self._lease.release()
         return Verified(len(self._roots), len(self._rows), list(self._problems))
+
+    def mark_counts(self, *, progress: Progress | None = None) -> CountMark:
+        """Which counts are not what is there to be counted, as of one moment. No lease is taken, nothing is changed.
+
+        Objects are read as far as pages are in them. Memory as for `verify`.
+        """
+        self._progress = progress
+        self._problems.clear()
+        self._packs.clear()
+        self._bad.clear()
+        with self._catalog.database.reading() as transaction:
+            self._load(transaction)
+            row = transaction.one("SELECT swept FROM tenants WHERE number = ?", (self._catalog.tenant,))
+        self._check_rows()
+        self._read_pages()
+        drifts = list(self._drifts())
+        is_whole = (
+            row is not None
+            and not self._problems
+            and all(name in self._below for name in self._pinned)
+            and not any(self._is_counted_wrongly(found) for found in self._rows.values())
+            # (It takes a while, and matters only to what would be lowered.)
+            and (all(drift.was < drift.now for drift in drifts) or not self._catalog.database.check())
+        )
+        return CountMark(drifts, row[0] if row else 0, is_whole)
 
     def _add(self, kind: _Kind, name: str, message: str) -> None:
         self._problems.append(Problem(kind, name, message))
@@ -186,29 +212,43 @@ class Verifier:
             if row.kind not in (BLOB, PAGE, BASE) or alone != (row.codec == LARGE):
                 self._add("catalog", format_hash(name), "is said to be stored as no blob is")
                 self._bad.add(name)
+            elif (row.codec == DELTA) != (row.base is not None):
+                self._add("catalog", format_hash(name), "is a delta without a base, or the other way round")
+                self._bad.add(name)
             elif row.place if alone else row.generation:
                 self._add("catalog", format_hash(name), "has a number that a blob of its kind does not have")
 
     def _check_counts(self) -> None:
         """Compare every count with what a full mark finds (I11)."""
+        for page, below in self._below.items():
+            row = self._rows[page]
+            if row.refs == 0 and row.counted == UNCOUNTED:
+                self._check_order(page, below)
+        for drift in self._drifts():
+            text = f"{drift.was} {drift.counted} are counted, {drift.now} are there"
+            self._add("count", format_hash(drift.hash), text)
+        for name, row in self._rows.items():
+            if self._is_counted_wrongly(row):
+                self._add("count", format_hash(name), "is counted by its children but is no page")
+
+    def _is_counted_wrongly(self, row: _Row) -> bool:
+        return row.counted != UNCOUNTED and row.kind != PAGE
+
+    def _drifts(self) -> Iterator[CountDrift]:
+        """The counts that a full mark contradicts."""
         refs: Counter[Hash] = Counter(root for _, root in self._roots)
         refs.update(self._pinned)
         for page, below in self._below.items():
-            row = self._rows[page]
-            if row.counted == COUNTED:
+            if self._rows[page].counted == COUNTED:
                 refs.update(below)
-            elif row.refs == 0 and row.counted == UNCOUNTED:
-                self._check_order(page, below)
         deltas = Counter(row.base for row in self._rows.values() if row.base is not None)
         # What a page that cannot be read counts is unknown.
         unread = any(self._rows[name].counted == COUNTED for name in self._bad)
         for name, row in self._rows.items():
             if row.refs != refs[name] and not (unread and row.refs > refs[name]):
-                self._add("count", format_hash(name), f"{row.refs} references are counted, {refs[name]} are there")
+                yield CountDrift(name, "references", row.refs, refs[name])
             if row.deltas != deltas[name]:
-                self._add("count", format_hash(name), f"{row.deltas} deltas are counted, {deltas[name]} are there")
-            if row.counted != UNCOUNTED and row.kind != PAGE:
-                self._add("count", format_hash(name), "is counted by its children but is no page")
+                yield CountDrift(name, "deltas", row.deltas, deltas[name])
 
     def _check_order(self, page: Hash, below: list[Hash]) -> None:
         """A dead page must not outlive what it names: sweeping goes by the time of death."""

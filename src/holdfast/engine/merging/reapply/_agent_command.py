@@ -158,7 +158,7 @@ class CommandRung:
         self._command = command
         self._turn = turn
         self._resources = resources
-        self._kept = ReapplyRows(context.store.catalog.database, context.store.catalog.tenant)
+        self._kept = ReapplyRows(context.store.catalog)
         self._production: tuple[str, bytes] | None = None
 
     def apply(self, task: ReapplyTask) -> RungOutcome:
