@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control.remote_service import connect
 
 from ..waiting import wait_until
-from .test_session_shell import PROMPT, Begin, Person, Terminal
+from .test_session_shell import HOLDFAST, PROMPT, Begin, Person, Terminal
 from .test_session_shell import begin as begin
 
 ME = f"{sys.executable} -m holdfast"
@@ -217,3 +218,17 @@ def test_after_a_step_that_is_opened_inside_of_it_the_rest_of_a_line_is_a_step(b
         person.run("undo")
         left -= each
     assert there(person) == {"script"}
+
+
+def test_a_command_that_is_held_says_how_it_is_answered(begin: Begin) -> None:
+    person = guarded(begin, "sh")
+    words = [*HOLDFAST, "session", "exec", "rm f0 f1 f2"]
+    with subprocess.Popen(words, cwd=person.tree, env=person.environment, text=True, stderr=subprocess.PIPE) as running:
+        number = held(person)["id"]
+        assert running.stderr is not None
+        shown = running.stderr.readline() + running.stderr.readline() + running.stderr.readline()
+        assert "is about to delete its file number 2: " in shown
+        assert f"held: `holdfast safeguard allow {number}` or `deny {number}` in another terminal" in shown
+        person.run("safeguard", "deny", str(number))
+        assert "step 1 was not allowed, and was taken back" in running.communicate()[1]
+    assert there(person) == {*FILES}

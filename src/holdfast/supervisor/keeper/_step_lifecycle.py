@@ -1,4 +1,5 @@
-"""When steps begin and end: with a group's first change, and with its last process or a pause.
+"""When steps begin and end: with a group's first change, and with its last process or a pause; the step of a line at a
+shell's prompt with the line.
 
 What a person has opened as an explicit step takes in everything until it is closed; what a process of a run has
 opened, all that this run does.

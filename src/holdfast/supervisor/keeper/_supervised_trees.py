@@ -437,9 +437,7 @@ class SupervisedTrees:
                 # (No event says here when a process begins: those that are known in time stay in their group.)
                 for _ in self._processes.living_groups(tree.run):
                     pass
-            for step in self._frozen:
-                self._freeze_all(step)
-            self._deny_interrupted()
+            self._look_after_held()
         except OSError as error:
             # There may be more processes than descriptors of them: those that are missed are looked for again.
             _log.warning("not all processes can be looked at: %s", error.strerror)
@@ -454,30 +452,29 @@ class SupervisedTrees:
                 elif thread_group(tid) not in self._spared_of(info.step):
                     self._freeze(info.step, tree, [tid])
 
-    def _freeze_all(self, step: StepId) -> None:
-        """Stop every process of the step."""
+    def _freeze_all(self, step: StepId) -> set[int]:
+        """Stop every process of the step; returns them."""
+        spared, stopped = self._spared_of(step), set[int]()
         for tree in self.trees.values():
-            if of_step := self._processes_of(step, tree):
+            found = ((tgid, group) for tgid, group in self._processes.living_groups(tree.run) if tgid not in spared)
+            of_step = [tgid for tgid, group in found if self._steps.is_of(group, step)]
+            if of_step:
                 self._freeze(step, tree, of_step)
+                stopped.update(of_step)
+        return stopped
 
-    def _processes_of(self, step: StepId, tree: SupervisedTree) -> list[int]:
-        """Those that are stopped while the step waits."""
-        spared = self._spared_of(step)
-        found = ((tgid, group) for tgid, group in self._processes.living_groups(tree.run) if tgid not in spared)
-        return [tgid for tgid, group in found if self._steps.is_of(group, step)]
-
-    def _deny_interrupted(self) -> None:
-        """Deny what waits for a person whose processes a signal asks to end (Ctrl-C): they can follow it only then. One
-        that is stopped gets no signal, and a call that waits is interrupted by none but those that kill.
+    def _look_after_held(self) -> None:
+        """Stop what has begun since, and deny what a process of it is asked to end for (Ctrl-C): it can follow that
+        only then. What is stopped gets no signal, and a call that waits is interrupted only by one that kills.
         """
         for info in self._service.held() if self._frozen else ():
-            waiting: set[int] = set()
-            for tree in self.trees.values():
-                waiting.update(self._processes_of(info.step, tree))
-                waiting.update(thread_group(call.tid) for ticket, call in tree.held if ticket == info.id)
-            if any(map(is_asked_to_end, waiting)):
-                _log.info("what waits for a person was interrupted", step_id=info.step, ticket=info.id)
-                self._keeper.deny(info.id)
+            if info.step in self._frozen:
+                waiting = self._freeze_all(info.step)
+                for tree in self.trees.values():
+                    waiting.update(thread_group(call.tid) for ticket, call in tree.held if ticket == info.id)
+                if any(map(is_asked_to_end, waiting)):
+                    _log.info("what waits for a person was interrupted", step_id=info.step, ticket=info.id)
+                    self._keeper.deny(info.id)
 
     def _spared_of(self, step: StepId) -> frozenset[int]:
         for run, spared in self._spared.items():

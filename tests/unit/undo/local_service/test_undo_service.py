@@ -243,8 +243,10 @@ def test_a_safeguard_holds_the_removal_that_reaches_it(three: Bench) -> None:
         with pytest.raises(HeldError):  # the whole step waits, and the others do not
             keeper.act(step, write(b"new"))
         keeper.step(write(b"other"))
+        keeper.clock.advance(40)
         service.answer(ticket.id, allow=True)
         assert service.held() == []
+        assert keeper.log.recorder.step(step).last == keeper.clock.monotonic(), "to wait was no pause"
         keeper.act(step, lambda actor: actor.unlink(b"2"))
         keeper.act(step, lambda actor: actor.unlink(b"other"))
         assert os.listdir(three.tree) == []
