@@ -102,8 +102,13 @@ def test_under_a_run_every_call_is_a_step_and_every_prompt_a_checkpoint(bench: C
     assert (bench.root / "f").read_text() == "4\n"
     bench("undo")
     assert (bench.root / "f").read_text() == "3\n"
-    bench("undo", "2")
+    (prompt,) = (event for event in bench.json("log")["events"] if event["operation"] == "prompt")
+    assert (prompt["author"], prompt["text"]) == (client, "make it better\nand more")
+    for dry_run in (["--dry-run"], []):
+        bench("undo", "--to", f"prompt:{prompt['number']}", *dry_run)
     assert differences(before, photograph(bench.root)) == []
+    bench("redo", "2")
+    assert (bench.root / "f").read_text() == "3\n"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -111,6 +116,7 @@ def test_without_a_run_there_are_checkpoints_only_and_that_is_said(bench: Cli, c
     bench("integrate", client, "--yes")
     (prompt, *others) = agent(bench, client, supervised=False)
     assert "no steps are recorded" in prompt[3]
+    assert "holdfast undo --to prompt:" in prompt[3]
     assert [(code, err) for _, code, _, err in others] == [(0, "")] * len(others)
     (made,) = bench.json("log")["checkpoints"]
     assert (made["kind"], made["author"], made["message"]) == ("auto", client, "prompt: make it better")
@@ -118,6 +124,29 @@ def test_without_a_run_there_are_checkpoints_only_and_that_is_said(bench: Cli, c
     bench("undo")
     assert (bench.root / "f").read_text() == "0\n"
     assert bench.json("steps")["steps"] == []
+
+
+def test_a_prompt_is_kept_where_nothing_has_changed_also_by_a_watcher_and_in_a_run(bench: Cli) -> None:
+    bench("checkpoint")
+    words = [sys.executable, "-P", "-m", "holdfast", "hook", "claude", "UserPromptSubmit"]
+
+    def prompt(text: str) -> bytes:
+        return json.dumps({"session_id": "s", "cwd": str(bench.root), "prompt": text}).encode()
+
+    said = bench.process(*words[4:], input=prompt("alone")).stderr.decode()
+    assert "nothing has changed since" in said
+    bench("watch", "--detach")
+    try:
+        bench.process(*words[4:], input=prompt("watched"))
+    finally:
+        bench("watch", "--stop")
+    script = f"echo '{prompt('in a run').decode()}' | {' '.join(words)}; echo 1 > f"
+    bench.process("run", "--", "sh", "-c", script, stdin=subprocess.DEVNULL)
+    asked = [one for one in bench.json("log")["events"] if one["operation"] == "prompt"]
+    assert [one["text"] for one in asked] == ["in a run", "watched", "alone"]
+    assert len({one["checkpoint"] for one in asked}) == 1
+    bench("undo", "--to", str(asked[0]["number"]))
+    assert (bench.root / "f").read_text() == "0\n"
 
 
 def test_a_prompt_in_the_middle_of_a_run_is_saved(bench: Cli) -> None:

@@ -41,7 +41,8 @@ EVENTS: tuple[TimelineKind, ...] = ("checkpoint", "prompt", "restore", "undo", "
 
 action = some.one_of(
     some.tuples(some.just("save"), some.sampled_from(PATHS), some.sampled_from(AUTHORS), some.sampled_from(WORDS)),
-    some.tuples(some.just("prompt"), some.sampled_from(PATHS), some.just("claude"), some.just("count the items")),
+    some.tuples(some.just("noted"), some.sampled_from(PATHS), some.just("claude"), some.just("count the items")),
+    some.tuples(some.just("prompt"), some.sampled_from(PATHS) | some.none(), some.just("claude")),
     some.tuples(some.just("step"), some.sampled_from(PATHS)),
     some.tuples(some.just("run"), some.sampled_from(PATHS)),
     some.tuples(some.just("command"), some.sampled_from(PATHS), some.sampled_from(["one", "two"])),
@@ -91,7 +92,13 @@ class Life:
         self._write(path)
         self.workspace.checkpoint(word, author=author)
 
-    def _prompt(self, path: bytes, author: str, prompt: str) -> None:
+    def _prompt(self, path: bytes | None, author: str) -> None:
+        if path is not None:
+            self._write(path)
+        self.workspace.prompt("count what is left", author=author)
+
+    def _noted(self, path: bytes, author: str, prompt: str) -> None:
+        """As earlier versions did it."""
         self._write(path)
         self.workspace.checkpoint(kind="auto", message=f"prompt: {prompt}", author=author)
 

@@ -9,6 +9,7 @@ from holdfast.cli.steps_barriers_safeguard import step_numbers
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.message_text import listed, named_steps, visible
+from holdfast.model.timeline import PROMPT
 
 if TYPE_CHECKING:
     import argparse
@@ -83,6 +84,9 @@ def _configure_undo(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--step", metavar="ID", type=step_numbers, action="append", help="this step alone (several, or 3-9: together)"
     )
+    chosen.add_argument(
+        "--to", metavar="PROMPT", type=prompt_number, help="all since before this prompt (`holdfast log` lists them)"
+    )
     parser.add_argument(
         "--stop", action="store_true", help="with --run: end what the run has left running first, such as a server"
     )
@@ -101,24 +105,35 @@ def _configure_redo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
 
 
+def prompt_number(argument: str) -> int:
+    """The number of a prompt, by itself or as `log` shows it: ``prompt:41``."""
+    digits = argument.removeprefix(f"{PROMPT}:")
+    if not digits.isascii() or not digits.isdigit():
+        import argparse
+
+        raise argparse.ArgumentTypeError(f"{argument!r} is no prompt; `holdfast log` shows them as prompt:41")
+    return int(digits)
+
+
 def _steps(arguments: argparse.Namespace) -> Sequence[int] | None:
     return [step for steps in arguments.step for step in steps] if arguments.step else None
 
 
 def _count(arguments: argparse.Namespace, *, alone: bool) -> int:
     if alone and arguments.count is not None:
-        raise UsageError("N counts changes, and stands alone: not beside --run or --step")
+        raise UsageError("N counts changes, and stands alone: not beside --run, --step or --to")
     return 1 if arguments.count is None else arguments.count
 
 
 def _undo(console: Console, arguments: argparse.Namespace) -> int:
-    count = _count(arguments, alone=bool(arguments.step) or arguments.run is not None)
+    count = _count(arguments, alone=bool(arguments.step) or arguments.run is not None or arguments.to is not None)
     if arguments.stop and (arguments.run is None or arguments.dry_run):
         raise UsageError("--stop ends a run: it stands beside --run, and not beside --dry-run")
 
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         return workspace.undo(
             count,
+            to=arguments.to,
             step=_steps(arguments),
             run=arguments.run,
             stop=arguments.stop,
@@ -259,6 +274,7 @@ COMMANDS = {
             ("holdfast undo --run", "all that the last run did"),
             ("holdfast undo --run --stop", "end its server first"),
             ("holdfast undo --step 7", "one step alone"),
+            ("holdfast undo --to prompt:41", "all that was changed since before that prompt"),
             ("holdfast undo --dry-run", "look first"),
         ),
         exits=_EXITS,

@@ -13,7 +13,7 @@ Kind = Literal["manual", "auto", "rescue", "run", "fork", "import", "merge"]
 """Why a checkpoint exists: asked for, by the watcher, before a restore, at a run's boundary, a fork's first,
 imported, put together of two others."""
 
-EventKind = Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"]
+EventKind = Literal["checkpoint", "prompt", "restore", "undo", "redo", "fork", "run", "promote"]
 """What has happened to a workspace's tree or history."""
 
 KINDS: tuple[Kind, ...] = ("manual", "auto", "rescue", "run", "fork", "import", "merge")
@@ -66,10 +66,13 @@ class HistoryEvent(NamedTuple):
     """The state that the tree was in afterwards."""
     previous: int | None
     """The event whose state this one replaced: what `undo` goes back to. None where there is none, and on events that
-    are no states: beginnings of runs, and undo and redo that went to a state there was.
+    are no states: beginnings of runs, prompts before which nothing had changed, and undo and redo that went to a state
+    there was.
     """
     ahead: int | None = None
-    """On a state that an undo has made: the event whose state it was undone from, to which `redo` leads."""
+    """On a state that an undo has made: the event whose state it was undone from, to which `redo` leads. On a prompt
+    that is no state: the event whose state the tree was in.
+    """
     steps: tuple[int, ...] = ()
     """The steps of the undo log that were reversed (`undo`) or brought forward (`redo`), or that a run had (`run`, at
     its end).
@@ -80,3 +83,7 @@ class HistoryEvent(NamedTuple):
     """The largest sequence number that the workspace's undo log had given out by then: what has a smaller one happened
     before, whatever the clock says. None where that is not known, as of what earlier versions have recorded.
     """
+    author: str = ""
+    """The agent that was asked, on events of `prompt`."""
+    text: str = ""
+    """What was asked for (`prompt`), or the command line (`run`); empty on runs of earlier versions."""

@@ -23,6 +23,8 @@ class CheckpointRequest(NamedTuple):
     label: str = ""
     provenance: Provenance = Provenance()
     full_hash: bool = False
+    prompt: str | None = None
+    """What an agent is asked for now: it becomes a row of the history, whether anything has changed or not."""
 
 
 class CheckpointResult(NamedTuple):
@@ -36,6 +38,8 @@ class CheckpointResult(NamedTuple):
     elapsed_ms: float
     labelled: bool = False
     """True if the checkpoint bears the label that was asked for; False if it has another one, or none was asked for."""
+    prompt: int | None = None
+    """The number of the row that the prompt has become, by which `undo` goes back to before it."""
 
 
 class Status(NamedTuple):

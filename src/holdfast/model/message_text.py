@@ -95,6 +95,12 @@ def _command(process: Process) -> str:
     return display(b" ".join(process.command))[:_COMMAND_CHARS] or "?"
 
 
+def first_line(text: str, most: int) -> str:
+    """The first line of a text, of at most so many characters: a longer one ends with ``…``."""
+    line = text.strip().partition("\n")[0].strip()
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def size(number: int) -> str:
     """Bytes for people: ``812 B``, ``6.7 kB``, ``1.2 GB`` (powers of 1000)."""
     amount = float(number)

@@ -24,13 +24,20 @@ TimelineKind = Literal[
     "held",
     "command",
 ]
-"""Events of the history, of which a ``prompt`` is a checkpoint that an agent's hook took; what the undo log knows:
-steps, edits by others, operations that wait for a person; the commands of sessions.
+"""Events of the history; what the undo log knows: steps, edits by others, operations that wait for a person; the
+commands of sessions.
 """
 
 PROMPT = "prompt"
 """What the message of a checkpoint begins with that was taken when a prompt came in; the prompt follows after a colon.
+Of earlier versions it is all that the history knows of a prompt.
 """
+
+
+def prompt_of(message: str) -> str | None:
+    """The prompt that the message of a checkpoint tells of; None if it tells of none."""
+    is_one = message == PROMPT or message.startswith(f"{PROMPT}: ")
+    return message.removeprefix(PROMPT).removeprefix(": ") if is_one else None
 
 
 class TimelineItem(NamedTuple):

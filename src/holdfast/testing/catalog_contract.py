@@ -408,6 +408,15 @@ class CatalogContract:
         back = HistoryEvent(0, self.time.now(), "undo", first, events[1].seq, ahead=newest.seq, steps=(7, -2), run="r")
         after = self.catalog.record_event(saver.workspace, back, expected=after, head=first)
         assert self.catalog.event(after.position or 0) == back._replace(seq=after.position or 0)
+        asked = HistoryEvent(
+            0, self.time.now(), "prompt", first, None, ahead=back.previous, author="c", text="a\n\0\x1a"
+        )
+        after = self.catalog.record_event(
+            saver.workspace, asked, expected=after, head=first, position=after.position, redo_tip=after.redo_tip
+        )
+        (newest,) = self.catalog.events(saver.workspace, limit=1)
+        assert newest == asked._replace(seq=newest.seq)
+        assert newest.seq > (after.position or 0)
         with pytest.raises(NotFoundError):
             self.catalog.event(10_000)
 

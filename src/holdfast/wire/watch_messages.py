@@ -1,7 +1,8 @@
 """What a command and the watcher beside it say to each other, in requests and answers of `holdfast.ipc.messages`.
 
 The methods are `OPERATIONS`; of ``checkpoint`` the argument is an object with ``kind``, ``label``, ``author``,
-``message``, ``command`` and ``full_hash``. Results travel whole, so that both sides of the socket see the same values.
+``message``, ``command``, ``full_hash`` and ``prompt`` (null for none). Results travel whole, so that both sides of the
+socket see the same values.
 They are packed by hand: a command that asks a watcher is done before msgspec would be loaded. Pure: no I/O.
 """
 
@@ -65,7 +66,8 @@ def encode_call(call: WatchCall) -> bytes:
     arguments: list[Json] = []
     if call.request is not None:
         request = call.request
-        fields = {"kind": request.kind, "label": request.label, "full_hash": request.full_hash}
+        fields: Json = {"kind": request.kind, "label": request.label, "full_hash": request.full_hash}
+        fields["prompt"] = request.prompt
         arguments.append(fields | request.provenance._asdict())
     body = messages.encode_request(call.operation, arguments)
     if len(body) > MAX_CALL_BYTES:
@@ -92,6 +94,9 @@ def decode_call(body: bytes) -> WatchCall:
     full_hash = fields.get("full_hash", False)
     if not isinstance(full_hash, bool):
         raise FormatError("full_hash: expected true or false")
+    prompt = fields.get("prompt")
+    if not isinstance(prompt, str | None):
+        raise FormatError("prompt: expected text or null")
     texts: dict[str, str] = {}
     for name in ("label", "author", "message", "command"):
         text = fields.get(name, "")
@@ -99,7 +104,7 @@ def decode_call(body: bytes) -> WatchCall:
             raise FormatError(f"{name}: expected text")
         texts[name] = text
     label = texts.pop("label")
-    return WatchCall(operation, CheckpointRequest(kind, label, Provenance(**texts), full_hash))
+    return WatchCall(operation, CheckpointRequest(kind, label, Provenance(**texts), full_hash, prompt))
 
 
 def pack_watching(value: WatcherState) -> Json:
@@ -120,6 +125,7 @@ def pack_result(result: CheckpointResult) -> Json:
         "not_captured": _pack_not_captured(result.not_captured),
         "elapsed_ms": result.elapsed_ms,
         "labelled": result.labelled,
+        "prompt": result.prompt,
     }
 
 
@@ -134,6 +140,7 @@ def unpack_result(value: Json) -> CheckpointResult:
             _unpack_not_captured(value["not_captured"]),
             float(value["elapsed_ms"]),
             bool(value["labelled"]),
+            value.get("prompt"),  # a watcher that an earlier build has started sends none
         )
     )
 

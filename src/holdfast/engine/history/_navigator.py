@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count as count_from
 from itertools import groupby
 from operator import ne
 
@@ -23,6 +24,7 @@ from holdfast.engine.history._undo_guards import (
     is_only_late_writes,
     kept_checkpoint,
     nothing_error,
+    nothing_since_error,
     only_ignored_files,
     only_unignored_files,
     redo_chain,
@@ -36,7 +38,7 @@ from holdfast.engine.history.history_writer import record_end
 from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND, carry_out, preview
 from holdfast.engine.history.status import scan_tree
 from holdfast.engine.opening.operation_journal import new_operation, read_operation, refuse_unfinished
-from holdfast.engine.opening.undo_log import find_steps, require_service, touched_paths
+from holdfast.engine.opening.undo_log import find_steps, has_ended, require_service, touched_paths
 from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.command_results import RestoreResult
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, rebuilt
@@ -51,6 +53,7 @@ from holdfast.store.manifests import manifest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
+    from holdfast.engine.history._undo_guards import Floor
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.content import Progress
@@ -88,23 +91,26 @@ class HistoryNavigator:
         force: bool,
         progress: Progress | None,
         recorded_only: bool = False,
+        floor: Floor | None = None,
     ) -> None:
         """``recorded_only``: `back` takes back what steps and Holdfast itself have done, and refuses what others have
-        (``barrier``).
+        (``barrier``). ``floor``: it goes no further.
         """
         self._context = context
         self._service = service
         self._force = force
         self._progress = progress
         self._recorded_only = recorded_only
+        self._floor = floor
         self._pages = context.store.pages
         self._running = RunningSteps(service, force=force)
         self.rescue: Checkpoint | None = None
         """The checkpoint that was made for what was not saved yet, if one was."""
 
-    def refuse_too_many(self, count: int, *, hidden: int) -> None:
+    def refuse_too_many(self, count: int | None, *, hidden: int) -> None:
         """Raise `NotFoundError` if there are fewer than ``count`` changes to take back from the state that was just
-        saved, of which ``hidden`` are none that a person counts. Changes nothing.
+        saved (None: not a single one down to the floor), of which ``hidden`` are none that a person counts. Changes
+        nothing.
 
         What else stops an undo is left to `back`, which then brings everything forward again; with ``recorded_only``
         what others have changed is refused here already. (Here paths alone tell what steps have made: now and then one
@@ -162,19 +168,24 @@ class HistoryNavigator:
         if rest := self._running.rest(changes):
             raise _foreign_edits_error([change.path for change in rest])
 
-    def back(self, count: int, *, hidden: int = 0) -> RestoreResult:
-        """Take back ``count`` changes, from the state that was just saved: all of them, or none. ``hidden`` as for
-        `refuse_too_many`.
+    def back(self, count: int | None, *, hidden: int = 0) -> RestoreResult:
+        """Take back ``count`` changes (None: all down to the floor), from the state that was just saved: all of them,
+        or none. ``hidden`` as for `refuse_too_many`.
         """
         done: list[RestoreResult] = []
         start, left = self.current_state(), count
         try:
-            while left:
-                left -= self._back(left, done)
+            while left is None or left:
+                went = self._back(left, done)
+                if not went:
+                    break
+                left = None if left is None else left - went
         except HoldfastError as error:
-            if error.code == "nothing_to_undo":
+            if error.code == "nothing_to_undo" and count is not None and left is not None:
                 error = nothing_error("undo", self.rescue, available=count - left - hidden)
             raise self.bring_forward_again(start, done, error) from error
+        if not done:
+            raise self._nothing_since()
         result = merge_results(done)
         if not any(one.undo_command for one in done):
             return result
@@ -185,10 +196,18 @@ class HistoryNavigator:
             return result  # the checkpoint that it began with was forgotten
         return result._replace(undo_command=_in_turn([REDO_COMMAND] * len(onward)))
 
-    def _back(self, most: int, done: list[RestoreResult]) -> int:
-        """Take back one step, or up to ``most`` changes that checkpoints know; how many."""
+    def _nothing_since(self) -> NotFoundError:
+        """That there is nothing to take back down to the floor; raises `RefusedError` if that is still going on."""
+        assert self._floor is not None
+        self._running.refuse_all()
+        return nothing_since_error(self._floor.prompt, self.rescue)
+
+    def _back(self, most: int | None, done: list[RestoreResult]) -> int:
+        """Take back one step, or up to ``most`` changes that checkpoints know; how many: none at the floor."""
         now = self.current_state()
         target = self._next(now, self._root(now), most)
+        if target is None:
+            return 0
         if not target.back:
             done.append(self._take_back(target.steps[0]))
             return 1
@@ -281,7 +300,7 @@ class HistoryNavigator:
             return result._replace(undo_command=_way_back(done, UNDO_COMMAND))
         return result._replace(undo_command=_in_turn(reversed(ways_back)))
 
-    def preview_back(self, count: int) -> RestoreResult:
+    def preview_back(self, count: int | None) -> RestoreResult:
         """What `back` would do, as far as it can be told without doing it. Changes nothing.
 
         Refuses what `back` does, but for steps that it comes to after checkpoints: by then the tree is another.
@@ -387,19 +406,24 @@ class HistoryNavigator:
         return self._context.catalog.checkpoint(state.checkpoint).root
 
     def _targets_back(
-        self, now: HistoryEvent, root: Hash, count: int, *, hidden: int = 0
+        self, now: HistoryEvent, root: Hash, count: int | None, *, hidden: int = 0
     ) -> Generator[tuple[_Target, list[int]]]:
-        """Where an undo of ``count`` changes leads from ``now``, one after the other, each with the steps that it is to
-        take back; nothing is. Raises as `_next`; that there are too few changes with their number, without ``hidden``.
+        """Where an undo of ``count`` changes (None: of all down to the floor) leads from ``now``, one after the other,
+        each with the steps that it is to take back; nothing is. Raises as `_next`; that there are too few changes with
+        their number, without ``hidden``.
         """
         done: list[int] = []
-        for found in range(count):
+        for found in count_from() if count is None else range(count):
             try:
                 target = self._next(now, root, 1, done)
             except NotFoundError as error:
                 if error.code == "nothing_to_undo":
                     raise nothing_error("undo", self.rescue, available=found - hidden) from None
                 raise
+            if target is None:
+                if not found:
+                    raise self._nothing_since()
+                return
             steps: list[int] = []
             if target.back:
                 now, root = target.state, self._root(target.state)
@@ -409,23 +433,31 @@ class HistoryNavigator:
                 done += steps
             yield target, steps
 
-    def _next(self, now: HistoryEvent, root: Hash, most: int, done: Sequence[int] = ()) -> _Target:
-        """Where to go from ``now``: to where a step has to be taken back, or ``most`` changes back, or as
-        many as there are.
+    def _next(self, now: HistoryEvent, root: Hash, most: int | None, done: Sequence[int] = ()) -> _Target | None:
+        """Where to go from ``now``: to where a step has to be taken back, or ``most`` changes back, or as many as there
+        are (None: to the floor). None where that is at the floor already.
         """
         state, back = now, 0
+        floor = self._floor
         while True:
-            steps = [step for step in steps_since(self._context, self._service, state) if step.id not in done]
+            since = None if floor is None else floor.prompt
+            steps = [step for step in steps_since(self._context, self._service, state, since) if step.id not in done]
             if steps:
                 return _Target(state, back, steps)
+            if floor is not None and state.seq == floor.state.seq:
+                return _Target(state, back, ()) if back else None
             leaving, left = state, [state]
             while True:
-                if state.previous is None:
+                if floor is not None and (state.previous or 0) < floor.state.seq:
+                    # What steps that began before the floor's state have left stands on an earlier one.
+                    state = floor.state
+                elif state.previous is None:
                     if back:
                         return _Target(leaving, back, ())  # (who asks for more is told next time)
                     self._running.refuse_all()
                     raise nothing_error("undo", self.rescue)
-                state = self._context.catalog.event(state.previous)
+                else:
+                    state = self._context.catalog.event(state.previous)
                 if not self._force:
                     refuse_set_aside_state(self._context, state)
                 checkpoint = kept_checkpoint(self._context, state)
@@ -447,6 +479,9 @@ class HistoryNavigator:
                 late = steps_that_wrote_late(
                     self._service, self._pages, checkpoint.root, root, (*done, *self._running.ids)
                 )
+                if since is not None:
+                    # A step that had ended before the prompt stays; what it wrote since is taken back all the same.
+                    late = [step for step in late if not has_ended(step, since)]
                 between = StateChange(state, checkpoint.root, root, self._pages)
                 is_ours = (
                     bool(late)

@@ -11,6 +11,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.message_text import named_processes, named_steps, plural, process_details
 from holdfast.model.paths import display, parents
+from holdfast.model.timeline import prompt_of
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -258,6 +259,14 @@ def nothing_error(verb: str, saved: Checkpoint | None = None, *, available: int 
     )
 
 
+def nothing_since_error(prompt: HistoryEvent, saved: Checkpoint | None) -> NotFoundError:
+    """That nothing has changed since a prompt; ``saved`` as `nothing_error` has it."""
+    error = nothing_error("undo", saved)
+    return NotFoundError(
+        f"nothing has changed since prompt {prompt.seq}", hint=error.hint, code=error.code, data=error.data
+    )
+
+
 # What the undo log of another version holds alone, which was set aside: undo and redo do not pass it unasked.
 
 
@@ -328,18 +337,79 @@ def _set_aside_error(what: str, way: str = "") -> Exception:
 # Which steps of the undo log the changes belong to that lie between two states of the history.
 
 
-def steps_since(context: Context, service: UndoService | None, state: HistoryEvent) -> list[StepInfo]:
-    """The steps that belong to a state and not to the one that it replaced, the newest first; finished ones."""
+def steps_since(
+    context: Context, service: UndoService | None, state: HistoryEvent, since: HistoryEvent | None = None
+) -> list[StepInfo]:
+    """The steps that belong to a state and not to the one that it replaced, the newest first; finished ones. Without
+    those that had ended by the event ``since``.
+    """
     if service is None:
         return []
-    return [step for step in _steps_from(context, service, state) if step.state == "done" and step.paths]
-
-
-def _steps_from(context: Context, service: UndoService, state: HistoryEvent) -> list[StepInfo]:
     before = None if state.previous is None else context.catalog.event(state.previous)
-    brought = state.steps if state.operation == "redo" else ()
-    found = [step for step in service.steps() if before is None or not has_ended(step, before) or step.id in brought]
+    events = [event for event in (before, since) if event is not None]
+    brought = state.steps if state.operation == "redo" and (since is None or state.seq > since.seq) else ()
+    found = [
+        step
+        for step in service.steps()
+        if step.state == "done"
+        and step.paths
+        and (step.id in brought or not any(has_ended(step, event) for event in events))
+    ]
     return sorted(found, key=lambda step: step.acted, reverse=True)
+
+
+class Floor(NamedTuple):
+    """How far an undo goes back at most: to where a prompt came in."""
+
+    prompt: HistoryEvent
+    state: HistoryEvent
+    """The state that the tree was in."""
+
+
+def floor_at(context: Context, service: UndoService | None, prompt: int) -> Floor:
+    """Where the prompt of this number came in. Raises `NotFoundError` if there is none, or the checkpoint from there is
+    not kept; `RefusedError` (``undone_before``) if an undo has led to before it since.
+    """
+    event = next(iter(context.catalog.events(context.workspace.id, before=prompt + 1, limit=1)), None)
+    if event is None or event.seq != prompt or not is_prompt(context, event):
+        raise NotFoundError(f"there is no prompt {prompt}", hint="`holdfast log` lists them")
+    state = event if event.ahead is None else context.catalog.event(event.ahead)
+    named = f"the state from before prompt {prompt}"
+    if kept_checkpoint(context, state) is None:
+        raise NotFoundError(f"{named} was forgotten", hint="`holdfast log` lists the states there are")
+    if not _stands_on(context, service, state, event):
+        raise RefusedError(
+            f"{named} was undone itself since",
+            hint=f"`holdfast redo` leads to it, as far as it is ahead; `holdfast restore {state.checkpoint[:12]}` goes "
+            "there in any case",
+            code="undone_before",
+        )
+    return Floor(event, state)
+
+
+def _stands_on(context: Context, service: UndoService | None, state: HistoryEvent, prompt: HistoryEvent) -> bool:
+    """Whether the tree stands on a state, in which a prompt came in, and what was done since."""
+    steps = {step.id: step for step in service.steps()} if service is not None else {}
+    at = context.catalog.cursor(context.workspace.id).position
+    while at is not None and at > state.seq:
+        event = context.catalog.event(at)
+        known = [steps[step] for step in event.steps if step in steps]
+        if event.operation == "undo" and event.ahead is not None and known:
+            # It has left the state that it was undone from, without those steps.
+            if any(has_ended(step, prompt) for step in known):
+                return False
+            at = event.ahead
+        else:
+            at = event.previous
+    return at == state.seq
+
+
+def is_prompt(context: Context, event: HistoryEvent) -> bool:
+    """Whether a prompt came in then; earlier versions noted it by the message of the checkpoint alone."""
+    if event.operation != "checkpoint":
+        return event.operation == "prompt"
+    made = kept_checkpoint(context, event)
+    return made is not None and made.created_at == event.at and prompt_of(made.provenance.message) is not None
 
 
 def steps_that_wrote_late(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holdfast.engine.history._git_heads import record_git_head
-from holdfast.engine.history.history_writer import next_state, record
+from holdfast.engine.history.history_writer import next_state, record, record_prompt
 from holdfast.engine.opening.context import saved_state
 from holdfast.engine.opening.home import remember_folder
 from holdfast.engine.opening.identity import refuse_other_mount
@@ -102,7 +102,8 @@ def create_checkpoint(
     Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
     whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); the existing one then becomes
     a manual one if that was asked for, with the label (``labelled`` tells) and the rest, as far as none was given
-    any. Raises `StorageError`, `QuotaError`: nothing is lost then.
+    any. A prompt is entered in the history in any case. Raises `StorageError`,
+    `QuotaError`: nothing is lost then.
     """
     if request.kind not in KINDS:
         raise UsageError(f"there is no kind of checkpoint {request.kind!r}", hint=f"one of {', '.join(KINDS)}")
@@ -153,7 +154,8 @@ def create_checkpoint_locked(
             _store_lost_content(context, checkpoint)
         elapsed = (context.clock.monotonic() - started) * 1000
         labelled = bool(request.label) and checkpoint.label == request.label
-        return CheckpointResult(checkpoint, created, scan.not_captured, elapsed, labelled)
+        prompt = None if request.prompt is None else context.catalog.events(context.workspace.id, limit=1)[0].seq
+        return CheckpointResult(checkpoint, created, scan.not_captured, elapsed, labelled, prompt)
     raise AssertionError("unreachable")
 
 
@@ -296,6 +298,8 @@ def _try_to_create(
             context.tree.settle(parent.root)
             if recorded is not None:
                 record(context, recorded, parent.id, expected=cursor)
+            elif request.prompt is not None:
+                record_prompt(context, request.prompt, request.provenance.author, expected=cursor)
             return _claim_existing(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
@@ -399,7 +403,10 @@ def _commit(
         encode_header(header_of(checkpoint, context.workspace.path, is_state=True)),
     )
     checkpoint = checkpoint._replace(stored_bytes=written.stored_bytes + pages_written.stored_bytes)
-    entry = recorded or next_state(cursor)
+    entry = recorded
+    if entry is None and request.prompt is not None:
+        entry = next_state(cursor, "prompt", author=request.provenance.author, text=request.prompt)
+    entry = entry or next_state(cursor)
     context.catalog.commit(
         CheckpointCommit(
             checkpoint=checkpoint,

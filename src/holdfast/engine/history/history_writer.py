@@ -25,13 +25,16 @@ class HistoryEntry(NamedTuple):
     previous: int | None = None
     """The state that it replaces."""
     ahead: int | None = None
-    """The state from which steps were undone to this one."""
+    """The state from which steps were undone to this one; of a prompt that is no state, the one it came in."""
     steps: tuple[int, ...] = ()
     run: str = ""
     position: int | None = None
     """The state that the workspace stands at then; None: this one."""
     redo_tip: int | None = None
     """The state that `redo` leads to then; None: there is nothing to redo."""
+    author: str = ""
+    text: str = ""
+    """As `HistoryEvent` has them."""
 
     @property
     def is_way_back(self) -> bool:
@@ -41,14 +44,32 @@ class HistoryEntry(NamedTuple):
     def event(self, context: Context, checkpoint: CheckpointId, at: int | None = None) -> HistoryEvent:
         """The event, which happens now, or (``at``) when the checkpoint was made; its number is assigned."""
         at, seq = context.clock.now() if at is None else at, context.undo_seq()
-        return HistoryEvent(0, at, self.operation, checkpoint, self.previous, self.ahead, self.steps, self.run, seq)
+        return HistoryEvent(
+            0,
+            at,
+            self.operation,
+            checkpoint,
+            self.previous,
+            self.ahead,
+            self.steps,
+            self.run,
+            seq,
+            self.author,
+            self.text,
+        )
 
 
 def next_state(
-    cursor: Cursor, operation: EventKind = "checkpoint", *, steps: tuple[int, ...] = (), run: str = ""
+    cursor: Cursor,
+    operation: EventKind = "checkpoint",
+    *,
+    steps: tuple[int, ...] = (),
+    run: str = "",
+    author: str = "",
+    text: str = "",
 ) -> HistoryEntry:
     """The state that follows the present one."""
-    return HistoryEntry(operation, cursor.position, steps=steps, run=run)
+    return HistoryEntry(operation, cursor.position, steps=steps, run=run, author=author, text=text)
 
 
 def record(
@@ -74,12 +95,26 @@ def record(
     )
 
 
-def record_run(context: Context, run: str, steps: tuple[int, ...] = ()) -> None:
-    """Note that a run begins or ends here. The tree is where it was."""
+def record_run(context: Context, run: str, command: str, steps: tuple[int, ...] = ()) -> None:
+    """Note that a run of ``command`` begins or ends here. The tree is where it was."""
     cursor = context.catalog.cursor(context.workspace.id)
     assert cursor.head is not None, "it was saved before"
-    entry = HistoryEntry("run", steps=steps, run=run, position=cursor.position, redo_tip=cursor.redo_tip)
+    entry = HistoryEntry("run", steps=steps, run=run, text=command, position=cursor.position, redo_tip=cursor.redo_tip)
     record(context, entry, cursor.head, expected=cursor)
+
+
+def record_prompt(context: Context, prompt: str, author: str, *, expected: Cursor) -> None:
+    """Note that a prompt came in where the tree is as it was saved last. What `redo` leads to stays."""
+    assert expected.head is not None, "it was saved before"
+    entry = HistoryEntry(
+        "prompt",
+        ahead=expected.position,
+        position=expected.position,
+        redo_tip=expected.redo_tip,
+        author=author,
+        text=prompt,
+    )
+    record(context, entry, expected.head, expected=expected)
 
 
 def record_end(

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from holdfast.model.content import Progress
     from holdfast.model.ids import CheckpointId
 
+MOST_OF_PROMPT = 4000
+"""Characters: with them a call of the watcher has room for all else, however they are escaped."""
+_MOST_OF_MESSAGE = 200
+
 
 def checkpoint(context: Context, request: CheckpointRequest, progress: Progress | None = None) -> CheckpointResult:
     """`holdfast.engine.history.checkpoint.create_checkpoint`: by the watcher, where one runs, at the cost of what
@@ -42,6 +46,22 @@ def save(context: Context) -> CheckpointResult:
     from holdfast.model.command_results import CheckpointRequest
 
     return checkpoint(context, CheckpointRequest("auto", provenance=Provenance(context.settings.identity.author)))
+
+
+def prompt(context: Context, text: str, author: str) -> CheckpointResult:
+    """Save the tree's present state as what an agent, ``author``, was asked for ``text`` in, and enter the prompt in
+    the history, whether anything has changed or not. Of a longer text the first `MOST_OF_PROMPT` characters are kept.
+    """
+    from holdfast.model.checkpoint import Provenance
+    from holdfast.model.command_results import CheckpointRequest
+    from holdfast.model.message_text import first_line
+    from holdfast.model.timeline import PROMPT
+
+    text = text.strip().encode(errors="replace").decode()
+    line = first_line(text, _MOST_OF_MESSAGE)
+    message = f"{PROMPT}: {line}" if line else PROMPT
+    request = CheckpointRequest("auto", provenance=Provenance(author, message), prompt=text[:MOST_OF_PROMPT])
+    return checkpoint(context, request)
 
 
 def restore(

@@ -47,6 +47,8 @@ _LOG = Log(__name__)
 
 _SHOWN = 3
 _LOOKED_BACK = 200
+_SAVES = ("checkpoint", "prompt")
+"""Events with which the tree was saved, and nothing else has happened."""
 """Events in which it is looked for what has become of a restore."""
 
 
@@ -226,7 +228,7 @@ def _entry(context: Context, operation: Operation) -> HistoryEvent | None:
     """
     since = operation.position or 0
     for event in context.catalog.events(context.workspace.id):
-        if event.operation != "checkpoint" or event.seq <= since:
+        if event.operation not in _SAVES or event.seq <= since:
             is_its = event.seq > since and (event.operation, event.steps) == (operation.kind, operation.steps)
             return event if is_its else None
     return None
@@ -237,7 +239,7 @@ def _is_next(context: Context, operation: Operation) -> bool:
     at = context.catalog.cursor(context.workspace.id).position
     while at is not None and at != operation.position:
         state = context.catalog.event(at)
-        if state.operation != "checkpoint":
+        if state.operation not in _SAVES:
             return False
         at = state.previous
     return at is not None

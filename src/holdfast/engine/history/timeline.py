@@ -19,7 +19,7 @@ from holdfast.model.errors import NotFoundError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import under
-from holdfast.model.timeline import PROMPT, TimelineFilter, TimelineItem, TimelinePage
+from holdfast.model.timeline import TimelineFilter, TimelineItem, TimelinePage, prompt_of
 from holdfast.store.manifests import manifest
 from holdfast.undo.journal.log_ownership import VersionMismatchError
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint, HistoryEvent
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.session_types import CommandEntry
+    from holdfast.model.timeline import TimelineKind
     from holdfast.undo.service import UndoService
 
     _Key = tuple[int, int | str, int]
@@ -40,7 +41,7 @@ _BATCH = 200
 _REMEMBERED = 256
 _LAST = 1 << 62
 """After every number that was given out."""
-_MAKING = ("checkpoint", "run", "promote", "fork")
+_MAKING = ("checkpoint", "prompt", "run", "promote", "fork")
 """Operations that may have made the checkpoint that they name."""
 EVERYTHING = TimelineFilter()
 
@@ -205,16 +206,22 @@ class _Merger:
         made = self._checkpoint(event.checkpoint)
         if made is None or event.operation not in _MAKING or made.created_at != event.at:
             made = None  # (it names a state that there was)
-        said = ("", "", "") if made is None else made.provenance
-        prompt = event.operation == "checkpoint" and (said[1] == PROMPT or said[1].startswith(f"{PROMPT}: "))
+        author, message, command = ("", "", "") if made is None else made.provenance
+        kind: TimelineKind = event.operation
+        if kind == "checkpoint" and (prompt := prompt_of(message)) is not None:
+            kind, message = "prompt", prompt
+        elif kind == "prompt":
+            author, message = event.author, event.text
+        elif kind == "run":
+            command = event.text or command
         item = TimelineItem(
-            "prompt" if prompt else event.operation,
+            kind,
             event.seq,
             event.at,
-            author=said[0],
+            author=author,
             label="" if made is None else made.label,
-            text=said[1].removeprefix(PROMPT).removeprefix(": ") if prompt else said[1],
-            command=said[2],
+            text=message,
+            command=command,
             checkpoint=event.checkpoint,
             steps=event.steps,
             run=event.run,

@@ -16,6 +16,7 @@ from holdfast.engine.history._navigator import HistoryNavigator, merge_results
 from holdfast.engine.history._step_reversal import preview_steps, reapply_steps, reverse_steps, reversible_steps
 from holdfast.engine.history._undo_guards import (
     check_count,
+    floor_at,
     is_set_aside_run,
     kept_checkpoint,
     naming_processes,
@@ -364,33 +365,44 @@ def undo(
     context: Context,
     count: int = 1,
     *,
+    to: int | None = None,
     force: bool = False,
     recorded_only: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """Take back the newest ``count`` changes to the tree; unsaved changes are saved first and are the first one.
+    """Take back the newest ``count`` changes to the tree, or all since a prompt came in (``to``: its number); unsaved
+    changes are saved first and are the first one.
 
     What steps did is reversed by the undo log, ignored files included. Raises `NotFoundError` with code
-    ``nothing_to_undo`` if there are not that many, before any file is changed: ``data`` has how many there are
-    (``available``), and the hint names the checkpoint that holds what was not saved before; `RefusedError` if others
-    have changed the same since (``force`` goes ahead), or with ``recorded_only`` if one of the changes was made by
-    neither a step nor Holdfast itself. Then all is as it was; if what was taken back until then cannot be brought
-    forward again, ``data`` has its steps (``taken_back``) and how many changes `redo` is to bring forward (``redo``).
-    An undo that was cut short is finished first, and counts.
+    ``nothing_to_undo`` if there are not that many, or none since the prompt, before any file is changed: ``data`` has
+    how many there are (``available``), and the hint names the checkpoint that holds what was not saved before;
+    `RefusedError` if others have changed the same since (``force`` goes ahead), or with ``recorded_only`` if one of the
+    changes was made by neither a step nor Holdfast itself. Then all is as it was; if what was taken back until then
+    cannot be brought forward again, ``data`` has its steps (``taken_back``) and how many changes `redo` is to bring
+    forward (``redo``). An undo that was cut short is finished first, and counts.
     """
     check_count(count)
     with _open_log(context, progress, dry_run=dry_run) as (service, finished):
-        begin = partial(HistoryNavigator, context, service, force=force, progress=progress, recorded_only=recorded_only)
+        if dry_run and finished is not None:
+            return finished.result
+        begin = partial(
+            HistoryNavigator,
+            context,
+            service,
+            force=force,
+            progress=progress,
+            recorded_only=recorded_only,
+            floor=None if to is None else floor_at(context, service, to),
+        )
         if dry_run:
-            if finished is not None:
-                return finished.result
             with naming_processes(service):
-                return begin().preview_back(count)
+                return begin().preview_back(count if to is None else None)
         done = _results_of("undo", finished)
-        if len(done) == count:
-            return done[0]
-        count -= len(done)
+        if to is None:
+            if len(done) == count:
+                return done[0]
+            count -= len(done)
         with quieten(service):
             navigator = begin()  # what a server changes between this and the save would be taken for others'
             cursor = context.catalog.cursor(context.workspace.id)
@@ -403,9 +415,15 @@ def undo(
                 # What only went out of sight is no change to take back: the state before it is.
                 hidden = int(navigator.is_only_hidden(cursor, saved))
                 navigator.rescue = saved if saved.id != cursor.head else None
-            if count + hidden > 1:  # (that one cannot be taken back is known before anything is)
-                navigator.refuse_too_many(count + hidden, hidden=hidden)
-            return merge_results([*done, navigator.back(count + hidden, hidden=hidden)])
+            number = None if to is not None else count + hidden
+            if number != 1:  # (that one cannot be taken back is known before anything is)
+                try:
+                    navigator.refuse_too_many(number, hidden=hidden)
+                except NotFoundError:
+                    if to is None or not done:
+                        raise
+                    return done[0]  # it was all that there was to take back
+            return merge_results([*done, navigator.back(number, hidden=hidden)])
 
 
 def undo_steps(

@@ -1,4 +1,5 @@
-"""What a client's hook does: save the state at every prompt, and make one step of each tool call under a run.
+"""What a client's hook does: save the state at every prompt, enter that in the history, and make one step of each tool
+call under a run.
 
 Which step is a call's can be read from its label, and nothing else has to be remembered between one hook and the next.
 Of calls that overlap the first one opens the step, and its end closes it.
@@ -16,7 +17,7 @@ from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.model.log import Log
-from holdfast.model.timeline import PROMPT
+from holdfast.model.message_text import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,11 +61,12 @@ def _save(workspace: Workspace, client: str, event: HookEvent, run: str | None) 
             hint="`holdfast checkpoint` saves it, once you have looked at what should be left out",
             code="huge",
         )
-    message = f"{PROMPT}: {_line(event.prompt)}" if event.prompt else PROMPT
-    done = workspace.checkpoint(kind="auto", message=message, author=client)
+    done = workspace.prompt(event.prompt, author=client)
     state = "saved" if done.created else "nothing has changed since"
+    # (A watcher that an earlier version has started enters no prompts.)
+    way = "" if done.prompt is None else f"; `holdfast undo --to prompt:{done.prompt}` goes back to before this prompt"
     steps = "" if run is not None else "; no steps are recorded, as this is not under `holdfast run`"
-    return f"{state} {done.checkpoint.id[:12]}{steps}"
+    return f"{state} {done.checkpoint.id[:12]}{way}{steps}"
 
 
 def _group(context: Context, client: str, action: Action, event: HookEvent, run: str) -> str:
@@ -81,7 +83,7 @@ def _group(context: Context, client: str, action: Action, event: HookEvent, run:
         if action == "begin":
             if opened is not None:
                 return f"step {opened.id} is open: the call belongs to it"
-            return f"began step {service.begin(f'{client} {_line(event.title)} {mark}')}"
+            return f"began step {service.begin(f'{client} {first_line(event.title, _MOST_OF_TEXT)} {mark}')}"
         label = "" if opened is None else b" ".join(opened.command).decode("utf-8", "replace")
         if opened is None or not (label.endswith(mark) if action == "end" else session in label):
             return ""
@@ -93,12 +95,6 @@ def _serves(service: UndoService, run: str) -> bool:
     from holdfast.supervisor.control.remote_service import RemoteUndoService
 
     return isinstance(service, RemoteUndoService) and service.serves(run)
-
-
-def _line(text: str) -> str:
-    """The first line of a text, within limits."""
-    first = text.strip().partition("\n")[0].strip()
-    return first if len(first) <= _MOST_OF_TEXT else first[: _MOST_OF_TEXT - 1] + "…"
 
 
 def _name(text: str) -> str:

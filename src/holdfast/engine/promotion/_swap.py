@@ -128,7 +128,9 @@ def _state_before_recording(job: PromotionJob) -> Checkpoint | None:
     if not any(one.operation in ("restore", "undo", "redo") for one in since):
         return None
     saved = since[-1]
-    return catalog.checkpoint(saved.checkpoint if saved.operation == "checkpoint" else CheckpointId(job.facts.ours))
+    return catalog.checkpoint(
+        saved.checkpoint if saved.operation in ("checkpoint", "prompt") else CheckpointId(job.facts.ours)
+    )
 
 
 def _prepare(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:

@@ -299,7 +299,7 @@ def begin_run(context: Context, command: str, identity: str | None = None) -> st
         create_checkpoint_locked(
             context, CheckpointRequest("run", provenance=_provenance(context, identity, "begins", command))
         )
-        record_run(context, identity)
+        record_run(context, identity, command)
     return identity
 
 
@@ -324,11 +324,11 @@ def end_run(
         recorded = None
         if acted and cursor.head is not None and not _is_undone_to(context, cursor, acted):
             # A state of its own, also if all that was changed is ignored: what is changed later is behind its steps.
-            recorded = next_state(cursor, "run", steps=ids, run=identity)
+            recorded = next_state(cursor, "run", steps=ids, run=identity, text=command)
         request = CheckpointRequest("run", provenance=_provenance(context, identity, "ended", command))
         create_checkpoint_locked(context, request, recorded=recorded)
         if recorded is None:
-            record_run(context, identity, ids)
+            record_run(context, identity, command, ids)
     # (Of a step that was taken back all may have been left alone.)
     return [step for step in steps if step.paths or step.state == "partly"]
 

@@ -390,6 +390,16 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
             self._context, CheckpointRequest(kind, label, Provenance(who, message, command), full_hash), progress
         )
 
+    def prompt(self, text: str, *, author: str | None = None) -> CheckpointResult:
+        """Save the present state, as of the kind ``auto``, before an agent, ``author``, does what ``text`` asks for;
+        and enter the prompt in the history, whether anything has changed or not: ``prompt`` of the result is its
+        number, and ``undo(to=…)`` goes back to before it. Of a longer text the first 4,000 characters are kept.
+        ``author`` and what is raised as of `checkpoint`.
+        """
+        from holdfast.engine.history.operations import prompt
+
+        return prompt(self._context, text, self._context.settings.identity.author if author is None else author)
+
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
         found = ask_watcher(self._context, lambda watcher: watcher.status())
@@ -561,6 +571,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         self,
         count: int = 1,
         *,
+        to: int | None = None,
         step: int | Sequence[int] | None = None,
         run: str | None = None,
         stop: bool = False,
@@ -569,11 +580,12 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Take back the newest ``count`` changes to the tree, or a ``step`` (or several), or all that a ``run`` did
-        (empty: the newest run). Unsaved changes are saved first, and are the first of the newest. Steps that depend on
-        each other are one change. What a step holds that is going on stays as it is: what came after it, and has
-        nothing to do with that, is taken back; of what is older the error (``step_open``) names the process that holds
-        it. ``stop`` ends what is left of the ``run`` first: SIGTERM to its processes alone, then SIGKILL.
+        """Take back the newest ``count`` changes to the tree, or all since the prompt of the number ``to``, or a
+        ``step`` (or several), or all that a ``run`` did (empty: the newest run). Unsaved changes are saved first, and
+        are the first of the newest. Steps that depend on each other are one change. What a step holds that is going on
+        stays as it is: what came after it, and has nothing to do with that, is taken back; of what is older the error
+        (``step_open``) names the process that holds it. ``stop`` ends what is left of the ``run`` first: SIGTERM to its
+        processes alone, then SIGKILL.
 
         What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
         `RefusedError` if others have changed the same since, unless ``force``. With ``recorded_only`` nothing is
@@ -584,18 +596,19 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         from holdfast.engine.history.undo import undo, undo_steps
 
         chosen = _step_ids(step)
+        if (count != 1) + (to is not None) + bool(chosen) + (run is not None) > 1:
+            raise UsageError("either a number of changes is undone, or what came since a prompt, or steps, or a run")
         with pause_watcher(self._context):
             if not chosen and run is None:
                 return undo(
                     self._context,
                     count,
+                    to=to,
                     force=force,
                     recorded_only=recorded_only,
                     dry_run=dry_run,
                     progress=progress,
                 )
-            if count != 1 or (chosen and run is not None):
-                raise UsageError("either a number of changes is undone, or steps, or a run")
             if stop and (run is None or dry_run):
                 raise UsageError("what is stopped is a run, and not for a dry run")
             return undo_steps(

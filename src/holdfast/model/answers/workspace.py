@@ -148,11 +148,14 @@ class StatusWithIgnored(Status):
 class Event(TypedDict):
     """What happened to a workspace's tree."""
 
+    number: Annotated[int, "seq"]
     at: Time
     operation: str
     checkpoint: str
     steps: list[int]
     run: str
+    author: str
+    text: str
 
 
 class Log(TypedDict):

@@ -57,8 +57,9 @@ def set_cursor(transaction: Transaction, tenant: int, workspace: WorkspaceId, fo
 def appending(tenant: int, workspace: WorkspaceId, event: HistoryEvent) -> Statement:
     """Appends to a workspace's history, and gives the row for `seal_event`; its first column is its number."""
     return (
-        f"""INSERT INTO history (tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run, undo_seq)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {HISTORY.columns}""",
+        f"""INSERT INTO history
+        (tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run, undo_seq, author, text)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {HISTORY.columns}""",
         (
             tenant,
             workspace,
@@ -70,6 +71,8 @@ def appending(tenant: int, workspace: WorkspaceId, event: HistoryEvent) -> State
             " ".join(map(str, event.steps)),
             event.run,
             event.undo_seq,
+            event.author,
+            event.text,
         ),
     )
 
@@ -82,13 +85,13 @@ def seal_event(transaction: Transaction, tenant: int, row: Row) -> None:
 def events(transaction: Transaction, tenant: int, rest: str, *values: object) -> list[HistoryEvent]:
     """The events that ``rest`` (``AND …``) leaves, in its order."""
     rows = transaction.all(
-        f"""SELECT seq, at, operation, checkpoint, previous, ahead, steps, run, undo_seq FROM history
+        f"""SELECT seq, at, operation, checkpoint, previous, ahead, steps, run, undo_seq, author, text FROM history
         WHERE tenant = ? {rest}""",
         (tenant, *values),
     )
     return [
-        HistoryEvent(seq, at, operation, checkpoint, previous, ahead, _steps(seq, steps), run, undo_seq)
-        for seq, at, operation, checkpoint, previous, ahead, steps, run, undo_seq in rows
+        HistoryEvent(seq, at, operation, checkpoint, previous, ahead, _steps(seq, steps), *more)
+        for seq, at, operation, checkpoint, previous, ahead, steps, *more in rows
     ]
 
 

@@ -69,7 +69,9 @@ WORKSPACES = ChecksummedTable(
 )
 
 HISTORY = ChecksummedTable(
-    "history", "seq", "seq, tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run, undo_seq"
+    "history",
+    "seq",
+    "seq, tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run, undo_seq, author, text",
 )
 
 TENANTS = ChecksummedTable("tenants", "number", "number, name", tenant="number")

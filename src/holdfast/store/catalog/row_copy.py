@@ -91,7 +91,7 @@ TABLES = (
     Table(
         "history",
         "numbered",
-        "workspace, at, operation, checkpoint, previous, ahead, steps, run, undo_seq",
+        "workspace, at, operation, checkpoint, previous, ahead, steps, run, undo_seq, author, text",
         number="seq",
         mapped=(("previous", "history"), ("ahead", "history")),
         covered=HISTORY,

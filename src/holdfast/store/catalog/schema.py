@@ -274,6 +274,7 @@ _HISTORY_2 = HISTORY._replace(columns="seq, tenant, workspace, at, operation, ch
 """As version 2 covers it."""
 _HISTORY_3 = HISTORY._replace(columns=f"{_HISTORY_2.columns}, ahead, steps, run")
 """As versions 3 to 5 cover it."""
+_HISTORY_6 = HISTORY._replace(columns=f"{_HISTORY_3.columns}, undo_seq")
 
 
 def _create(transaction: Transaction) -> None:
@@ -307,7 +308,16 @@ def _add_steps(transaction: Transaction) -> None:
 def _add_undo_seq(transaction: Transaction) -> None:
     """To version 6."""
     columns = ("undo_seq INTEGER                /* the undo log had given out this number by then; NULL: not known */",)
-    _extend_history(transaction, columns, _HISTORY_3, HISTORY)
+    _extend_history(transaction, columns, _HISTORY_3, _HISTORY_6)
+
+
+def _add_prompts(transaction: Transaction) -> None:
+    """To version 7."""
+    columns = (
+        "author TEXT NOT NULL DEFAULT '' /* of operation prompt: the agent that was asked */",
+        "text TEXT NOT NULL DEFAULT ''   /* of prompt: what was asked for; of run: the command line */",
+    )
+    _extend_history(transaction, columns, _HISTORY_6, HISTORY)
 
 
 def _extend_history(
@@ -338,13 +348,5 @@ def _version_5(transaction: Transaction) -> None:
         transaction.run(statement)
 
 
-def _allow_encrypted_values(transaction: Transaction) -> None:
-    """To version 7: the number alone, as earlier versions cannot read such values (`value_encryption`)."""
-    del transaction
-
-
-MIGRATIONS = (
-    *(_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq),
-    _allow_encrypted_values,
-)
+MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq, _add_prompts)
 """Step n leads from schema version n to n + 1."""

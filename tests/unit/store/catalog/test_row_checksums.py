@@ -401,6 +401,31 @@ def test_a_catalog_of_version_5_is_brought_forward_and_damage_stays_damage(tmp_p
         assert [(problem.kind, problem.object) for problem in found] == [("damaged", "event 2")]
 
 
+def test_a_catalog_of_version_6_is_brought_forward_and_damage_stays_damage(tmp_path):
+    with opened(tmp_path) as store:
+        fill(store)
+        before = store.catalog.events(WorkspaceId("1" * 16))
+    path = tmp_path / "catalog.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        without_version_7(connection)
+        connection.execute("PRAGMA user_version = 6")
+        sixth = SqliteDatabase(os.fsencode(tmp_path / "6.db"), MIGRATIONS[:6], application_id=APPLICATION_ID)
+        with sixth.reading() as transaction:
+            schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
+            assert without_space(connection.execute(schema)) == without_space(transaction.all(schema)), (
+                "it is version 6"
+            )
+        sixth.close()
+    with_checksums_of(path, 6, HISTORY_6)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE history SET at = 6 WHERE seq = 2")
+    with opened(tmp_path) as store:
+        assert [(event.author, event.text) for event in before] == [("", "")] * len(before)
+        assert store.catalog.events(WorkspaceId("1" * 16))[0] == before[0]
+        found = store.verifier().verify(read_data=True).problems
+        assert [(problem.kind, problem.object) for problem in found] == [("damaged", "event 2")]
+
+
 def with_checksums_of(path, version, *tables):
     """As a program of that version would have written them."""
     database = SqliteDatabase(os.fsencode(path), MIGRATIONS[:version], application_id=APPLICATION_ID)
@@ -417,8 +442,18 @@ OF_VERSION_5 = ("object_places", "stores", "merges", "reapplies", "promotions", 
 HISTORY_3 = HISTORY._replace(columns="seq, tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run")
 
 
+HISTORY_6 = HISTORY._replace(columns=f"{HISTORY_3.columns}, undo_seq")
+
+
+def without_version_7(connection):
+    """What version 7 brought is taken away."""
+    for column in ("author", "text"):
+        connection.execute(f"ALTER TABLE history DROP COLUMN {column}")
+
+
 def without_version_6(connection):
     """What version 6 brought is taken away."""
+    without_version_7(connection)
     connection.execute("ALTER TABLE history DROP COLUMN undo_seq")
 
 
