@@ -243,13 +243,28 @@ def test_an_agent_that_edits_production_each_time_is_not_asked_without_end(groun
     fork = ground.fork()
     (fork / "src/other.py").write_text("VALUE = 2\n")
     (ground.root / "src/other.py").write_text("VALUE = 7\n")
-    edit = f"open({str(ground.root / 'edited')!r}, 'a').write('x')"
+    edit = f"open({str(ground.root / 'src/other.py')!r}, 'a').write('x')"
     answer = 'print(\'{"content": "VALUE = 9"}\')'
     ground.flags |= {"merge.command": [sys.executable, "-c", f"{edit}; {answer}"], "merge.ladder": ["command"]}
     found = ground.promote(fork, "failed")
     assert (found.answer.code, found.facts.replans) == ("changed_meanwhile", 3)
-    assert (ground.root / "edited").read_text() == "xxx"
-    assert (ground.root / "src/other.py").read_text() == "VALUE = 7\n"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 7\nxxx"
+
+
+def test_an_agent_that_edits_another_file_of_production_is_asked_once(ground: Ground) -> None:
+    """The plan is made anew, and its answer holds for that, too; so it does for a build that failed."""
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    (ground.root / "src/other.py").write_text("VALUE = 7\n")
+    edit = f"open({str(ground.root / 'edited')!r}, 'a').write('x')"
+    answer = 'print(\'{"content": "VALUE = 9"}\')'
+    ground.flags |= {"merge.command": [sys.executable, "-c", f"{edit}; {answer}"], "merge.ladder": ["command"]}
+    ground.flags["promote.setup"] = ["false"]
+    ground.promote(fork, "build_failed")
+    del ground.flags["promote.setup"]
+    ground.promote(fork)
+    assert (ground.root / "edited").read_text() == "x"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 9"
 
 
 @pytest.mark.parametrize(
