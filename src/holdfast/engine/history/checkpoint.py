@@ -207,6 +207,7 @@ def _create_part(
     if cursor.head is None or not paths:
         return None
     parent = context.catalog.checkpoint(cursor.head)
+    entry = (recorded or next_state(cursor))._replace(undo_seq=context.undo_seq())
     now = scan_tree(context, gone_is_empty=True)
     writer = LazyWriter(context.store.writer)
     try:
@@ -224,7 +225,7 @@ def _create_part(
         after = {change.path: change.after for change in changes}
         built = manifest.update(context.store.pages, parent.root, after)
         scan = ScanResult(parent.root, after, list(now.not_captured), 0)
-        return _commit(context, request, cursor, parent, scan, built, changes, writer.finish(), recorded)
+        return _commit(context, request, cursor, parent, scan, built, changes, writer.finish(), entry)
     except BaseException:
         writer.abort()
         raise
@@ -278,6 +279,7 @@ def _try_to_create(
     cursor = catalog.cursor(context.workspace.id)
     parent = None if cursor.head is None else catalog.checkpoint(cursor.head)
     make_room(context, 0, refuse=not is_way_back)
+    entry = (recorded or next_state(cursor))._replace(undo_seq=context.undo_seq())
     writer = LazyWriter(context.store.writer)
     try:
         scan = context.tree.scan(
@@ -295,12 +297,12 @@ def _try_to_create(
             writer.abort()
             context.tree.settle(parent.root)
             if recorded is not None:
-                record(context, recorded, parent.id, expected=cursor)
+                record(context, entry, parent.id, expected=cursor)
             return _claim_existing(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
         make_room_for(context, written, refuse=not is_way_back)
-        checkpoint = _commit(context, request, cursor, parent, scan, built, changes, written, recorded)
+        checkpoint = _commit(context, request, cursor, parent, scan, built, changes, written, entry)
     except BaseException:
         writer.abort()
         raise
@@ -353,7 +355,7 @@ def _commit(
     built: BuiltManifest,
     changes: Sequence[Change] | None,
     written: WrittenBlobs,
-    recorded: HistoryEntry | None,
+    entry: HistoryEntry,
 ) -> Checkpoint:
     """Write the pages and commit. What was written stays unreferenced if this fails."""
     from holdfast.store.blobs.content_writer import write_pages
@@ -396,7 +398,6 @@ def _commit(
         not_captured=len(scan.not_captured),
         provenance=request.provenance,
     )
-    entry = recorded or next_state(cursor)
     context.catalog.commit(
         CheckpointCommit(
             checkpoint=checkpoint,
