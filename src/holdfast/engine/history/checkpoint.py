@@ -209,6 +209,7 @@ def _create_part(
     if cursor.head is None or not paths:
         return None
     parent = context.catalog.checkpoint(cursor.head)
+    entry = _entry_from_now_on(context, request, cursor, recorded)
     now = scan_tree(context, gone_is_empty=True)
     writer = LazyWriter(context.store.writer)
     try:
@@ -226,7 +227,7 @@ def _create_part(
         after = {change.path: change.after for change in changes}
         built = manifest.update(context.store.pages, parent.root, after)
         scan = ScanResult(parent.root, after, list(now.not_captured), 0)
-        return _commit(context, request, cursor, parent, scan, built, changes, writer.finish(), recorded)
+        return _commit(context, request, cursor, parent, scan, built, changes, writer.finish(), entry)
     except BaseException:
         writer.abort()
         raise
@@ -280,6 +281,7 @@ def _try_to_create(
     cursor = catalog.cursor(context.workspace.id)
     parent = None if cursor.head is None else catalog.checkpoint(cursor.head)
     make_room(context, 0, refuse=not is_way_back)
+    entry = _entry_from_now_on(context, request, cursor, recorded)
     writer = LazyWriter(context.store.writer)
     try:
         scan = context.tree.scan(
@@ -297,14 +299,14 @@ def _try_to_create(
             writer.abort()
             context.tree.settle(parent.root)
             if recorded is not None:
-                record(context, recorded, parent.id, expected=cursor)
+                record(context, entry, parent.id, expected=cursor)
             elif request.prompt is not None:
                 record_prompt(context, request.prompt, request.provenance.author, expected=cursor)
             return _claim_existing(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
         make_room_for(context, written, refuse=not is_way_back)
-        checkpoint = _commit(context, request, cursor, parent, scan, built, changes, written, recorded)
+        checkpoint = _commit(context, request, cursor, parent, scan, built, changes, written, entry)
     except BaseException:
         writer.abort()
         raise
@@ -348,6 +350,16 @@ def _build_manifest(
     return built, manifest.diff(context.store.pages_with(built.new_pages), parent.root, built.root)
 
 
+def _entry_from_now_on(
+    context: Context, request: CheckpointRequest, cursor: Cursor, recorded: HistoryEntry | None
+) -> HistoryEntry:
+    """What the history is to say of a state; before the tree is looked at for it."""
+    entry = recorded
+    if entry is None and request.prompt is not None:
+        entry = next_state(cursor, "prompt", author=request.provenance.author, text=request.prompt)
+    return (entry or next_state(cursor))._replace(undo_seq=context.undo_seq())
+
+
 def _commit(
     context: Context,
     request: CheckpointRequest,
@@ -357,7 +369,7 @@ def _commit(
     built: BuiltManifest,
     changes: Sequence[Change] | None,
     written: WrittenBlobs,
-    recorded: HistoryEntry | None,
+    entry: HistoryEntry,
 ) -> Checkpoint:
     """Write the pages and commit. What was written stays unreferenced if this fails."""
     from holdfast.store.blobs.content_writer import write_pages
@@ -403,10 +415,6 @@ def _commit(
         encode_header(header_of(checkpoint, context.workspace.path, is_state=True)),
     )
     checkpoint = checkpoint._replace(stored_bytes=written.stored_bytes + pages_written.stored_bytes)
-    entry = recorded
-    if entry is None and request.prompt is not None:
-        entry = next_state(cursor, "prompt", author=request.provenance.author, text=request.prompt)
-    entry = entry or next_state(cursor)
     context.catalog.commit(
         CheckpointCommit(
             checkpoint=checkpoint,

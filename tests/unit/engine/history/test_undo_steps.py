@@ -130,6 +130,28 @@ def test_a_checkpoint_in_the_middle_of_a_step_does_not_part_it(bench):
     bench.check(1)
 
 
+def test_a_step_that_ends_while_a_checkpoint_is_made_is_no_part_of_what_that_had_looked_at_before(bench, monkeypatch):
+    steps = []
+    random = bench.context.random
+
+    def work_first(size):
+        if not steps:
+            steps.append(bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1"))))
+        return random(size)
+
+    (bench.tree / "g").write_text("by hand")
+    with bench.context.lock(), monkeypatch.context() as patch:
+        patch.setattr(bench.context, "random", work_first)  # (asked for the checkpoint's id, when the tree was scanned)
+        create_checkpoint_locked(bench.context, CheckpointRequest(kind="auto"))
+    bench.workspace.checkpoint()
+    assert bench.workspace.undo().steps == tuple(steps)
+    assert ((bench.tree / "f").read_text(), (bench.tree / "g").read_text()) == ("0", "by hand")
+    bench.workspace.undo()
+    bench.check_files(0)
+    bench.workspace.redo(2)
+    bench.check_content(1)
+
+
 def test_somebody_elses_edit_is_not_lost_and_both_ways_out_are_named(bench):
     bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")))
     (bench.tree / "f").write_text("mine")
