@@ -232,3 +232,13 @@ def test_a_command_that_is_held_says_how_it_is_answered(begin: Begin) -> None:
         person.run("safeguard", "deny", str(number))
         assert "step 1 was not allowed, and was taken back" in running.communicate()[1]
     assert there(person) == {*FILES}
+
+
+@SHELLS
+def test_a_function_that_is_called_read_is_not_asked_for_the_answer(begin: Begin, shell: str) -> None:
+    terminal = sit_down(guarded(begin, shell))
+    run_line(terminal, "read() { :; }")
+    run_line(terminal, "echo o''n")
+    assert b"on\r\n" in terminal.shown
+    terminal.type("exit\r")
+    assert terminal.end() == 0

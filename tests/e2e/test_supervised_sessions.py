@@ -410,6 +410,13 @@ def test_a_fork_is_not_deleted_while_a_command_of_it_has_left_something_running(
     wait_until(lambda: agent.try_to("session", "delete", "two", "--yes").returncode == 0)
 
 
+def test_what_stands_where_its_tree_is_noted_is_not_waited_for(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    (folder,) = (Path(agent.environment["HOLDFAST_HOME"]) / "sessions").iterdir()
+    os.mkfifo(folder / "one.tree.run")
+    assert agent.run("exec", "echo on")["stdout"] == "on\n"
+
+
 def test_a_killed_session_leaves_no_step_half_done(agent: Agent, tree: Path) -> None:
     agent.run("start", "one", "--supervised")
     (tree / "f").write_text("mine\n")

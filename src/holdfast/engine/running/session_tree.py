@@ -268,7 +268,9 @@ class SessionTree:
     def _write_note(self) -> None:
         """Before any command is started in the tree."""
         try:
-            with open(self._note, "wb", opener=_privately) as file:
+            with suppress(FileNotFoundError):
+                os.unlink(self._note)
+            with open(self._note, "xb", opener=_privately) as file:
                 file.write(self.run.encode())
         except OSError as error:
             raise StorageError(f"cannot write {display(self._note)}: {error.strerror}") from error
@@ -340,8 +342,9 @@ def left_running(context: Context, note: bytes) -> Sequence[ProcessInfo]:
 def _noted(note: bytes) -> str:
     """The run that is noted; empty if there is none."""
     try:
-        with open(note, "rb") as file:
-            return file.read(64).decode("ascii", "replace")
+        # (What is no file, such as a pipe that another process has put there, is not waited for.)
+        with open(note, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
+            return (file.read(64) or b"").decode("ascii", "replace")
     except OSError:
         return ""
 

@@ -8,7 +8,7 @@ import stat
 
 from holdfast.files.index.stat_index import signature_of
 from holdfast.files.linux import syscalls
-from holdfast.files.linux.metadata import read_xattrs_at
+from holdfast.files.linux.metadata import read_xattrs
 from holdfast.files.tree import ApplyResult, CleanResult
 from holdfast.files.write._file_creator import TREE_ERRORS, ContentError
 from holdfast.files.write._trash import Leftovers, Trash, remove_hollow
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 OTHER_NAMES = "it has other names (hard links), whose permissions would change with it"
 _REFUSED = frozenset(map(os.strerror, (errno.EPERM, errno.EACCES, errno.EROFS)))
+_ACCESS_LIST = "system.posix_acl_access"
 _MAX_SAID = 5
 DIRECTORY_IN_THE_WAY = "a directory that is not empty is in the way"
 
@@ -318,7 +319,7 @@ class _Work:
                 return CHANGED
             taken = self._taken(path, info, before)
             if content is not None and not (before.is_symlink or after.is_symlink):
-                xattrs = read_xattrs_at(*place)
+                xattrs = self._attributes_for(path, place, info, after)
                 if info.st_nlink > 1:
                     self.parted.append(path)
         elif before is not None:
@@ -331,6 +332,25 @@ class _Work:
         if info.st_nlink > 1:
             return OTHER_NAMES
         return self._change_permissions(path, place, info, after)
+
+    def _attributes_for(self, path: bytes, place: EntryLocation, seen: os.stat_result, after: Entry) -> Xattrs:
+        """What of the attributes of a file the one in its place gets: the user's own, and an access control list whose
+        permissions are those that it is to have, as it would else let others in whom neither version did. Capabilities
+        are for the content that they were given to.
+        """
+        fd = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.dir_fd)
+        try:
+            found = os.fstat(fd)
+            if identity_of(found) != identity_of(seen):
+                return ()  # (it is left alone, too)
+            xattrs = read_xattrs(fd)
+        finally:
+            os.close(fd)
+        may_have_list = found.st_mode & 0o777 == after.permissions
+        kept = tuple(one for one in xattrs if one[0].startswith("user.") or (one[0] == _ACCESS_LIST and may_have_list))
+        if kept != xattrs:
+            self._batch.changed_xattrs.append(path)
+        return kept
 
     def _change_permissions(self, path: bytes, place: EntryLocation, seen: os.stat_result, after: Entry) -> str | None:
         try:

@@ -88,6 +88,8 @@ def test_what_is_replaced_hands_its_attributes_on(space: Workspace, caplog: pyte
             os.setxattr(put(space, name), key, value)
     put(space, "plain")
     space.scan()
+    for name in ("f", "pieces", "to-link"):
+        assert (space.path / name).stat().st_mode & 0o777 == 0o640
     for name in ("f", "pieces"):
         new = (file(b"new", 0o640), b"new")
         applied = space.go(
@@ -100,6 +102,27 @@ def test_what_is_replaced_hands_its_attributes_on(space: Workspace, caplog: pyte
     assert os.listxattr(space.path / "to-link", follow_symlinks=False) == []
     assert not set(os.listxattr(space.path / "plain")) & given.keys()
     assert caplog.messages == []
+
+
+def test_no_more_people_are_let_in_than_before(space: Workspace, caplog: pytest.LogCaptureFixture):
+    """A list of other permissions, and capabilities, which the content of another version was not given."""
+    none = 0xFFFFFFFF
+    wide = access_list((1, 6, none), (2, 6, 1234), (4, 4, none), (16, 6, none), (32, 0, none))
+    os.setxattr(put(space, "f"), "system.posix_acl_access", wide)
+    lost = ["f"]
+    put(space, "tool")
+    if not os.geteuid():
+        lost.append("tool")
+        capable = bytes.fromhex("0100000200200000000000000000000000000000")  # (cap_net_raw=ep)
+        os.setxattr(space.path / "tool", "security.capability", capable)
+    space.scan()
+    applied = space.go({b"f": (file(b"new", 0o600), b"new"), b"tool": (file(b"new"), b"new")})
+    assert applied.skipped == []
+    assert not {"system.posix_acl_access", "security.capability"} & {
+        name for path in ("f", "tool") for name in os.listxattr(space.path / path)
+    }
+    assert (space.path / "f").stat().st_mode & 0o777 == 0o600
+    assert caplog.messages == [f"these could not keep all of their extended attributes: {', '.join(lost)}"]
 
 
 def test_what_is_replaced_and_cannot_hand_on_everything_is_named(space: Workspace, caplog: pytest.LogCaptureFixture):

@@ -50,7 +50,7 @@ __holdfast_begin() {
   { __holdfast_line; [[ -o history ]] || __holdfast_text=
   __holdfast_kept_out "$__holdfast_text" && __holdfast_text=
   builtin printf '%s\0' begin "$own" "$__holdfast_text" >@TELL@
-  while read -r answer && [[ $answer != "$own" ]]; do :; done <@ANSWER@; } 2>/dev/null
+  while builtin read -r answer && [[ $answer != "$own" ]]; do :; done <@ANSWER@; } 2>/dev/null
   builtin printf '%s' @BEGINS@
 }
 __holdfast_prompt() {
@@ -102,7 +102,7 @@ __holdfast_begin() {
   local line=${1:-$3} answer own=$RANDOM$RANDOM$RANDOM
   [[ $line == ' '* && -o hist_ignore_space ]] && line=
   { builtin printf '%s\0' begin $own "$line" >@TELL@
-  while read -r answer && [[ $answer != $own ]]; do :; done <@ANSWER@; } 2>/dev/null
+  while builtin read -r answer && [[ $answer != $own ]]; do :; done <@ANSWER@; } 2>/dev/null
   builtin printf '%s' @BEGINS@
 }
 __holdfast_prompt() {
