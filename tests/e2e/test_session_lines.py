@@ -157,7 +157,7 @@ def test_what_goes_on_after_its_prompt_is_not_denied_by_a_later_ctrl_c(begin: Be
     ticket = held(person)
     terminal.type("\r")
     terminal.expect(PROMPT)
-    terminal.type("echo begun; sleep 1000\r")
+    terminal.type("sh -c 'echo begun; exec sleep 1000'\r")
     terminal.expect("\nbegun")
     terminal.type("\x03")
     terminal.expect(PROMPT)
