@@ -37,7 +37,7 @@ def opened(home, monkeypatch):
     def open_it(key=None, old=(), folder=home):
         for name, digits in KEYS.items():
             monkeypatch.setenv(f"KEY_{name}", digits)
-        flags = {"store.encryption_key": f"env:KEY_{key}"} if key else {}
+        flags: dict[str, object] = {"store.encryption_key": f"env:KEY_{key}"} if key else {}
         if old:
             flags["store.old_keys"] = [f"env:KEY_{one}" for one in old]
         opener = Opener(home=os.fsencode(folder), flags=flags, clock=ManualClock())
@@ -60,8 +60,10 @@ def fill(catalog):
 
 def check(catalog):
     found = ReapplyRows(catalog).get("q" * 32)
+    assert found is not None
     assert (found.now, found.before, found.after, found.answer) == (*SECRETS, None)
     answer = AnswerRows(catalog, catalog.clock).begin("token/key", hash_bytes(b"request"), 60)
+    assert answer is not None
     assert (answer.status, answer.body) == (200, SECRETS[0])
 
 
@@ -84,9 +86,13 @@ def test_what_is_written_is_encrypted_and_comes_back(opened, home):
     assert all(sealed_values.is_sealed(value) for value in stored(home))
     assert leaking(home) == []
     waiting = ReapplyRows(store.catalog)
-    assert waiting.take(1, 9, "me").now in SECRETS
+    taken = waiting.take(1, 9, "me")
+    assert taken is not None
+    assert taken.now in SECRETS
     waiting.settle("q" * 32, "me", 2, "answered", b"the answer", "")
-    assert waiting.get("q" * 32).answer == b"the answer"
+    answered = waiting.get("q" * 32)
+    assert answered is not None
+    assert answered.answer == b"the answer"
     assert store.verifier().verify().problems == []
 
 
@@ -101,6 +107,7 @@ def test_what_begins_like_an_encrypted_value_is_told_from_one(opened):
     values = ValueCipher(opened().catalog)
     for value in (b"HFROW", b"HFROW\x00", b"HFROW\x01" + b"x" * 60, b"HFRO", b"x"):
         kept = values.seal("reapplies", "now", "id", value)
+        assert kept is not None
         assert not sealed_values.is_sealed(kept)
         assert values.open("reapplies", "now", "id", kept) == value
     with pytest.raises(IntegrityError, match="newer"):
@@ -156,7 +163,7 @@ def test_without_its_key_a_value_cannot_be_read_and_the_key_is_named(opened):
         with pytest.raises(IntegrityError, match=name) as error:
             ReapplyRows(opened(key).catalog).get("q" * 32)
         assert error.value.code == "unknown_key"
-        assert "store.encryption_key" in error.value.hint
+        assert "store.encryption_key" in (error.value.hint or "")
     both = opened("two", old=["one"]).catalog
     check(both)
     waiting = ReapplyRows(both)
