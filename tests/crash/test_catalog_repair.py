@@ -1,4 +1,4 @@
-"""A spare, and a repair of the catalog, killed at every step, and on a disk that has no room for them."""
+"""I3: a spare, and a repair of the catalog, killed at every step, and on a disk that has no room for them."""
 
 from __future__ import annotations
 

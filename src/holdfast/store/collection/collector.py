@@ -228,7 +228,7 @@ class Collector:
             lost = sum(size for orphans in self._old_orphans(died_by) for _, size in orphans)
         finally:
             self._progress = None
-        return Collected(found.rows, found.freed + lost, found.packs_deleted, found.packs_rewritten, True, wrong)
+        return Collected(found.rows, found.freed + lost, found.packs_deleted, found.packs_rewritten, True, tuple(wrong))
 
     def _is_recount_due(self) -> bool:
         with self._database.reading(once=True) as transaction:
@@ -253,7 +253,7 @@ class Collector:
             )
         with self._database.writing() as transaction:
             count_correction.note_done(transaction, self._tenant, self._catalog.clock.now())
-        return corrected
+        return tuple(corrected)
 
     def _collect(self, grace: int) -> None:
         self._delete_condemned()

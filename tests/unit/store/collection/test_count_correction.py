@@ -1,4 +1,4 @@
-"""Counts that drifted are settled from the full mark: exactly, beside savers, and never against what may be needed."""
+"""I11: counts that drifted are settled from the full mark: exactly, beside savers, never against what may be needed."""
 
 from __future__ import annotations
 
