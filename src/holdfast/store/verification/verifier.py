@@ -16,7 +16,7 @@ from holdfast.store.blobs.damage_check import check_large, check_pack
 from holdfast.store.blobs.pack_format import read_index
 from holdfast.store.catalog.schema import BASE, BLOB, COUNTED, PAGE, UNCOUNTED
 from holdfast.store.catalog.work_lease import Lease
-from holdfast.store.catalog_records import large_blob_key
+from holdfast.store.catalog_records import large_blob_key, pages_key
 from holdfast.store.codecs.compression import DELTA, LARGE
 from holdfast.store.collection.collector import LEASE
 from holdfast.store.collection.count_correction import CountDrift, CountMark
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.model.content import Progress
-    from holdfast.model.ids import Hash
+    from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.collection.deferred_counts import Children
     from holdfast.store.database.sql_database import Transaction
@@ -107,7 +107,7 @@ class Verifier:
         self._rows: dict[Hash, _Row] = {}
         self._packs: dict[int, _Pack] = {}
         self._below: dict[Hash, list[Hash]] = {}
-        self._roots: list[tuple[str, Hash]] = []
+        self._roots: list[tuple[CheckpointId, Hash]] = []
         self._pinned: list[Hash] = []
         self._bad: set[Hash] = set()
         """Blobs and pages that cannot be read."""
@@ -339,16 +339,18 @@ class Verifier:
                 yield from self._read_some([page])
 
     def _read_content(self) -> None:
+        # No row names the header of a checkpoint, which stands in its own object.
+        own = {pages_key(self._catalog.name, name) for name, _ in self._roots}
         for done, (number, pack) in enumerate(self._packs.items()):
             self._lease.renew()
             for damage in check_pack(self._objects, pack.key, self._read):
                 if damage.hash is not None:
                     row = self._rows.get(damage.hash)
-                    if row is None or row.pack != number:
-                        continue  # dead bytes: what they stand on may be collected already, and are never read
+                    if row is not None and row.pack == number:
+                        self._bad.add(damage.hash)
+                    elif damage.is_delta or pack.key not in own:
+                        continue  # dead bytes, which are never read: what they stand on may be collected already
                 self._add("damaged", pack.key, damage.message)
-                if damage.hash is not None:
-                    self._bad.add(damage.hash)
             self._report("content", done + 1, len(self._packs))
         for name, row in self._rows.items():
             if row.pack is None and name not in self._bad:

@@ -62,7 +62,7 @@ def problems(store):
 
 
 def recount(store, grace=DAY):
-    return store.collector().collect(grace, recount="now").corrected
+    return list(store.collector().collect(grace, recount="now").corrected)
 
 
 @pytest.mark.parametrize(
