@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import holdfast
 from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.engine.merging import deltas, stacked_plan
-from holdfast.engine.merging.tree_merge import store_contents
+from holdfast.engine.merging.fork_merge import store_contents
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import Change, file_entry
 from holdfast.model.ids import hash_bytes

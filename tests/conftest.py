@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import compileall
 import ctypes
 import faulthandler
 import gc
+import itertools
 import logging
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 import holdfast
 from holdfast.engine.opening import missing_workspaces
@@ -65,6 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """The signals of a terminal do to what the tests start what they do for a user, also where the tests themselves
     were started in the background, or with nohup.
     """
+    _compile_once(is_worker=hasattr(config, "workerinput"))
+    from hypothesis import HealthCheck, settings  # (compiled by pytest, as a plugin of it: not before that is kept)
+
     be_thorough(bool(config.getoption("--thorough")))
     # What else is on the machine is no matter of the tests, and looking through all of it takes seconds each time.
     missing_workspaces.MOST_LOOKED_AT = 20_000
@@ -76,6 +81,16 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if os.geteuid() == 0:
         _have_own_mounts()
+
+
+def _compile_once(*, is_worker: bool) -> None:
+    """Compile the package first, as pip does when it installs it. In a checkout our helper processes, which write no
+    bytecode, would compile again all that they import, and so would every process where ``PYTHONDONTWRITEBYTECODE`` is
+    set: more than half of what a command costs. The workers share what they compile of the tests, too.
+    """
+    sys.dont_write_bytecode = False
+    if not is_worker:
+        compileall.compile_dir(Path(holdfast.__file__).parent, quiet=1)
 
 
 def _have_own_mounts() -> None:
@@ -113,10 +128,18 @@ def _ends_with_us() -> None:
     run([b"true"], Limits(60))
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New directories. (`mktemp` reads the names of all that it has made before, for each test again.)"""
+    folder = tmp_path_factory.mktemp("users")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the user's own configuration, ignore rules or store."""
-    home = tmp_path_factory.mktemp("user")
+    home = next(_homes)
+    home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     for name in list(os.environ):

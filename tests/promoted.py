@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,8 +89,8 @@ class Ground:
     def promotions(self) -> Promotions:
         return Promotions(home=self.home, flags=self.flags, tell=self.steps.append)
 
-    def promote(self, fork: Path, result: str = "promoted"):
-        done = self.promotions.promote(fork)
+    def promote(self, fork: Path, result: str = "promoted", **options: Any):
+        done = self.promotions.promote(fork, **options)
         assert done.answer.result == result, done
         return done
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.engine.running.run import RunResult
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.upkeep.doctor import Finding, diagnose
+    from holdfast.engine.upkeep.doctor import Finding, diagnose, repair_catalog
     from holdfast.engine.workspace.home import Home, open_home
     from holdfast.engine.workspace.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
     from holdfast.model.checkpoint import Checkpoint, HistoryEvent, Provenance
@@ -73,7 +73,9 @@ if TYPE_CHECKING:
     )
     from holdfast.model.timeline import TimelineItem, TimelinePage
     from holdfast.store.catalog.usage_statistics import Stats
+    from holdfast.store.catalog_repair import RepairedCatalog
     from holdfast.store.collection.collector import Collected
+    from holdfast.store.collection.count_correction import CountDrift
     from holdfast.store.verification.verifier import Problem, Verified
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo, UndoReport
 
@@ -94,6 +96,7 @@ __all__ = [
     "ConfigError",
     "ConflictInfo",
     "ConnectionLostError",
+    "CountDrift",
     "Counts",
     "Deleted",
     "Details",
@@ -127,6 +130,7 @@ __all__ = [
     "QuotaError",
     "RefusedError",
     "Renamed",
+    "RepairedCatalog",
     "RestoreResult",
     "RunResult",
     "Session",
@@ -156,6 +160,7 @@ __all__ = [
     "init",
     "open",
     "open_home",
+    "repair_catalog",
 ]
 
 _ELSEWHERE = {
@@ -188,6 +193,7 @@ _ELSEWHERE = {
     "CheckpointResult": "model.command_results",
     "Collected": "store.collection.collector",
     "Comparison": "engine.experiments.attempts",
+    "CountDrift": "store.collection.count_correction",
     "Counts": "model.entries",
     "Entry": "model.entries",
     "FileStat": "engine.diffs.patch_text",
@@ -207,6 +213,8 @@ _ELSEWHERE = {
     "Verified": "store.verification.verifier",
     "Workspace": "engine.workspace.workspace",
     "diagnose": "engine.upkeep.doctor",
+    "repair_catalog": "engine.upkeep.doctor",
+    "RepairedCatalog": "store.catalog_repair",
     "experiment": "engine.experiments.experiment",
     "init": "engine.workspace.workspace",
     "open": "engine.workspace.workspace",

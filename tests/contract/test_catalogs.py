@@ -7,14 +7,20 @@ import random
 
 import pytest
 
+from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import WorkspaceId
 from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.catalog.reapply_rows import ReapplyRow, ReapplyRows
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.catalog.session_rows import SessionRows
+from holdfast.store.catalog.value_encryption import encrypt_stored
 from holdfast.store.database.sql_database import SqliteDatabase
+from holdfast.store.objects._encryption_format import tenant_key
+from holdfast.store.objects._encryption_keys import EncryptionKeys
 from holdfast.store.objects.remote_store import open_bucket
 from holdfast.store.store import Store
 from holdfast.testing.catalog_contract import CatalogContract
+from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver, load
 from holdfast.testing.session_contract import SessionRowsContract
 
@@ -102,3 +108,24 @@ def test_a_tenant_does_not_reach_a_blob_of_another_by_its_hash(database, tmp_pat
     assert mine.catalog.forget([name]) == []
     assert mine.collector().collect(0).blobs_deleted == 0
     assert load(theirs, name) == FILES
+
+
+def test_values_are_encrypted_where_there_is_a_key(database):
+    pytest.importorskip("cryptography")
+    catalog = Catalog(database, "local", ManualClock())
+    store = Store(open_bucket("memory://"), catalog)
+    waiting = ReapplyRows(catalog)
+    asked = ReapplyRow("a" * 32, WorkspaceId("1" * 16), b"p", "{}", b"now" * 9, b"before", None, deadline=99)
+    waiting.ask(asked)
+    key = tenant_key(b"k" * 32)
+    catalog.keys = EncryptionKeys(key, {key.id: key})
+    encrypt_stored(catalog)
+    catalog.accepts_plain = False
+    assert waiting.get("a" * 32) == asked
+    with database.reading() as transaction:
+        (row,) = transaction.all("SELECT now, before, after FROM reapplies WHERE tenant = ?", (catalog.tenant,))
+    assert [value and value[:6] for value in row] == [b"HFROW\x01", b"HFROW\x01", None]
+    assert store.verifier().verify().problems == []
+    catalog.keys = None
+    with pytest.raises(IntegrityError, match=key.id.hex()):
+        waiting.get("a" * 32)

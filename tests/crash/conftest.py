@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import stat
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -275,7 +276,10 @@ def chosen(total: int, most: int) -> list[int]:
     """Which of the steps 1 to ``total`` are tried."""
     if total <= most or is_thorough():
         return list(range(1, total + 1))
-    return sorted({1, total, *random.Random(total).sample(range(2, total), most - 2)})
+    # One of each part of equal length, so that no long stretch is left out.
+    source, parts = random.Random(total), most - 2
+    ends = [2 + (total - 2) * part // parts for part in range(parts + 1)]
+    return [1, *(source.randrange(begin, end) for begin, end in pairwise(ends)), total]
 
 
 def no_temporaries(state: Mapping[bytes, object]) -> bool:

@@ -110,7 +110,7 @@ def collect_and_die(folder: Path, killer: Killer) -> None:
         lambda database: KilledDatabase(database, killer),
         lambda objects: KilledObjects(objects, killer),
     )
-    store.collector().collect(0)
+    store.collector().collect(0, recount="now")
     os._exit(0)
 
 
@@ -137,6 +137,9 @@ def test_a_collection_killed_at_every_durable_point(tmp_path):
     kept = saver.save({**KEPT, b"large-too": LARGE + b"!"})
     saver.prepare({b"an orphan": b"never committed" * 99})
     store.catalog.forget(old)
+    with store.catalog.database.writing() as transaction:
+        # Whatever of this is corrected when it is killed: no wrong count may cost what is needed.
+        assert transaction.run("UPDATE blobs SET refs = refs + 1, deltas = deltas + 1 WHERE kind = 0")
     store.close()
     folder = tmp_path / "killed"
     folder.mkdir()
@@ -146,9 +149,9 @@ def test_a_collection_killed_at_every_durable_point(tmp_path):
     left = set()
     for copy in copies:
         store = opened(copy, ManualClock(LONG_AFTER + 60_000_000))
-        assert store.verifier().verify().problems == [], copy
+        assert {problem.kind for problem in store.verifier().verify().problems} <= {"count"}, copy
         assert load(store, kept) == {**KEPT, b"large-too": LARGE + b"!"}
-        store.collector().collect(0)
+        store.collector().collect(0, recount="now")
         assert store.verifier().verify(read_data=True).problems == [], copy
         assert load(store, kept) == {**KEPT, b"large-too": LARGE + b"!"}
         left.add((store.catalog.stats()[:6], len(list(store.objects.list("")))))
@@ -187,7 +190,8 @@ def collect(folder: Path, seed: int) -> None:
     done = 0
     while not (folder / "stop").exists():
         try:
-            store.collector().collect(0)
+            # No count is wrong, so none may seem to be, whatever is saved between the mark and now.
+            assert not store.collector().collect(0, recount="now").corrected
             done += 1
         except LockedError:
             continue

@@ -136,7 +136,7 @@ def test_i3_what_was_cut_short_is_finished_or_taken_back(lived: Place, operation
     begin(lived, operation)
     before, after = expected(lived, operation)
     cut = 0
-    for death in lived.deaths(go(lived, operation), most=9 if writer == "this version" else 4):
+    for death in lived.deaths(go(lived, operation), most=9 if writer == "this version" else 7):
         update(lived, writer)
         at = lived.look()
         with lived.open() as workspace:

@@ -39,7 +39,7 @@ def copied(*packages: str) -> Generator[Path]:
         folder.chmod(0o755)
         for name in packages:
             found = Path(importlib.import_module(name).__file__ or "").parent
-            shutil.copytree(found, folder / "src" / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(found, folder / "src" / name)
         yield folder
     finally:
         shutil.rmtree(folder)

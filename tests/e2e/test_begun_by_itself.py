@@ -85,6 +85,15 @@ def test_import_begins_a_workspace(person: Person, tmp_path: Path) -> None:
     assert other.workspaces() == 1
 
 
+@pytest.mark.parametrize(("content", "code"), [(None, 3), (b"no bundle", 5)])
+def test_what_is_no_bundle_begins_no_workspace(person: Person, content: bytes | None, code: int) -> None:
+    if content is not None:
+        (person.tree / "bundle").write_bytes(content)
+    done = person.does("import", "bundle")
+    assert (done.returncode, SAYS in done.stderr) == (code, False), done.stderr
+    assert not person.home.exists()
+
+
 @pytest.mark.parametrize("words", [("checkpoint",), ("run", "--", "touch", "here"), ("session", "start"), ("mcp",)])
 def test_what_init_refuses_is_refused(person: Person, words: tuple[str, ...]) -> None:
     user = Path(person.environment["HOME"])

@@ -52,13 +52,15 @@ def test_it_is_written_once_and_taken_out_again(cli: Cli) -> None:
     assert "holdfast run -- claude" in done.out
     assert "checkpoints only" in done.out
     assert str(cli.home / "integrations") in done.out
+    assert f"in {cli.root}/.mcp.json and {cli.root}/.claude/settings.json;" in done.out
+    assert "@@" not in done.out, "it is shown to who is asked"
     written = cli.tree()
     server = json.loads(written[".mcp.json"])["mcpServers"]["holdfast"]
     assert os.path.isabs(server["command"])
     assert os.access(server["command"], os.X_OK)
     assert "already" in cli("integrate", "claude", "--yes").out
     assert cli.tree() == written
-    cli("integrate", "claude", "--remove", "--dry-run")
+    assert "@@" in cli("integrate", "claude", "--remove", "--dry-run").out
     assert cli.tree() == written
     cli("integrate", "claude", "--remove", code=4)
     assert "Taken out" in cli("integrate", "claude", "--remove", "--yes").out

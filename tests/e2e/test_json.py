@@ -179,7 +179,8 @@ def test_the_other_commands(bare: Cli) -> None:
     assert (kept["removed"], kept["dry_run"]) == ([], True)
     assert kept["kept"][0]["id"] == made["id"]
     assert kept["kept"][0]["reasons"]
-    fields = ["blobs_deleted", "bytes_freed", "packs_deleted", "packs_rewritten", "dry_run"]
+    fields = ["blobs_deleted", "bytes_freed", "packs_deleted", "packs_rewritten", "counts_corrected"]
+    fields += ["corrections", "dry_run"]
     assert list(bare.json("gc")) == list(bare.json("gc", "--dry-run")) == fields
     proof = bare.json("verify")
     assert (proof["ok"], proof["problems"]) == (True, [])

@@ -70,6 +70,26 @@ def test_a_fork_is_merged_and_that_is_undone_i6(cli: Cli, two: Path) -> None:
     assert cli.tree() == after
 
 
+def test_the_exit_code_of_a_dry_run_says_that_something_waits(
+    cli: Cli, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("merge", str(two), "--dry-run")
+    (two / "a").write_text("last\n")
+    ran = cli("merge", str(two), "--dry-run", code=4)
+    assert "    person: would be asked" in ran.out
+    assert "1 file waits for an agent or a person; nothing was changed" in ran.err
+    found = cli("merge", str(two), "--dry-run", "--json", code=4)
+    assert (found.error["code"], found.json["dry_run"], found.json["result"]) == (
+        "needs_reapply",
+        True,
+        "needs_reapply",
+    )
+    cli("merge", str(two), code=4)
+    cli("merge", str(two), "--dry-run", "--keep", "a")
+    monkeypatch.setenv("HOLDFAST_MERGE_COMMAND", "false")
+    assert "    command: would be asked" in cli("merge", str(two), "--dry-run", code=4).out
+
+
 def test_a_person_decides_what_is_left_open(cli: Cli, two: Path, tmp_path: Path) -> None:
     (two / "a").write_text("last\n")
     before = cli.tree()

@@ -143,6 +143,36 @@ def test_what_both_have_changed_waits_for_an_agent_and_arrives_with_its_answer(p
     assert (root / "src/other.py").read_text() == "VALUE = 9\n"
 
 
+def test_what_both_have_changed_is_shown_and_decided(place: Place, admin: Client) -> None:
+    root, fork = app(place, admin, "decided", build='["true"]')
+    for name in ("src/other.py", "src/pages.py", "requirements"):
+        (root / name).write_text("HERE = 7\n")
+        (fork / name).write_text("THERE = 2\n")
+    path = "/api/exports/decided/promote"
+    open_ = admin.post(path, {"fork": "decided-fork"})
+    shown = {one["path"]: one for one in open_["overlapping_files"]}
+    assert shown["src/other.py"]["fork_diff"].endswith("+THERE = 2\n")
+    resolutions: list[dict[str, Any]] = [
+        {"path": "src/other.py", "content": "BOTH = 9\n", "version": shown["src/other.py"]["version"]},
+        {"path": "src/pages.py", "take": True},
+        {"path": "requirements", "delete": True},
+    ]
+
+    def body(first: dict[str, Any]) -> dict[str, Any]:
+        return {"fork": "decided-fork", "resolutions": [{**resolutions[0], **first}, *resolutions[1:]]}
+
+    for wrong in ({"keep": True}, {"content_base64": "*"}, {"content": None}):
+        assert admin.ask("POST", path, body(wrong)).status == 400, wrong
+    assert admin.ask("POST", path, body({"path": "../x"})).code == "escape"
+    assert admin.post(path, body({"version": "0" * 32}))["code"] == "stale"
+    done = admin.post(path, body({}), Idempotency_Key="decided")
+    assert (done["result"], {one["outcome"] for one in done["files"]}) == ("promoted", {"decided"})
+    assert admin.post(path, body({}), Idempotency_Key="decided")["id"] == done["id"]
+    assert (root / "src/other.py").read_text() == "BOTH = 9\n"
+    assert (root / "src/pages.py").read_text() == "THERE = 2\n"
+    assert not (root / "requirements").exists()
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [

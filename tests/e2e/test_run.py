@@ -108,6 +108,7 @@ def test_what_ran_is_taken_back_step_by_step_and_brought_forward(bench: Cli) -> 
 def test_the_exit_code_is_the_commands_and_its_environment_names_the_run(bench: Cli) -> None:
     run(bench, "sh", "-c", "exit 7", code=7)
     run(bench, "sh", "-c", "kill -TERM $$", code=143)
+    assert "every 32-bit program" in run(bench, "sh", "-c", "kill -SYS $$", code=159)[1]
     run(bench, "no-such-command", code=127)
     out, err = run(bench, "--json", "--one-step", "--", "sh", "-c", "echo $HOLDFAST_RUN; touch x; rm f; true")
     result = json.loads(err.splitlines()[-1])

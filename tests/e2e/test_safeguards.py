@@ -30,7 +30,7 @@ from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.undo.safeguards.tickets import Thresholds
 root, log, deletes, timeout, *command = map(os.fsencode, sys.argv[1:])
 thresholds = Thresholds(deletes=int(deletes), timeout=float(timeout))
-sys.exit(supervise(SupervisedCommand(command, thresholds=thresholds), KeeperSettings(root=root, log=log)))
+sys.exit(supervise(SupervisedCommand(command, run="run", thresholds=thresholds), KeeperSettings(root=root, log=log)))
 """
 
 
@@ -181,6 +181,39 @@ def test_a_command_that_is_killed_while_it_waits_has_ended_by_that(place: Place)
         wait_until(lambda: Path(f"/proc/{command}/stat").read_bytes().rpartition(b") ")[2][:1] == b"t")
         os.kill(command, signal.SIGKILL)
         finish(run, 128 + signal.SIGKILL)
+    assert place.files() == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_asked_to_end_while_it_waits_is_denied_and_ends(place: Place, number: signal.Signals) -> None:
+    run = place.start("sh", "-c", "rm f0 f1 f2; echo $?; mkdir after")
+    with place.kept() as remote:
+        remote.visit()
+        place.held(remote)
+        (held,) = [pid for pid in descendants(run.pid) if command_of(pid).startswith(b"rm")]
+        wait_until(lambda: Path(f"/proc/{held}/status").read_text().partition("TracerPid:\t")[2][0] != "0")
+        os.kill(held, number)
+        assert finish(run) == f"{128 + number}\n"
+        assert [(step.state, step.command[0]) for step in remote.steps()] == [("undone", b"rm"), ("done", b"mkdir")]
+    assert place.files() == 200
+
+
+_LEAVES_WHAT_WAITS = """
+import os, subprocess, sys
+from holdfast.supervisor.control.remote_service import connect
+keeper = connect(os.fsencode(sys.argv[1]))
+keeper.begin("mine")
+subprocess.Popen(["rm", "f0", "f1", "f2", "f3"])
+while not keeper.held(): pass
+"""
+
+
+def test_what_waits_in_a_step_that_ends_with_its_run_does_not_happen_in_another(place: Place) -> None:
+    run = place.start(sys.executable, "-c", _LEAVES_WHAT_WAITS, str(place.log))
+    with place.kept() as remote:
+        remote.visit()
+        finish(run)
+        assert [step.state for step in remote.steps()] == ["undone"]
     assert place.files() == 200
 
 

@@ -100,6 +100,7 @@ def test_conflicts_are_listed_and_settled(two: Cli) -> None:
     two("session", "exec", "-s", "main", "echo main > a")
     ran = two("session", "merge", "side", "-s", "main", code=4)
     assert "  a: changed on both sides" in ran.out
+    assert "    there:\n      @@ -1 +1 @@\n      -a\n      +side\n" in ran.out
     assert "nothing was changed" in ran.err
     ran = two("session", "merge", "side", "-s", "main", "--json", code=4)
     assert [one["why"] for one in ran.json["conflicts"]] == ["content"]
@@ -108,6 +109,28 @@ def test_conflicts_are_listed_and_settled(two: Cli) -> None:
     assert "  a: changed on both sides, the other's taken" in out
     assert two.tree()["a"] == b"side\n"
     assert "nothing in the session side that is not here" in two("session", "merge", "side", "-s", "main").out
+
+
+def test_conflicts_are_decided_one_by_one(two: Cli, tmp_path: Path) -> None:
+    two("session", "exec", "-s", "main", "echo main > a; echo main > b")
+    ran = two("session", "merge", "side", "-s", "main", code=4)
+    assert "decide each with --resolve PATH=FILE, --keep PATH or --take PATH" in ran.err
+    (tmp_path / "both").write_text("both\n")
+    out = two("session", "merge", "side", "-s", "main", "--resolve", f"a={tmp_path / 'both'}", "--take", "b").out
+    assert "  a: changed on both sides, decided" in out
+    assert two.tree() == {"a": b"both\n", "c": b"c\n", "new": b"side\n"}
+
+
+def test_lines_that_do_not_touch_are_no_conflict(two: Cli) -> None:
+    two.write("c", "".join(f"{number}\n" for number in range(1, 9)))
+    two("session", "fork", "lines", "-s", "main")
+    two("session", "exec", "-s", "lines", "sed -i s/8/eight/ c")
+    two("session", "exec", "-s", "main", "sed -i s/1/one/ c")
+    out = two("session", "merge", "lines", "-s", "main", "--dry-run").out
+    assert "  c: what both have changed would be put together" in out
+    assert two("session", "merge", "lines", "-s", "main", "--dry-run", "--json").json["modified"] == ["c"]
+    assert "  c: applied anew by text" in two("session", "merge", "lines", "-s", "main").out
+    assert two.tree()["c"] == b"one\n2\n3\n4\n5\n6\n7\neight\n"
 
 
 def test_of_a_file_in_the_place_of_a_directory_it_is_said_what_helps_and_that_helps(two: Cli) -> None:

@@ -43,7 +43,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
 
-    def expect(self, pattern: str, limit: float = 20) -> None:
+    def expect(self, pattern: str, limit: float = 60) -> None:
         """Wait until it has shown ``pattern``, behind what was waited for last."""
         end = time.monotonic() + limit
         while (found := re.compile(pattern.encode()).search(self.shown, self._at)) is None:

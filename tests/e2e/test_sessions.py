@@ -154,6 +154,26 @@ def test_a_session_is_the_one_that_is_named_or_the_newest_of_ones_own(agent: Age
     assert b"`holdfast session list --all`" in agent.try_to("session", "start", "one").stderr
 
 
+def test_each_workspace_has_names_of_its_own(agent: Agent, tmp_path: Path) -> None:
+    agent.run("start", "one")
+    agent.run("fork", "two")
+    (tmp_path / "other").mkdir()
+    other = Agent(tmp_path / "other", Path(agent.environment["HOLDFAST_HOME"]))
+    workspace = other.try_to("--json", "init")
+    id_ = f"one.{json.loads(workspace.stdout)['workspace'][:8]}"
+    assert other.run("start", "one")["id"] == id_
+    assert other.fails("start", "one") == (4, "session_exists")
+    for here, root in ((agent, agent.tree), (other, other.tree)):
+        assert here.run("info", "-s", "one")["root"] == str(root)
+        assert here.run("exec", "-s", "one", "pwd")["stdout"] == f"{root}\n"
+        assert here.run("info", "-s", id_)["root"] == str(other.tree)
+    fork = other.run("fork", "two", "-s", "one")["id"]
+    assert (fork, other.run("info", "-s", "two")["id"]) == (id_.replace("one", "two"), fork)
+    assert [other.try_to("session", "delete", name, "--yes").returncode for name in ("two", "one")] == [0, 0]
+    assert sorted(one["id"] for one in agent.run("list", "--all")["sessions"]) == ["one", "two"]
+    assert other.run("info", "-s", "one")["root"] == str(agent.tree), "that of another workspace is named as before"
+
+
 def test_what_is_another_agents_is_refused_until_it_is_shared(agent: Agent) -> None:
     agent.run("start", "one")
     for words in (("exec", "true"), ("branch", "b"), ("checkout", "b"), ("fork",), ("checkpoint",), ("share", "x")):

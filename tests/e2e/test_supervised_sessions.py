@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -18,7 +17,9 @@ from holdfast.engine.running import session_tree
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.shell.execution import execute
+from holdfast.model.errors import NotFoundError
 from holdfast.model.session_types import SessionConfig
+from holdfast.supervisor.control.remote_service import connect
 
 from ..waiting import has_ended, wait_until
 from .test_session_shell import PROMPT
@@ -174,7 +175,7 @@ def test_commands_belong_to_one_tree_as_long_as_something_of_it_lives(agent: Age
     assert said.splitlines() == [first.strip(), "/dev/null"]
     wait_until(lambda: has_ended(pid))
     sessions = Path(agent.environment["HOLDFAST_HOME"]) / "sessions"
-    wait_until(lambda: not _answers(next(sessions.glob("*/one.tree"), None)))
+    wait_until(lambda: not _is_there(agent, first.strip()))
     assert agent.run("exec", "echo $HOLDFAST_RUN")["stdout"] != first
     assert list(sessions.glob("*/one.tree*")) == []
     assert [step.split()[3] for step in agent.try_to("steps").stdout.decode().splitlines()] == ["command"] * 2
@@ -190,28 +191,37 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+IN_ONE = [sys.executable, "-c", IN_A_CONTAINER]
+
+
+def _within(around: list[str], agent: Agent, tree: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    command = [*around, *HOLDFAST, *words]
+    return subprocess.run(command, cwd=tree, env=agent.environment, capture_output=True, check=False)
+
+
 def test_a_tree_ends_also_where_all_processes_are_under_a_filter(agent: Agent, tree: Path) -> None:
     agent.run("start", "one", "--supervised")
-    words = [
-        sys.executable,
-        "-c",
-        IN_A_CONTAINER,
-        *HOLDFAST,
-        "session",
-        "exec",
-        "grep Seccomp_filters /proc/self/status",
-    ]
-    done = subprocess.run(words, cwd=tree, env=agent.environment, capture_output=True, check=False)
+    done = _within(IN_ONE, agent, tree, "session", "exec", "grep Seccomp_filters /proc/self/status")
     assert (done.returncode, done.stdout.split()) == (0, [b"Seccomp_filters:", b"2"])
     sessions = Path(agent.environment["HOLDFAST_HOME"]) / "sessions"
     assert list(sessions.glob("*/one.tree*")) == []
 
 
-def _answers(path: Path | None) -> bool:
-    if path is None:
+def log_of(agent: Agent) -> Path:
+    (log,) = Path(agent.environment["HOLDFAST_HOME"]).glob("**/undo")
+    return log
+
+
+def _is_there(agent: Agent, run: str) -> bool:
+    keeper = connect(os.fsencode(log_of(agent)))
+    if keeper is None:
         return False
-    with socket.socket(socket.AF_UNIX) as asking:
-        return asking.connect_ex(os.fsencode(path)) == 0
+    with keeper:
+        try:
+            keeper.connect_agent(run)[0].close()
+        except NotFoundError:
+            return False
+        return True
 
 
 def test_an_open_session_goes_on_with_its_tree(tree: Path, home: Path) -> None:
@@ -262,26 +272,44 @@ def test_a_command_that_stops_or_kills_what_started_it_is_ended(
 
 
 ASKING = """
-import array, json, os, socket, struct, sys
-with socket.socket(socket.AF_UNIX) as asking:
-    asking.connect(sys.argv[1])
-    asked = {"words": ["/bin/sh", "-c", "echo theirs > f"], "directory": os.getcwd(), "environment": {}, "umask": 18}
-    body, null = json.dumps(asked).encode(), os.open(os.devnull, os.O_RDWR)
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [null] * 3))]
-    asking.sendmsg([struct.pack(">I", len(body)) + body], ancillary)
-    while asking.recv(4096):
-        pass
+import sys
+from holdfast.model.errors import HoldfastError
+from holdfast.supervisor.control.remote_service import connect
+try:
+    connect(sys.argv[1].encode()).connect_agent(sys.argv[2])
+except HoldfastError as error:
+    print(error.code)
 """
 
 
-def test_what_is_supervised_elsewhere_has_no_command_started_in_a_session(agent: Agent, tree: Path) -> None:
-    """What that changed would belong to no step of who asked for it."""
+@pytest.mark.parametrize("around", [[], IN_ONE], ids=["", "in a container"])
+def test_what_is_supervised_elsewhere_has_no_command_started_in_a_session(
+    agent: Agent, tree: Path, around: list[str]
+) -> None:
+    """What that changed would belong to no step of who asked for it. No filter of a container's changes that."""
     agent.run("start", "one", "--supervised")
-    agent.run("exec", "sleep 300 > /dev/null 2>&1 & echo $! > server")
-    (path,) = (Path(agent.environment["HOLDFAST_HOME"]) / "sessions").glob("*/one.tree")
-    assert agent.try_to("run", "--", sys.executable, "-c", ASKING, str(path)).returncode == 1
-    assert not (tree / "f").exists()
+    first = "sleep 300 > /dev/null 2>&1 & echo $! > server; echo $HOLDFAST_RUN"
+    run = _within(around, agent, tree, "session", "exec", first).stdout.decode().strip()
+    asked = agent.try_to("run", "--", sys.executable, "-c", ASKING, str(log_of(agent)), run)
+    assert (asked.returncode, asked.stdout) == (0, b"inside_run\n")
+    for where in ([], IN_ONE):
+        done = _within(where, agent, tree, "session", "exec", "echo $HOLDFAST_RUN")
+        assert (done.returncode, done.stdout.decode().strip()) == (0, run), "others go on with it"
     agent.run("exec", "kill $(cat server)")
+
+
+def test_a_connection_is_for_runs_that_take_one(agent: Agent, tree: Path) -> None:
+    words = [*HOLDFAST, "run", "--", "sh", "-c", "echo $HOLDFAST_RUN; read line"]
+    with subprocess.Popen(words, cwd=tree, env=agent.environment, stdin=-1, stdout=-1) as run:
+        assert run.stdout is not None
+        id_ = run.stdout.readline().decode().strip()
+        keeper = connect(os.fsencode(log_of(agent)))
+        assert keeper is not None
+        with keeper:
+            for asked in ("no such run", id_):
+                with pytest.raises(NotFoundError):
+                    keeper.connect_agent(asked)
+        run.communicate(b"\n")
 
 
 def stdout(session: Session, command: str) -> str:
@@ -368,6 +396,25 @@ def test_what_a_command_leaves_running_is_recorded_and_goes_on(agent: Agent, tre
     wait_until((tree / "late").exists)
     wait_until(lambda: (tree / "late").read_text() == "gone on\n")
     assert (tree / "second").read_text() == "2\n"
+
+
+def test_a_fork_is_not_deleted_while_a_command_of_it_has_left_something_running(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    agent.run("fork", "two")
+    agent.run("exec", "-s", "two", f"sleep 300 > /dev/null 2>&1 & echo $! > {tree}/pid; echo theirs > f")
+    pid = int((tree / "pid").read_text())
+    refused = agent.try_to("session", "delete", "two", "--yes")
+    assert (refused.returncode, f"kill {pid}\n" in refused.stderr.decode()) == (4, True)
+    assert agent.fails("delete", "two", "--dry-run") == (4, "left_running")
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: agent.try_to("session", "delete", "two", "--yes").returncode == 0)
+
+
+def test_what_stands_where_its_tree_is_noted_is_not_waited_for(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    (folder,) = (Path(agent.environment["HOLDFAST_HOME"]) / "sessions").iterdir()
+    os.mkfifo(folder / "one.tree.run")
+    assert agent.run("exec", "echo on")["stdout"] == "on\n"
 
 
 def test_a_killed_session_leaves_no_step_half_done(agent: Agent, tree: Path) -> None:

@@ -6,32 +6,63 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
 from holdfast.cli.console import current_directory
+from holdfast.cli.terminal import show_path, when
 from holdfast.model.message_text import plural, visible
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from holdfast import Finding
+    from holdfast import Finding, RepairedCatalog
     from holdfast.cli.console import Console
 
 _MARKS = {"good": ("+", "green"), "limited": ("-", "yellow"), "wrong": ("!", "red")}
 
 
-def _doctor(console: Console, _arguments: argparse.Namespace) -> int:
-    from holdfast import diagnose
+def _doctor(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast import diagnose, repair_catalog
     from holdfast.model.answers import upkeep as answers
+    from holdfast.model.json_encoder import encode
 
+    repaired = repair_catalog(console.home) if arguments.repair else None
+    if arguments.repair and not console.json:
+        console.answer(_repair_lines(repaired))
     found = diagnose(console.directory or current_directory(), home=console.home)
     if console.json:
-        console.give(answers.Diagnosis, ok=all(finding.verdict != "wrong" for finding in found), findings=found)
+        console.give(
+            answers.Diagnosis,
+            ok=all(finding.verdict != "wrong" for finding in found),
+            findings=found,
+            repaired=None if repaired is None else encode(answers.RepairedCatalog, repaired),
+        )
     else:
         console.answer(_lines(console, found))
     return int(any(finding.verdict == "wrong" for finding in found))
 
 
-def _configure(_parser: argparse.ArgumentParser) -> None:
-    """It has no arguments of its own."""
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="first bring the catalog back, if it is damaged or lost, from its newest spare and the saved objects",
+    )
+
+
+def _repair_lines(repaired: RepairedCatalog | None) -> Iterator[str]:
+    if repaired is None:
+        yield "The catalog is whole: nothing was repaired."
+        return
+    yield f"The catalog was damaged: {visible(repaired.damage)}."
+    source = "the saved objects alone" if repaired.spare is None else f"its spare of {when(repaired.spare)}"
+    yield f"It was brought back from {source}, with {plural(repaired.checkpoints, 'checkpoint')}."
+    if repaired.brought_back:
+        yield f"{plural(repaired.brought_back, 'checkpoint')} of them came back from what was saved beside their files."
+    if repaired.lost:
+        yield f"{plural(repaired.lost, 'saved object')} could not be used: what belongs to it is damaged or gone."
+    if repaired.kept_as is not None:
+        yield f"What was damaged is kept in {show_path(repaired.kept_as)}; delete it when you miss nothing."
+    if repaired.problems:
+        yield f"`holdfast verify` still finds {plural(repaired.problems, 'problem')}."
 
 
 def _lines(console: Console, found: Sequence[Finding]) -> Iterator[str]:
@@ -62,10 +93,15 @@ COMMANDS = {
     "doctor": Command(
         description="What this machine, the home and the workspace allow, found out by trying, and what would change "
         "that. A line begins with + for what is as it can be, - for what cannot be had or costs more, ! for what is "
-        "broken. The last line is the verdict. Nothing is mended, and nothing begun. It takes a second or two.",
+        "broken. The last line is the verdict. Nothing is begun, and nothing mended but, with --repair, the catalog. "
+        "It takes a second or two.",
         configure=_configure,
         run=_doctor,
-        examples=(("holdfast doctor", "in words"), ("holdfast doctor --json", "for programs, and for a report")),
-        exits=((1, "something is broken"),),
+        examples=(
+            ("holdfast doctor", "in words"),
+            ("holdfast doctor --json", "for programs, and for a report"),
+            ("holdfast doctor --repair", "bring back a catalog that is damaged or lost"),
+        ),
+        exits=((1, "something is broken"), (4, "refused: something has the catalog open that is to be repaired")),
     ),
 }

@@ -8,14 +8,20 @@ from holdfast import IntegrityError, UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.phrases import checkpoint_title, short
 from holdfast.cli.terminal import show_path, when
+from holdfast.model.ids import format_hash
 from holdfast.model.message_text import plural, size, visible
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from holdfast import Forgotten, Policy, Stats
+    from holdfast import Collected, Forgotten, Policy, Stats
     from holdfast.cli.console import Console
+
+
+_COUNTS_HINT = "nothing is missing; `holdfast gc --recount` corrects counts"
+_SHOWN = 10
+"""Corrected counts that are named without ``-v``."""
 
 
 def duration(argument: str) -> float:
@@ -138,6 +144,11 @@ def _configure_gc(parser: argparse.ArgumentParser) -> None:
         type=duration,
         help="spare what was needed within this time: 0, 90m, 24h (default: gc.grace)",
     )
+    parser.add_argument(
+        "--recount",
+        action="store_true",
+        help="first compare what every blob is needed by with its count, and correct it (else done every 30 days)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted and written anew")
 
 
@@ -145,7 +156,9 @@ def _gc(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.model.answers import upkeep as answers
 
     with console.open_either(freeing=True) as opened, console.progress() as progress:
-        result = opened.gc(grace=arguments.grace, dry_run=arguments.dry_run, progress=progress)
+        result = opened.gc(
+            grace=arguments.grace, recount=arguments.recount, dry_run=arguments.dry_run, progress=progress
+        )
     if console.json:
         console.give(answers.Collected, result)
     else:
@@ -154,9 +167,23 @@ def _gc(console: Console, arguments: argparse.Namespace) -> int:
         )
         console.say(
             f"{delete} {plural(result.blobs_deleted, 'blob')} and {plural(result.packs_deleted, 'pack')}, "
-            f"{rewrite} {plural(result.packs_rewritten, 'pack')}, {free} {size(result.bytes_freed)}."
+            f"{rewrite} {plural(result.packs_rewritten, 'pack')}, {free} {size(result.bytes_freed)}.",
+            *_correction_lines(result, wanted=arguments.recount, verbose=console.verbose),
         )
     return 0
+
+
+def _correction_lines(result: Collected, *, wanted: bool, verbose: bool) -> Iterator[str]:
+    drifts = result.corrected
+    if drifts:
+        verb = "Would correct" if result.dry_run else "Corrected"
+        yield f"{verb} {plural(len(drifts), 'count')} that a full mark contradicts:"
+        shown = drifts if verbose else drifts[:_SHOWN]
+        yield from (f"  {format_hash(one.hash)}: {one.counted} {one.was}, now {one.now}" for one in shown)
+        if len(shown) < len(drifts):
+            yield f"  and {len(drifts) - len(shown):,} more; -v names all"
+    elif wanted:
+        yield "No count is wrong that could be corrected."
 
 
 def _configure_verify(parser: argparse.ArgumentParser) -> None:
@@ -180,7 +207,9 @@ def _verify(console: Console, arguments: argparse.Namespace) -> int:
     if not result.ok:
         raise IntegrityError(
             f"{plural(len(result.problems), 'problem')} found in {looked_at}",
-            hint="`holdfast checkpoint --full-hash` stores again what the tree still holds; a bundle can be imported",
+            hint=_COUNTS_HINT
+            if all(problem.kind == "count" for problem in result.problems)
+            else "`holdfast checkpoint --full-hash` stores again what the tree still holds; a bundle can be imported",
         )
     return 0
 
@@ -240,6 +269,7 @@ COMMANDS = {
             ("holdfast gc", "free what can be freed"),
             ("holdfast gc --dry-run", "how much that is"),
             ("holdfast gc --grace 0", "at once, without a grace time"),
+            ("holdfast gc --recount", "and correct counts that `verify` finds wrong"),
         ),
         exits=((4, "refused: another collection is running"),),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from holdfast import UsageError
@@ -100,6 +101,9 @@ def _configure_import(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.upkeep.bundle_import import check_bundle_head
+
+    check_bundle_head(os.fsencode(arguments.file))  # (a mistyped name begins no workspace)
     with console.open(create=True) as workspace:
         ids = workspace.import_(arguments.file)
     if console.json:

@@ -38,7 +38,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=f"one of {', '.join(CLIENTS)}")
     parser.add_argument("--remove", action="store_true", help="take out again what was written")
     parser.add_argument("--dry-run", action="store_true", help="show what would be written, and write nothing")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask, nor show it (-v: show it)")
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
         "--project",
@@ -57,7 +57,7 @@ def _integrate(console: Console, arguments: argparse.Namespace) -> int:
     home = None if console.home is None else os.fsencode(console.home)
     place = _place(console, arguments.scope)
     found = plan(arguments.client, place, home=home, remove=arguments.remove)
-    if not console.json:
+    if not console.json and (console.verbose or not arguments.yes):
         console.answer(_shown(console, found))
     if found.changes and not arguments.dry_run:
         _make_sure(console, arguments.yes)
@@ -144,7 +144,8 @@ def _told(plan: ConfigPlan, *, dry_run: bool) -> Iterator[str]:
         yield f"Taken out of {client.title}."
         yield from _kept(plan)
     else:
-        yield f"Configured {client.title}; `holdfast integrate {client.name} --remove` takes it out again."
+        files = " and ".join(show_path(change.found.path) for change in plan.changes)
+        yield f"Configured {client.title} in {files}; `holdfast integrate {client.name} --remove` takes it out again."
         yield from _kept(plan)
         yield _WITHOUT_RUN.format(client.program)
         yield client.note

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from holdfast import RefusedError, UsageError
+from holdfast import RefusedError
 from holdfast.cli.command import Command, text
-from holdfast.cli.phrases import changed, files, foreseen, left_alone, only_there, reasons, short, uncaptured
+from holdfast.cli.overlaps import DECIDE, add_decision_options, decisions_in, open_overlaps, overlap_lines, rungs_of
+from holdfast.cli.phrases import changed, files, left_alone, only_there, reasons, short, uncaptured
 from holdfast.cli.terminal import show_path
-from holdfast.model.message_text import plural, visible
-from holdfast.model.paths import display, parse_display
+from holdfast.model.message_text import plural
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     import argparse
 
-    from holdfast import Workspace
     from holdfast.cli.console import Console
     from holdfast.engine.merging.fork_merge import ForkMerge
-    from holdfast.engine.merging.stacked_plan import MergePlan, Resolution
-
-
-_MOST = 16 << 20
-"""Bytes of a resolution: what merge.max_bytes can be. A device may have no end."""
+    from holdfast.engine.merging.stacked_plan import MergePlan
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -30,19 +25,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "fork", metavar="FORK", type=text, help="the fork: its directory, the id of its workspace, or a checkpoint"
     )
     parser.add_argument("-m", "--message", type=text, default="", help="why, for the log")
-    parser.add_argument(
-        "--resolve",
-        metavar="PATH=FILE",
-        action="append",
-        default=[],
-        help="the content of FILE is what becomes of PATH, which overlaps; may be repeated",
-    )
-    parser.add_argument(
-        "--keep", metavar="PATH", action="append", default=[], help="PATH, which overlaps, stays as it is here"
-    )
-    parser.add_argument(
-        "--take", metavar="PATH", action="append", default=[], help="PATH, which overlaps, becomes what the fork has"
-    )
+    add_decision_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done; nobody is asked anything")
 
 
@@ -50,7 +33,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     with console.open() as workspace, console.progress() as progress:
         found = workspace.merge(
             arguments.fork,
-            resolutions=_resolutions(console, workspace, arguments),
+            resolutions={**decisions_in(console, workspace, arguments)},
             message=arguments.message,
             dry_run=arguments.dry_run,
             progress=progress,
@@ -58,44 +41,20 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         from holdfast.model.answers import merges as answers
 
-        console.give(answers.Merged, found.plan, **_answer(found))
+        prepared = found.prepared
+        console.give(
+            answers.Merged,
+            found.plan,
+            overlapping_files=open_overlaps(found) or None,
+            dry_run=found.dry_run,
+            files=prepared.records,
+            merged=prepared.merged,
+            restored=found.restored,
+            not_captured=found.not_captured,
+        )
     else:
         _say(console, found)
     return _ended(found)
-
-
-def _resolutions(
-    console: Console, workspace: Workspace, arguments: argparse.Namespace
-) -> dict[str | bytes, Resolution]:
-    from holdfast.engine.merging.stacked_plan import Resolution
-
-    found: dict[str | bytes, Resolution] = {}
-
-    def add(path: str, resolution: Resolution) -> None:
-        (name,) = console.paths(workspace, [path])
-        if "\\" in path and not os.path.lexists(os.path.join(workspace.path, name)):
-            (name,) = console.paths(workspace, [parse_display(path)])  # as it was printed
-        if name in found:
-            raise UsageError(f"{path} is decided twice")
-        found[name] = resolution
-
-    for given in arguments.resolve:
-        path, sign, file = given.partition("=")
-        if not sign or not path:
-            raise UsageError(f"{given!r} is no PATH=FILE", hint="--resolve src/app.py=/tmp/app.py")
-        try:
-            with open(file, "rb") as opened:
-                content = opened.read(_MOST + 1)
-        except OSError as error:
-            raise UsageError(f"{file} cannot be read: {error.strerror}") from None
-        if len(content) > _MOST:
-            raise UsageError(f"{file} is larger than a resolution may be, {_MOST >> 20} MiB")
-        add(path, Resolution(content=content))
-    for path in arguments.keep:
-        add(path, Resolution(prefer="ours"))
-    for path in arguments.take:
-        add(path, Resolution(prefer="theirs"))
-    return found
 
 
 def _say(console: Console, found: ForkMerge) -> None:
@@ -122,54 +81,7 @@ def _say(console: Console, found: ForkMerge) -> None:
         console.say(f"{files(len(plan.overlapping))} changed on both sides:")
         for one in plan.overlapping:
             console.say(f"  {show_path(one.path)}: {one.detail}")
-            console.say(*(f"    {line}" for line in (*_declined(found, one.path), *_foreseen(found, one.path))))
-            differences = found.prepared.differences.get(one.path, ("", ""))
-            for what, hunks in zip(("here", "in the fork"), differences, strict=True):
-                if hunks:
-                    console.say(f"    {what}:", *(f"      {visible(line)}" for line in hunks.splitlines()))
-
-
-def _answer(found: ForkMerge) -> dict[str, Any]:
-    """What a merge answers beside its plan."""
-    from holdfast.model.answers.merges import OpenOverlap
-    from holdfast.model.json_encoder import encode
-
-    prepared = found.prepared
-    overlapping: list[OpenOverlap] = []
-    for one in found.plan.overlapping:
-        ours, theirs = prepared.differences.get(one.path, (None, None))
-        foreseen = prepared.foreseen.get(one.path)
-        overlapping.append(encode(OpenOverlap, one, production_diff=ours, fork_diff=theirs, foreseen=foreseen))
-    return {
-        "overlapping_files": overlapping or None,
-        "dry_run": found.dry_run,
-        "files": prepared.records,
-        "merged": prepared.merged,
-        "restored": found.restored,
-        "not_captured": found.not_captured,
-    }
-
-
-def _declined(found: ForkMerge, path: bytes) -> list[str]:
-    """Why no rung has applied it."""
-    return [
-        f"{tried.rung}: {visible(tried.said)}"
-        for one in found.prepared.records
-        if one.path == path
-        for tried in one.tried
-        if tried.rung != "person" and tried.result != "answered" and tried.said
-    ]
-
-
-def _foreseen(found: ForkMerge, path: bytes) -> list[str]:
-    """What each rung would do about it."""
-    expected = found.prepared.foreseen.get(path)
-    if expected is None:
-        return []
-    from holdfast.model.answers.merges import Foreseen
-    from holdfast.model.json_encoder import encode
-
-    return foreseen(encode(Foreseen, expected))
+            console.say(*(f"    {line}" for line in overlap_lines(found, one.path)))
 
 
 def _would(plan: MergePlan) -> str:
@@ -185,20 +97,26 @@ def _would(plan: MergePlan) -> str:
 def _reapplied(found: ForkMerge) -> list[str]:
     lines: list[str] = []
     for one in found.prepared.records:
-        by = dict.fromkeys(tried.rung for tried in one.tried if tried.result == "answered")
-        how = "decided by a person" if one.outcome == "decided" else f"applied anew by {', '.join(by) or 'nobody'}"
+        by = ", ".join(rungs_of(one)) or "nobody"
+        how = "decided by a person" if one.outcome == "decided" else f"applied anew by {by}"
         lines.append(f"  {show_path(one.path)}: {how}")
     return lines
 
 
 def _ended(found: ForkMerge) -> int:
-    if found.plan.overlapping and not found.dry_run:
+    if found.waiting and found.dry_run:
+        raise RefusedError(
+            f"{plural(len(found.waiting), 'file waits', 'files wait')} for an agent or a person; nothing was changed",
+            hint="the same without --dry-run asks the agent, if there is one, and shows what both sides have changed",
+            code="needs_reapply",
+        )
+    if found.waiting:
         waiting = [one for one in found.prepared.records if one.outcome == "pending"]
         raise RefusedError(
             f"{plural(len(found.plan.overlapping), 'file')} could not be applied anew; nothing was changed",
             hint="an agent has been asked; run the same again when it has answered"
             if waiting
-            else "decide each with --resolve PATH=FILE, --keep PATH or --take PATH, and run the same again",
+            else f"decide each with {DECIDE}, and run the same again",
             code="needs_reapply",
         )
     if found.restored is not None and found.restored.skipped:
@@ -221,6 +139,6 @@ COMMANDS = {
             ("holdfast merge ../fork --resolve app.py=/tmp/app.py", "with what becomes of a file that overlaps"),
             ("holdfast undo", "take the merge back"),
         ),
-        exits=((4, "something overlaps that no rung could apply; or locked, or changed meanwhile"),),
+        exits=((4, "a file waits for an agent or a person, with --dry-run too; or locked, or changed meanwhile"),),
     )
 }

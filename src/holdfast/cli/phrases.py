@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from holdfast import RefusedError
 from holdfast.cli.terminal import STATUS_COLOURS, Palette, show_path
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast import Change, Checkpoint, Counts, NotCaptured
+    from holdfast.undo.service import TicketInfo
 
 SHORT = 12
 """How many digits of an id people are shown; any unique prefix is enough to name it."""
@@ -56,6 +59,13 @@ def status_line(paint: Palette, letter: str, *paths: bytes) -> str:
 def changed(paint: Palette, changes: Iterable[Change]) -> list[str]:
     """One line for each of ``changes``."""
     return [f"  {status_line(paint, change.status, change.path)}" for change in changes]
+
+
+def held_until(ticket: TicketInfo) -> str:
+    """How, and until when, what a safeguard holds is answered elsewhere."""
+    seconds = max(0.0, ticket.denied_at / 1e9 - time.time())
+    command = f"`holdfast safeguard allow {ticket.id}` or `deny {ticket.id}`"
+    return f"held: {command} in another terminal, within {seconds:.0f} s"
 
 
 def reasons(items: Sequence[NotCaptured]) -> list[str]:

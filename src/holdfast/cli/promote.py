@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
+from holdfast.cli.overlaps import DECIDE, add_decision_options, decisions, difference_lines
 from holdfast.cli.phrases import foreseen, short, uncaptured
 from holdfast.cli.terminal import is_terminal
 from holdfast.model.message_text import plural, visible
-from holdfast.model.paths import display
+from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
     import argparse
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
     from holdfast.cli.console import Console
     from holdfast.engine.promotion.manager import Promotion, Promotions
-    from holdfast.engine.promotion.spec import PromotionAnswer
+    from holdfast.engine.promotion.spec import DecidedFile, PromotionAnswer
 
 EXITS = {"promoted": 0, "unchanged": 0, "clean": 0, "needs_reapply": 4}
 """By result; all others are failures."""
+
+_MOST_DECISIONS = 64 << 20
+"""Bytes of a file of decisions: more than a promotion takes of content, in Base64."""
 
 _STEPS = {
     "plan": "putting it together with production",
@@ -52,6 +56,10 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         type=text,
         help="for programs, instead of --to: production by its workspace's id, if its directory is this one still; "
         "FORK is the id of a checkpoint then",
+    )
+    add_decision_options(parser, here="in production")
+    parser.add_argument(
+        "--decisions", metavar="FILE", help="for programs: the same, as a JSON list of {path, prefer, content, version}"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be merged; builds and changes nothing")
     parser.add_argument("--author", metavar="NAME", default="", type=text, help="who does it")
@@ -81,7 +89,8 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.sweep:
         return _sweep(console, promotions, force=arguments.force)
     if arguments.dry_run:
-        answer = promotions.foresee(arguments.fork, to=arguments.to or console.directory)
+        decided = _decided(arguments)
+        answer = promotions.foresee(arguments.fork, to=arguments.to or console.directory, decided=decided)
         if console.json:
             console.give(answers.PromotionPlan, answer)
         else:
@@ -100,6 +109,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
                 message=arguments.message,
                 command=f"holdfast promote {shlex.quote(display(os.fsencode(arguments.fork)))}",
                 name=arguments.name,
+                decided=_decided(arguments),
             )
     if console.json:
         console.give(answers.Promoted, done)
@@ -133,14 +143,38 @@ def _check(arguments: argparse.Namespace) -> None:
         or arguments.author
         or arguments.message
         or arguments.name
+        or arguments.keep
+        or arguments.take
+        or arguments.resolve
+        or arguments.decisions
     ):
         raise UsageError(
-            "--to, --production, --dry-run, --author, --message and --id go with FORK", hint="holdfast promote --help"
+            "--to, --production, --dry-run, --author, --message, --id, --keep, --take and --resolve go with FORK",
+            hint="holdfast promote --help",
         )
     if arguments.production and (arguments.to or arguments.dry_run):
         raise UsageError("--production goes with neither --to nor --dry-run", hint="holdfast promote --help")
     if arguments.force and not arguments.sweep:
         raise UsageError("--force goes with --sweep", hint="holdfast promote --help")
+
+
+def _decided(arguments: argparse.Namespace) -> list[DecidedFile]:
+    """What the options decide. Raises `UsageError`."""
+    from holdfast.engine.promotion.spec import DecidedFile, decode_resolutions
+
+    # (Relative to production, whose files are shown: the current directory may be anywhere.)
+    given = decisions(arguments, parse_display)
+    found = [DecidedFile(display(path), one.prefer, one.content) for path, one in given.items()]
+    if arguments.decisions is None:
+        return found
+    try:
+        with open(arguments.decisions, "rb") as file:
+            data = file.read(_MOST_DECISIONS + 1)
+    except OSError as error:
+        raise UsageError(f"{arguments.decisions} cannot be read: {error.strerror}") from None
+    if len(data) > _MOST_DECISIONS:
+        raise UsageError(f"{arguments.decisions} is larger than {_MOST_DECISIONS >> 20} MiB")
+    return [*found, *decode_resolutions(data)]
 
 
 @contextmanager
@@ -190,12 +224,16 @@ def _plan(answer: PromotionAnswer, files: Sequence[dict[str, Any]] = ()) -> list
                 for rung in file["tried"]
                 if rung["rung"] != "person" and rung["result"] != "answered" and "said" in rung
             ]
+            differences = difference_lines(
+                one.production_diff or "", one.fork_diff or "", here="in production", there="in the fork"
+            )
+            lines += [f"    {line}" for line in differences]
         lines.append(
             "The promotion itself would apply all of that anew, and ask nobody."
             if all(one.foreseen and one.foreseen["applies"] for one in answer.overlapping_files)
             else "An agent has been asked; promote again when it has answered."
             if any(file["outcome"] == "pending" for file in files)
-            else "Change them in the fork so that they agree with production's, and promote again."
+            else f"Decide each with {DECIDE}, and promote again."
         )
     return lines
 
@@ -285,6 +323,10 @@ COMMANDS = {
         examples=(
             ("holdfast promote ../attempt-2", "a fork, to what it was forked from"),
             ("holdfast promote ../attempt-2 --dry-run", "what would be merged"),
+            (
+                "holdfast promote ../attempt-2 --keep setup.cfg",
+                "decide a file that both have changed, once it was shown",
+            ),
             ("holdfast promote --resume", "go on after a crash"),
             ("holdfast promote --list", "what was promoted, and how that ended"),
         ),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
+from holdfast.cli.phrases import held_until
 from holdfast.cli.plain_parser import REST
 from holdfast.model import fast_msgspec
 from holdfast.model.config.keys import KEYS
@@ -153,6 +155,11 @@ def _limit(name: str, value: str) -> int:
 
 def _summary(result: RunResult) -> Iterator[str]:
     yield from (_unanswered(ticket) for ticket in result.unanswered[:_SHOWN])
+    if result.exit_code == 128 + signal.SIGSYS:
+        yield (
+            "the command ended with SIGSYS, as every 32-bit program does under `run`: start such a one without it, "
+            "after `holdfast checkpoint`"
+        )
     if not result.steps:
         yield "the run changed nothing"
         return
@@ -214,8 +221,7 @@ def _ask(ticket: TicketInfo) -> bool | None:
         reads_keys = not termios.tcgetattr(terminal)[3] & termios.ICANON
         if reads_keys or os.tcgetpgrp(terminal) != os.getpgrp():
             # An answer would be mistaken for input to what runs, and the other way round; or reading it would stop us.
-            text += f"  held: `holdfast safeguard allow {ticket.id}` or `deny {ticket.id}` in another terminal, "
-            os.write(terminal, f"{text}within {seconds:.0f} s\r\n".encode())
+            os.write(terminal, f"{text}  {held_until(ticket)}\r\n".encode())
             return None
         number = str(1000 + secrets.randbelow(9000))
         termios.tcflush(terminal, termios.TCIFLUSH)

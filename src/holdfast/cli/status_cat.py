@@ -10,6 +10,7 @@ from holdfast.cli.phrases import changed, checkpoint_title, files, reasons
 from holdfast.cli.terminal import show_path, when
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.message_text import plural, visible
+from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
     import argparse
@@ -74,9 +75,16 @@ def _configure_cat(parser: argparse.ArgumentParser) -> None:
 
 
 def _cat(console: Console, arguments: argparse.Namespace) -> int:
-    with console.open() as workspace:
-        name, path = _name_and_path(workspace, arguments.what)
-        content = console.with_paths(workspace, [path], lambda paths: workspace.cat(name, paths[0]))
+    with console.open_either() as opened:
+        from holdfast import Workspace
+
+        if isinstance(opened, Workspace):
+            workspace = opened
+            name, path = _name_and_path(workspace, arguments.what)
+            content = console.with_paths(workspace, [path], lambda paths: workspace.cat(name, paths[0]))
+        else:  # by its id any checkpoint is known, and an id has no colon
+            name, _, path = arguments.what.partition(":")
+            content = opened.cat(name, parse_display(path))
         if console.json:
             from base64 import b64encode
 

@@ -89,10 +89,13 @@ class HeldError(RefusedError):
 
     code = "held"
 
-    def __init__(self, ticket: int, message: str) -> None:
-        """``ticket`` is the number that the answer has to name."""
+    def __init__(self, ticket: int, message: str, step: int = 0) -> None:
+        """``ticket`` is the number that the answer has to name; 0 if no person is asked. ``step`` is the one that it
+        belongs to.
+        """
         super().__init__(message, hint=f"holdfast safeguard allow {ticket} lets it happen")
         self.ticket = ticket
+        self.step = step
 
 
 class IntegrityError(HoldfastError):

@@ -1,9 +1,11 @@
-"""Starts the commands of a session, as its own children: ``command_starter.py LISTENER`` (a descriptor).
+"""Starts the commands of a session, as its own children: ``command_starter.py CHANNEL`` (a descriptor).
 
 The commands of a session belong to one supervised tree, so that each may signal and look into what the ones before it
-have left running. This is the first process of the tree. It is asked on a private socket that its starter has made, one
-command a connection; the command has the three descriptors that come with the request as its standard streams. It ends
-when no connection is there and nothing of the tree lives on; what lives on keeps it, for the commands to come.
+have left running. This is the first process of the tree. Connections come to it over a socket (``SOCK_SEQPACKET``), a
+descriptor with each byte: the first from its starter, before it begins, and later ones from the tree's keeper, which
+lets no supervised process connect. A connection asks for one command at a time; the command has the three descriptors
+that come with the request as its standard streams. The starter ends when no connection is there and nothing of the
+tree lives on; what lives on keeps it, for the commands to come.
 
 A request is four bytes, the length (big-endian) of what follows, and an object of JSON: ``words``, ``directory``,
 ``environment``, texts in UTF-8 with surrogate escapes, and ``umask``, a number. The answers are lines of JSON:
@@ -30,8 +32,6 @@ import time
 from typing import Any
 
 MAX_REQUEST_BYTES = 16 << 20
-FIRST_SECONDS = 60.0
-"""For the first connection: a starter that was killed makes none."""
 SECONDS = 10.0
 """For a request, from its first byte on, and for who takes in an answer."""
 LOOK_SECONDS = 1.0
@@ -39,7 +39,6 @@ LOOK_SECONDS = 1.0
 MAX_CLIENTS = 64
 """More are hung up on: one process at a time has the session, and asks for one command at a time."""
 _LENGTH = struct.Struct(">I")
-_CREDENTIALS = struct.Struct("3i")
 _STREAMS = 3
 
 
@@ -69,12 +68,7 @@ class Client:
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
         """The request, and the descriptors that came with it; None if the connection has ended."""
-        room = socket.CMSG_SPACE(_STREAMS * array.array("i").itemsize)
-        data, ancillary, _, _ = self.connection.recvmsg(_LENGTH.size, room, socket.MSG_CMSG_CLOEXEC)
-        descriptors = array.array("i")
-        for level, kind, content in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+        data, descriptors = receive(self.connection, _LENGTH.size, _STREAMS)
         try:
             if not data:
                 return None
@@ -85,7 +79,7 @@ class Client:
             request: dict[str, Any] = json.loads(self._whole(length, until))
             if type(request) is not dict:
                 raise ValueError("a request is an object")
-            return request, list(descriptors)
+            return request, descriptors
         except BaseException:
             for fd in descriptors:
                 os.close(fd)
@@ -104,52 +98,52 @@ class Client:
 
 
 class Starter:
-    """Serves a socket that listens."""
+    """Serves the connections that come over a channel."""
 
-    def __init__(self, listener: socket.socket, woken: int) -> None:
+    def __init__(self, channel: socket.socket, woken: int) -> None:
         """``woken`` can be read when a child has ended."""
-        self._listener = listener
+        channel.setblocking(False)
+        self._channel = channel
         self._woken = woken
         self._clients: dict[int, Client] = {}
         self._running: dict[int, Client | None] = {}
-        self._filters, self._base = _filters(os.getpid()), _filters(os.getppid())
 
     def serve(self) -> None:
         """Return when there is no client any more, after the first one, and nothing of the tree lives."""
-        came = False
-        while not came or self._clients or self._running or others_live():
+        select.select([self._channel], [], [])
+        is_open = self._accept()
+        while self._clients or self._running or others_live():
             poll = select.poll()
-            for fd in (self._listener.fileno(), self._woken, *self._clients):
+            for fd in (self._woken, *self._clients, *([self._channel.fileno()] if is_open else [])):
                 poll.register(fd, select.POLLIN)
-            seconds = None if self._clients or self._running else LOOK_SECONDS if came else FIRST_SECONDS
-            ready = {fd for fd, _ in poll.poll(None if seconds is None else seconds * 1000)}
-            if not ready and not came:
-                break
+            ready = {fd for fd, _ in poll.poll(None if self._clients or self._running else LOOK_SECONDS * 1000)}
             if self._woken in ready:
                 os.read(self._woken, 512)
                 self._reap()
             for fd in ready & self._clients.keys():
                 self._hear(self._clients[fd])
-            if self._listener.fileno() in ready:
-                came = self._accept() or came
-        self._listener.close()
+            if self._channel.fileno() in ready:
+                is_open = self._accept()
 
     def _accept(self) -> bool:
-        connection = self._listener.accept()[0]
-        if len(self._clients) >= MAX_CLIENTS or not self._may_ask(connection):
-            connection.close()
+        """Take in the connections that have come; whether more may come."""
+        try:
+            while True:
+                data, descriptors = receive(self._channel, 1, 1)
+                for fd in descriptors:
+                    connection = socket.socket(fileno=fd)
+                    if len(self._clients) >= MAX_CLIENTS:
+                        connection.close()
+                        continue
+                    client = Client(connection)
+                    self._clients[fd] = client
+                    client.tell(ready=1)
+                if not data:
+                    return False
+        except BlockingIOError:
+            return True
+        except OSError:
             return False
-        client = Client(connection)
-        self._clients[connection.fileno()] = client
-        client.tell(ready=1)
-        return True
-
-    def _may_ask(self, connection: socket.socket) -> bool:
-        """Not what is supervised itself, in this tree or another: what it has done here would be recorded in this one
-        alone. The filters tell (where they are told, see `others_live`): a tree has more of them than its parent.
-        """
-        pid, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        return self._filters <= self._base or 0 <= _filters(pid) < self._filters
 
     def _hear(self, client: Client) -> None:
         try:
@@ -189,6 +183,17 @@ class Starter:
             client = self._running.pop(pid, None)
             if client is not None:
                 client.tell(status=status)
+
+
+def receive(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
+    """What has come, with the descriptors that came along. Raises `OSError`."""
+    descriptors = array.array("i")
+    room = socket.CMSG_SPACE(most * descriptors.itemsize)
+    data, ancillary, _, _ = connection.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    return data, list(descriptors)
 
 
 def start(request: dict[str, Any], streams: list[int]) -> int:
@@ -254,16 +259,14 @@ def _filters(pid: int) -> int:
     return -1 if lines["State"].split()[0] in ("Z", "X") else int(lines.get("Seccomp_filters", "0"))
 
 
-def main(listener: int) -> int:
+def main(channel: int) -> int:
     """Serve until nothing is left to be served."""
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-    os.set_inheritable(listener, False)
-    with socket.socket(fileno=listener) as listening:
-        listening.setblocking(True)
-        listening.listen(8)
-        Starter(listening, woken).serve()
+    os.set_inheritable(channel, False)
+    with socket.socket(fileno=channel) as connections:
+        Starter(connections, woken).serve()
     return 0
 
 

@@ -13,7 +13,7 @@ from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.database.sql_database import repeat
 from holdfast.store.identity import home_identity, store_identity
 from holdfast.store.identity.object_store_binding import ENCRYPTED, check_encryption, check_key, half_copied
-from holdfast.store.objects.configured_store import key_id
+from holdfast.store.objects.configured_store import key_id, keys_of
 from holdfast.store.objects.object_keys import KINDS
 from holdfast.store.postgresql.catalog_url import parse
 
@@ -70,6 +70,7 @@ def open_catalog(
     )
     try:
         catalog = Catalog(database, settings.store.tenant, clock, home_id)
+        catalog.keys = keys_of(objects)
         retry_lost_connections(catalog, database)
         if not becoming:
             _refuse_half_copied(catalog)

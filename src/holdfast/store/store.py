@@ -8,6 +8,7 @@ from functools import partial
 
 from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.store_location import local_directory
 from holdfast.store import disk_reserve
@@ -16,7 +17,7 @@ from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.store.identity import object_store_binding
-from holdfast.store.objects.configured_store import assemble, open_objects
+from holdfast.store.objects.configured_store import assemble, keys_of, open_objects
 from holdfast.store.objects.object_store import is_remote
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.store.objects.remote_store import RemoteObjects
     from holdfast.store.verification.verifier import Verifier
 
+_LOG = Log(__name__)
 CATALOG = b"catalog.db"
 OBJECTS = b"objects"
 
@@ -56,6 +58,7 @@ class Store:
     ) -> None:
         self.objects = objects
         self.catalog = catalog
+        catalog.keys = keys_of(objects)
         self.tenant = catalog.name
         """As it stands in object keys."""
         self._random = random
@@ -268,19 +271,23 @@ class Store:
             rewrite_ratio=self._ratio,
             small_steps=lambda: self._tight,
             guard=self._check_claim,
+            mark=lambda progress: self._verifier().mark_counts(progress=progress),
         )
 
     def verifier(self) -> Verifier:
         """What proves the store."""
-        from holdfast.store.verification.verifier import Verifier
-
         if not is_remote(self.objects):
-            return Verifier(self.catalog, self.objects, self.children, self.reader.read, self.tier_objects)
+            return self._verifier()
         from holdfast.store.objects.cached_store import uncached
 
         # What is proved is what the bucket has, whatever is on this disk as well.
         proved = Store(uncached(self.objects), self.catalog, random=self._random, open_cold=self._open_cold)
-        return Verifier(self.catalog, proved.objects, proved.children, proved.reader.read, proved.tier_objects)
+        return proved._verifier()
+
+    def _verifier(self) -> Verifier:
+        from holdfast.store.verification.verifier import Verifier
+
+        return Verifier(self.catalog, self.objects, self.children, self.reader.read, self.tier_objects)
 
     def note_copy(self) -> None:
         """Note in the home that it becomes a copy: until that is whole, it is not opened otherwise."""
@@ -310,6 +317,17 @@ class Store:
         """Make the ballast again, if it was given up and there is room for it."""
         if self._home is not None:
             disk_reserve.create(self._home, again=True)
+
+    def take_spare_if_due(self) -> None:
+        """Make a spare of the home's own catalog, if the newest is a day old and there is room. Best effort. Takes as
+        long as the catalog is large: for what keeps house alone.
+        """
+        if self._home is None or not isinstance(self.catalog.database, SqliteDatabase):
+            return  # (A server has backups of its own.)
+        from holdfast.store import catalog_spare
+
+        if not self.catalog.database.read_only and catalog_spare.is_due(self._home, self.catalog.clock.now()):
+            _take_spare(self._home, self.catalog.clock)
 
     def used_bytes(self) -> int:
         """What the store takes, the catalog itself not counted."""
@@ -341,11 +359,17 @@ def _own_catalog(folder: bytes, settings: Settings, objects: ObjectStore, clock:
             if _is_empty(path):  # else another process has just begun this home
                 raise
     database = SqliteDatabase(
-        path, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout, check_new=check_new
+        path,
+        MIGRATIONS,
+        application_id=APPLICATION_ID,
+        timeout=settings.lock.timeout,
+        check_new=check_new,
+        before_upgrade=partial(_take_spare, folder, clock),
     )
     disk_reserve.create(folder)
     try:
         catalog = Catalog(database, settings.store.tenant, clock)
+        catalog.keys = keys_of(objects)
         if not becoming:
             object_store_binding.check(folder, settings.store.url, objects, catalog)
     except BaseException:
@@ -358,22 +382,36 @@ def _refuse_lost_catalog(folder: bytes, objects: bytes | None) -> None:
     """Raise `IntegrityError` if there are objects, though their catalog knows nothing: a new one would call all of them
     dead.
 
-    Told of a directory of this machine only (None: they are elsewhere).
+    ``objects`` is a directory of this machine (None: they are elsewhere, and what is left in the home tells).
     """
-    if objects is None:
-        return
+    from holdfast.store.catalog_spare import was_there
+
+    lost = was_there(folder)
     for kind in (b"packs", b"blobs", b"checkpoints"):
+        if objects is None:
+            break
         try:
             with os.scandir(objects + b"/" + kind) as tenants:
-                lost = next(tenants, None) is not None
+                lost = lost or next(tenants, None) is not None
         except OSError:
             continue
-        if lost:
-            raise IntegrityError(
-                f"{display(objects)} holds objects, but their catalog {display(folder)}/{CATALOG.decode()} is missing "
-                "or empty; nothing was touched",
-                hint=f"put {CATALOG.decode()} back from a copy, or name another store.url to begin anew",
-            )
+    if lost:
+        raise IntegrityError(
+            f"{display(objects or folder)} holds objects, but their catalog {display(folder)}/{CATALOG.decode()} is "
+            "missing or empty; nothing was touched",
+            hint="`holdfast doctor --repair` brings it back; or put it back from a copy, or name another store.url "
+            "to begin anew",
+        )
+
+
+def _take_spare(folder: bytes, clock: Clock) -> None:
+    """Best effort: a catalog that is whole needs none."""
+    from holdfast.store import catalog_spare
+
+    try:
+        catalog_spare.take(folder, folder + b"/" + CATALOG, clock.now())
+    except StorageError as error:
+        _LOG.warning("%s", error.message)
 
 
 def _is_empty(catalog: bytes) -> bool:

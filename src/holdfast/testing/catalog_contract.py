@@ -514,7 +514,7 @@ class CatalogContract:
             self.catalog.add_merge_parents(ours[1], MergeParent(theirs[1], base))
 
     def test_a_change_that_waits_is_asked_once_held_by_one_and_answered_once(self) -> None:
-        waiting = ReapplyRows(self.catalog.database, self.catalog.tenant)
+        waiting = ReapplyRows(self.catalog)
         here, there = WorkspaceId("a" * 16), WorkspaceId("b" * 16)
         asked = ReapplyRow("1" * 32, here, b"f", "{}", b"now", None, b"after", deadline=100, created_at=1)
         assert waiting.ask(asked) == waiting.ask(asked._replace(now=b"other")) == asked
@@ -536,7 +536,7 @@ class CatalogContract:
         assert [one.id[0] for one in waiting.open(50, 10)] == ["2"]
 
     def test_changes_that_wait_are_bounded_and_what_is_overdue_makes_room(self) -> None:
-        waiting = ReapplyRows(self.catalog.database, self.catalog.tenant)
+        waiting = ReapplyRows(self.catalog)
         here = WorkspaceId("a" * 16)
 
         def ask(number: int, most: int = 3, most_bytes: int = 1000, size: int = 100, deadline: int = 1000) -> bool:
@@ -562,6 +562,24 @@ class CatalogContract:
         assert ask(7) is False
         assert there() == [1, 2, 3, 4, 6], "nothing is dropped for nothing"
         assert waiting.get("s" * 32) is not None
+
+    # --- counts that drifted ---
+
+    def test_drifted_counts_are_corrected(self) -> None:
+        saver = self.workspace()
+        point = saver.save({b"a": b"one", b"b": b"two" * 900})
+        saver.save({b"a": b"one", b"b": b"two" * 900 + b"and more"})
+        self.store.collector().settle()
+        with self.catalog.database.writing() as transaction:
+            transaction.run("UPDATE blobs SET refs = 0, deltas = deltas + 2 WHERE tenant = ?", (self.catalog.tenant,))
+        mark = self.store.verifier().mark_counts()
+        assert mark.is_whole
+        saver.save({b"a": b"one", b"c": b"three"})
+        corrected = self.store.collector().collect(0, recount="now").corrected
+        assert {drift.counted for drift in corrected} == {"references", "deltas"}
+        assert self.store.verifier().verify().problems == []
+        assert load(self.store, point) == {b"a": b"one", b"b": b"two" * 900}
+        assert self.store.collector().collect(0, recount="due").corrected == (), "that is for a month"
 
     # --- numbers ---
 

@@ -70,7 +70,7 @@ class LogLimits(NamedTuple):
 
     max_bytes: int = 1 << 30
     """Of preimages, and of the files of steps, which hold small contents."""
-    max_steps: int = 100
+    max_steps: int = 1_000
     """All steps of a run count as one."""
     max_step_bytes: int = 200 << 20
     """Copied bytes in one step; with more it is not protected."""

@@ -23,13 +23,19 @@ from holdfast.sandbox import command_starter
 from ...waiting import wait_until
 
 
+def connected(channel: socket.socket) -> socket.socket:
+    own, other = socket.socketpair()
+    with other:
+        socket.send_fds(channel, [b"\0"], [other.fileno()])
+    own.settimeout(20)
+    return own
+
+
 class Talk:
     """A connection to a starter."""
 
-    def __init__(self, path: Path) -> None:
-        self.connection = socket.socket(socket.AF_UNIX)
-        self.connection.settimeout(20)
-        self.connection.connect(os.fsencode(path))
+    def __init__(self, channel: socket.socket) -> None:
+        self.connection = connected(channel)
         self.answers = self.connection.makefile("rb")
         assert self.answer() == {"ready": 1}
 
@@ -54,23 +60,34 @@ class Talk:
 
 
 @pytest.fixture
-def starter(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.fsencode(tmp_path / "socket"))
-        listener.listen()
-        words = program_words(command_starter.__file__, str(listener.fileno()))
-        process = subprocess.Popen(words, pass_fds=[listener.fileno()])
-    with process:
+def channels() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Our end, and that of a starter."""
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours, theirs
+
+
+Channels = tuple[socket.socket, socket.socket]
+
+
+def started(words: list[str], channels: Channels) -> subprocess.Popen[bytes]:
+    with channels[1] as theirs:
+        return subprocess.Popen([*words, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+
+
+@pytest.fixture
+def starter(channels: Channels) -> Iterator[subprocess.Popen[bytes]]:
+    with started(program_words(command_starter.__file__), channels) as process:
         yield process
         process.kill()
 
 
 @pytest.fixture
-def talk(starter: subprocess.Popen[bytes], tmp_path: Path) -> Iterator[Callable[[], Talk]]:
+def talk(starter: subprocess.Popen[bytes], channels: Channels) -> Iterator[Callable[[], Talk]]:
     with ExitStack() as stack:
 
         def begin() -> Talk:
-            found = Talk(tmp_path / "socket")
+            found = Talk(channels[0])
             stack.callback(found.close)
             return found
 
@@ -193,17 +210,12 @@ def test_requests_that_are_cut_short_too_long_or_without_streams(
     keeps.close()
 
 
-def test_it_waits_for_a_request_no_longer_than_it_says(tmp_path: Path, streams: list[int]) -> None:
+def test_it_waits_for_a_request_no_longer_than_it_says(channels: Channels, streams: list[int]) -> None:
     """One that comes byte by byte does not hold up the others for ever."""
     code = "import sys; from holdfast.sandbox import command_starter as it; it.SECONDS = 1.0; it.main(int(sys.argv[1]))"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.fsencode(tmp_path / "socket"))
-        listener.listen()
-        words = [sys.executable, "-c", code, str(listener.fileno())]
-        process = subprocess.Popen(words, pass_fds=[listener.fileno()])
-    with process:
+    with started([sys.executable, "-c", code], channels) as process:
         try:
-            slow, other = Talk(tmp_path / "socket"), Talk(tmp_path / "socket")
+            slow, other = Talk(channels[0]), Talk(channels[0])
             slow.send(b"", length=1000)
 
             def is_hung_up_on() -> bool:
@@ -222,29 +234,31 @@ def test_it_waits_for_a_request_no_longer_than_it_says(tmp_path: Path, streams: 
 
 
 def test_connections_beyond_what_anyone_needs_are_hung_up_on(
-    starter: subprocess.Popen[bytes], talk: Callable[[], Talk], streams: list[int], tmp_path: Path
+    starter: subprocess.Popen[bytes], talk: Callable[[], Talk], streams: list[int], channels: Channels
 ) -> None:
-    """A command of the tree may ask for as many as it likes: the starter has descriptors left for the others."""
+    """Those that are there have descriptors left for their commands."""
     keeps = talk()
     with ExitStack() as stack:
         for _ in range(command_starter.MAX_CLIENTS - 1):
             talk()
         for _ in range(10):
-            one = stack.enter_context(socket.socket(socket.AF_UNIX))
-            one.settimeout(20)
-            one.connect(os.fsencode(tmp_path / "socket"))
-            assert one.recv(1) == b""
+            assert stack.enter_context(connected(channels[0])).recv(1) == b""
     assert "pid" in keeps.ask(["/bin/true"], streams)
     assert starter.poll() is None
 
 
-def test_one_that_is_never_asked_ends(tmp_path: Path) -> None:
+def test_one_that_is_never_asked_ends(channels: Channels) -> None:
     """What has started it was killed before it asked for anything."""
-    code = (
-        "import sys; from holdfast.sandbox import command_starter as it; "
-        "it.FIRST_SECONDS = 0.1; it.main(int(sys.argv[1]))"
-    )
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.fsencode(tmp_path / "socket"))
-        words = [sys.executable, "-c", code, str(listener.fileno())]
-        assert subprocess.run(words, pass_fds=[listener.fileno()], timeout=60, check=False).returncode == 0
+    process = started(program_words(command_starter.__file__), channels)
+    channels[0].close()
+    assert process.wait(60) == 0
+
+
+def test_it_goes_on_when_nothing_can_connect_any_more(
+    starter: subprocess.Popen[bytes], talk: Callable[[], Talk], channels: Channels, streams: list[int]
+) -> None:
+    one = talk()
+    channels[0].close()
+    assert "pid" in one.ask(["/bin/true"], streams)
+    one.close()
+    assert starter.wait(20) == 0

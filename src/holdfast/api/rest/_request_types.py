@@ -142,12 +142,30 @@ class Merge(Body, frozen=True):
 PromotionId = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 
 
+class FileDecision(Body, frozen=True):
+    """What becomes of a file that both sides have changed: exactly one of keep, take, content, content_base64 and
+    delete.
+    """
+
+    path: PathText
+    keep: bool = False
+    """As production has it."""
+    take: bool = False
+    """As the line of work has it that is promoted."""
+    content: str | UnsetType = UNSET
+    content_base64: str | UnsetType = UNSET
+    delete: bool = False
+    version: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """That of the file as it was shown (`overlapping_files`); by default what was shown last."""
+
+
 class Promote(Body, frozen=True):
     """What is to be promoted: one of the two."""
 
     promote_checkpoint: CheckpointId | None = None
     fork: Name | None = None
     """An export, whose present state is saved first."""
+    resolutions: Annotated[list[FileDecision], Meta(max_length=10_000)] = []
     message: Annotated[str, Meta(max_length=4000)] = ""
     author: Annotated[str, Meta(max_length=256)] = ""
 

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.console import current_directory
+from holdfast.cli.phrases import held_until
 from holdfast.cli.plain_parser import REST
 from holdfast.cli.session.checkpoint_branch_checkout import BUSY
 from holdfast.cli.session.selection import add_options, open_session
 from holdfast.cli.terminal import is_terminal
+from holdfast.engine.sessions.shell.held_notices import HeldNotices, report_held
+from holdfast.model.message_text import visible
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Generator, Mapping, Sequence
 
     from holdfast.cli.console import Console
+    from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.shell.execution import StreamName
     from holdfast.model.session_types import Level
+    from holdfast.undo.service import StepInfo, TicketInfo
 
 
 def command_of(words: Sequence[str], verb: str) -> str:
@@ -62,6 +67,7 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
     with (
         open_session(console, arguments.session, arguments.agent, begins=True) as (_, session),
         stopped_by_signals() as stop,
+        _held_reported(console, session),
     ):
         entry = execute(
             session,
@@ -97,6 +103,33 @@ def _options_of(words: Sequence[str]) -> list[str]:
     if words[0] == "--":
         return []
     return list(dict.fromkeys(word.partition("=")[0] for word in words[1:] if word.partition("=")[0] in _OWN_OPTIONS))
+
+
+@contextmanager
+def _held_reported(console: Console, session: Session) -> Generator[None]:
+    tree = session.tree()
+    with report_held(session, b"" if tree is None or console.json else tree.undo_log, _held_notices("\n")):
+        yield
+
+
+def _held_notices(end: str) -> HeldNotices:
+    """Say at the terminal what is held, and what helps; each line with this ``end``."""
+
+    def say(*lines: str) -> None:
+        sys.stderr.write("".join(f"{line}{end}" for line in lines))
+        sys.stderr.flush()
+
+    def held(ticket: TicketInfo) -> None:
+        say(
+            f"{end}holdfast: {visible(ticket.message)}",
+            f"  {held_until(ticket)}; Ctrl-C denies what runs in the foreground",
+        )
+
+    def denied(step: StepInfo) -> None:
+        left = f" but for what others had changed: `holdfast steps show {step.id}`" if step.state == "partly" else ""
+        say(f"{end}holdfast: step {step.id} was not allowed, and was taken back{left}")
+
+    return HeldNotices(held, denied)
 
 
 def _pass_on(stream: StreamName, data: bytes) -> None:
@@ -143,7 +176,8 @@ def _shell(console: Console, arguments: argparse.Namespace) -> int:
     with open_session(console, arguments.session, arguments.agent) as (_, session):
         if not console.quiet:
             sys.stderr.write(f"holdfast: session {session.id}; `exit` leaves it as it is then\n")
-        return interact(session)
+        # (The terminal is raw while a shell with line editing has it.)
+        return interact(session, _held_notices("\n" if session.config.shell == "sh" else "\r\n"))
 
 
 # -- classify ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import Command, text, whole_number
+from holdfast.cli.overlaps import DECIDE, add_decision_options, decisions_in, open_overlaps, overlap_lines, rungs_of
 from holdfast.cli.phrases import changed, checkpoint_title, files, left_alone, only_there, reasons, short, uncaptured
 from holdfast.cli.session.selection import add_options, open_session
 from holdfast.cli.terminal import show_path
@@ -48,8 +49,9 @@ def _configure_conflicts(parser: argparse.ArgumentParser) -> None:
         "--prefer",
         metavar="SIDE",
         choices=("ours", "theirs"),
-        help="ours or theirs wins in a conflict (default: refuse)",
+        help="ours or theirs wins in a conflict (default: refuse), and no agent is asked",
     )
+    add_decision_options(parser, there="the other")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
 
@@ -57,7 +59,15 @@ def _merge(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.sessions.exchange.state_merge import merge
 
     with open_session(console, arguments.session, arguments.agent) as (make, session):
-        found = merge(make, session, arguments.other, prefer=arguments.prefer, dry_run=arguments.dry_run)
+        decided = decisions_in(console, session.workspace, arguments)
+        found = merge(
+            make,
+            session,
+            arguments.other,
+            prefer=arguments.prefer,
+            resolutions=decided,
+            dry_run=arguments.dry_run,
+        )
     return _merged(console, arguments, found, f"the session {visible(found.source)}")
 
 
@@ -68,62 +78,83 @@ def _pick(console: Console, arguments: argparse.Namespace) -> int:
         with make() as sessions:
             source, history = history_of(sessions, arguments.other)
             entry = find_command(history, arguments.which)
-        found = pick(session, source, entry, prefer=arguments.prefer, dry_run=arguments.dry_run)
+        decided = decisions_in(console, session.workspace, arguments)
+        found = pick(session, source, entry, prefer=arguments.prefer, resolutions=decided, dry_run=arguments.dry_run)
     return _merged(console, arguments, found, f"the command {entry.seq} of {visible(source)}")
 
 
 def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge, what: str) -> int:
     from holdfast.model.answers import experiments as answers
 
-    plan = found.merged.plan
+    conflicts, restored = found.conflicts, found.merged.restored
     if console.json:
-        console.give(answers.SessionMerge, found, dry_run=arguments.dry_run)
-    elif plan.conflicts or arguments.dry_run or found.merged.restored is None:
-        would = [] if plan.conflicts else changed(console.paint, plan.changes)
-        if not would and not plan.conflicts and not plan.settled:
-            saved = "saved " if found.not_captured else ""
-            console.say(f"There is nothing {saved}in {what} that is not here.")
-        elif not would and not plan.conflicts:
-            console.say(f"All of this session stays as it is beside {what}:", *_settled(arguments, plan.settled))
-        elif would:
-            console.say(f"Would bring in {what}: {files(len(plan.changes))} changed.", *would)
-    else:
-        restored = found.merged.restored
+        console.give(
+            answers.SessionMerge, found, dry_run=arguments.dry_run, overlapping_files=open_overlaps(found.merged)
+        )
+    elif restored is not None:
         console.say(
             f"Brought in {what}: {files(len(restored.written))} written, {len(restored.deleted):,} deleted.",
-            *_settled(arguments, plan.settled),
+            *_decided(arguments, found),
         )
         if restored.rescue is not None and restored.undo_command is not None:
             before, undo = short(restored.rescue), restored.undo_command
             console.say(f"What was there before is checkpoint {before}; `{undo}` brings it back.")
         if restored.skipped:
             console.say(*reasons(restored.skipped))
+    elif not conflicts:
+        _say_of_none(console, arguments, found, what)
     if not console.json:
-        console.say(*uncaptured([display(path) for path in found.merged.uncaptured]))
+        console.say(*uncaptured([display(path) for path in found.merged.plan.uncaptured]))
         console.say(*only_there(found.not_captured, what))
-    if plan.conflicts:
+    if conflicts:
         if not console.json:
-            console.say(f"In conflict with {what}:", *(_conflict_line(one) for one in plan.conflicts))
+            console.say(f"In conflict with {what}:")
+            for one in found.merged.waiting:
+                more = overlap_lines(found.merged, one.path, there="there")
+                console.say(_conflict_line(one.conflict), *(f"    {line}" for line in more))
         raise RefusedError(
-            f"{plural(len(plan.conflicts), 'file is', 'files are')} in conflict; nothing was changed",
-            hint=_what_settles(plan.conflicts),
+            f"{plural(len(conflicts), 'file is', 'files are')} in conflict; nothing was changed",
+            hint=_what_settles(conflicts),
             code="conflicts",
         )
-    if found.merged.restored is not None and found.merged.restored.skipped:
-        raise left_alone(found.merged.restored.skipped)
+    if restored is not None and restored.skipped:
+        raise left_alone(restored.skipped)
     return 0
+
+
+def _say_of_none(console: Console, arguments: argparse.Namespace, found: SessionMerge, what: str) -> None:
+    """Of a merge that brings nothing, or would bring something."""
+    changes, together = found.merged.plan.stacked.plan.changes, found.put_together
+    if changes or together:
+        console.say(
+            f"Would bring in {what}: {files(len(changes) + len(together))} changed.",
+            *changed(console.paint, changes),
+            *(f"  {show_path(path)}: what both have changed would be put together" for path in together),
+        )
+    elif found.settled:
+        console.say(f"All of this session stays as it is beside {what}:", *_decided(arguments, found))
+    else:
+        saved = "saved " if found.not_captured else ""
+        console.say(f"There is nothing {saved}in {what} that is not here.")
 
 
 def _what_settles(conflicts: Sequence[MergeConflict]) -> str:
     in_the_way = sum(one.why == "in_the_way" for one in conflicts)
     if not in_the_way:
-        return "change one side so that they agree, or settle it with --prefer ours or --prefer theirs"
+        return f"decide each with {DECIDE}, or settle it with --prefer ours or --prefer theirs"
     hint = "of a file and a directory of one name, rename or remove the one that is here, and run the same again"
     return hint if in_the_way == len(conflicts) else f"{hint}; --prefer ours or --prefer theirs settles the rest"
 
 
-def _settled(arguments: argparse.Namespace, settled: Sequence[MergeConflict]) -> list[str]:
-    return [_conflict_line(one, f", {_PLACED[arguments.prefer]} taken") for one in settled]
+def _decided(arguments: argparse.Namespace, found: SessionMerge) -> list[str]:
+    """What was put together of both sides' changes, and what a person has settled."""
+    lines = [
+        f"  {show_path(one.path)}: applied anew by {', '.join(rungs_of(one))}"
+        for one in found.merged.prepared.records
+        if one.outcome == "reapplied"
+    ]
+    more = f", {_PLACED[arguments.prefer]} taken" if arguments.prefer else ", decided"
+    return lines + [_conflict_line(one, more) for one in found.settled]
 
 
 def _conflict_line(conflict: MergeConflict, more: str = "") -> str:

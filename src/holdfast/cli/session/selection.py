@@ -38,19 +38,20 @@ def open_sessions(console: Console, agent: str | None = None, flags: Mapping[str
 
 
 def choose_session(console: Console, sessions: Sessions, name: str | None) -> str:
-    """The session ``name``; None: ``$HOLDFAST_SESSION``, else the newest of the workspace that the agent may use.
+    """The id of the session that is called ``name`` here; None: ``$HOLDFAST_SESSION``, else the newest of the workspace
+    that the agent may use.
 
     Raises `NotFoundError` (code ``no_session``).
     """
     from holdfast.engine.sessions.identifiers import SESSION_VARIABLE
 
-    chosen = name or os.environ.get(SESSION_VARIABLE)
-    if chosen:
+    here = os.fsencode(console.directory or current_directory())
+    if name:
+        return sessions.id_of(name, here)
+    if chosen := os.environ.get(SESSION_VARIABLE):
         return chosen
     found = [
-        one.id
-        for one in sessions.list(os.fsencode(console.directory or current_directory()))
-        if one.status == "live" and sessions.agent in (one.owner, *one.shared)
+        one.id for one in sessions.list(here) if one.status == "live" and sessions.agent in (one.owner, *one.shared)
     ]
     if not found:
         raise NotFoundError(

@@ -11,7 +11,7 @@ from holdfast.cli.console import current_directory
 from holdfast.cli.phrases import only_there
 from holdfast.cli.session.checkpoint_branch_checkout import BUSY, HELD_BACK
 from holdfast.cli.session.list_info_history_branches import SHORT_HASH
-from holdfast.cli.session.selection import add_options, open_sessions, use_session
+from holdfast.cli.session.selection import add_options, choose_session, open_sessions, use_session
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.config.keys import KEYS
 from holdfast.model.errors import UsageError
@@ -142,7 +142,7 @@ def _delete(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.model.answers import sessions as answers
 
     with open_sessions(console, arguments.agent) as sessions:
-        found = sessions.info(arguments.id)
+        found = sessions.info(choose_session(console, sessions, arguments.id))
         goes = sessions.delete(found.id, dry_run=True)
         forked, missed = found.purpose != "session", goes.not_captured
         if missed and not console.json:

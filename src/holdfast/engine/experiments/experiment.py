@@ -13,7 +13,7 @@ from holdfast.engine.experiments._runner import AttemptRunner
 from holdfast.engine.experiments.attempts import Comparison
 from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.engine.history.status import only_uncaptured_paths
-from holdfast.engine.merging.tree_merge import merge_provenance
+from holdfast.engine.merging.fork_merge import merge_provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import plural

@@ -113,7 +113,8 @@ class HistoryNavigator:
         nothing.
 
         What else stops an undo is left to `back`, which then brings everything forward again; with ``recorded_only``
-        what others have changed is refused here already.
+        what others have changed is refused here already. (Here paths alone tell what steps have made: now and then one
+        change seems to be two.)
         """
         now = self.current_state()
         try:
@@ -167,19 +168,21 @@ class HistoryNavigator:
         if rest := self._running.rest(changes):
             raise _foreign_edits_error([change.path for change in rest])
 
-    def back(self, count: int | None) -> RestoreResult:
+    def back(self, count: int | None, *, hidden: int = 0) -> RestoreResult:
         """Take back ``count`` changes (None: all down to the floor), from the state that was just saved: all of them,
-        or none.
+        or none. ``hidden`` as for `refuse_too_many`.
         """
         done: list[RestoreResult] = []
-        start = self.current_state()
+        start, left = self.current_state(), count
         try:
-            while count is None or count:
-                went = self._back(count, done)
+            while left is None or left:
+                went = self._back(left, done)
                 if not went:
                     break
-                count = None if count is None else count - went
+                left = None if left is None else left - went
         except HoldfastError as error:
+            if error.code == "nothing_to_undo" and count is not None and left is not None:
+                error = nothing_error("undo", self.rescue, available=count - left - hidden)
             raise self.bring_forward_again(start, done, error) from error
         if not done:
             raise self._nothing_since()
@@ -435,8 +438,8 @@ class HistoryNavigator:
             yield target, steps
 
     def _next(self, now: HistoryEvent, root: Hash, most: int | None, done: Sequence[int] = ()) -> _Target | None:
-        """Where to go from ``now``: to where a step has to be taken back, or ``most`` changes back (None: to the
-        floor). None where that is at the floor already.
+        """Where to go from ``now``: to where a step has to be taken back, or ``most`` changes back, or as many as there
+        are (None: to the floor). None where that is at the floor already.
         """
         state, back = now, 0
         floor = self._floor
@@ -453,6 +456,8 @@ class HistoryNavigator:
                     # What steps that began before the floor's state have left stands on an earlier one.
                     state = floor.state
                 elif state.previous is None:
+                    if back:
+                        return _Target(leaving, back, ())  # (who asks for more is told next time)
                     self._running.refuse_all()
                     raise nothing_error("undo", self.rescue)
                 else:
@@ -472,7 +477,7 @@ class HistoryNavigator:
                         root = checkpoint.root
                         continue
                     self._running.refuse_older(leaving)
-                if done and self._is_by_steps(state, checkpoint.root, root, done):
+                if done and self._is_by_steps(state, leaving, checkpoint.root, root, done):
                     root = checkpoint.root
                     continue
                 late = steps_that_wrote_late(
@@ -497,10 +502,16 @@ class HistoryNavigator:
             if back == most:
                 return _Target(state, back, ())
 
-    def _is_by_steps(self, earlier: HistoryEvent, before: Hash, after: Hash, steps: Sequence[int]) -> bool:
-        """Whether the steps have made all that differs since the state ``earlier``, so that nothing differs any more
-        once they are taken back; as far as paths tell, so not where others are known to have edited any of them.
+    def _is_by_steps(
+        self, earlier: HistoryEvent, later: HistoryEvent, before: Hash, after: Hash, steps: Sequence[int]
+    ) -> bool:
+        """Whether the steps have made all that differs between two states, so that nothing differs any more once they
+        are taken back; as far as paths tell, so not where others are known to have edited any of them. Those that began
+        when ``later`` was there have made none of it.
         """
+        if self._service is not None and later.undo_seq is not None:
+            began = {step.id for step in self._service.steps() if step.begun > later.undo_seq}
+            steps = [step for step in steps if step not in began]
         by_steps = touched_paths(self._service, steps)
         changes = manifest.diff(self._pages, before, after)
         if any(by_steps.isdisjoint((change.path, *parents(change.path))) for change in changes):

@@ -209,6 +209,7 @@ def _create_part(
     if cursor.head is None or not paths:
         return None
     parent = context.catalog.checkpoint(cursor.head)
+    entry = _entry_from_now_on(context, request, cursor, recorded)
     now = scan_tree(context, gone_is_empty=True)
     writer = LazyWriter(context.store.writer)
     try:
@@ -226,7 +227,7 @@ def _create_part(
         after = {change.path: change.after for change in changes}
         built = manifest.update(context.store.pages, parent.root, after)
         scan = ScanResult(parent.root, after, list(now.not_captured), 0)
-        return _commit(context, request, cursor, parent, scan, built, changes, writer.finish(), recorded)
+        return _commit(context, request, cursor, parent, scan, built, changes, writer.finish(), entry)
     except BaseException:
         writer.abort()
         raise
@@ -280,6 +281,7 @@ def _try_to_create(
     cursor = catalog.cursor(context.workspace.id)
     parent = None if cursor.head is None else catalog.checkpoint(cursor.head)
     make_room(context, 0, refuse=not is_way_back)
+    entry = _entry_from_now_on(context, request, cursor, recorded)
     writer = LazyWriter(context.store.writer)
     try:
         scan = context.tree.scan(
@@ -297,14 +299,14 @@ def _try_to_create(
             writer.abort()
             context.tree.settle(parent.root)
             if recorded is not None:
-                record(context, recorded, parent.id, expected=cursor)
+                record(context, entry, parent.id, expected=cursor)
             elif request.prompt is not None:
                 record_prompt(context, request.prompt, request.provenance.author, expected=cursor)
             return _claim_existing(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
         make_room_for(context, written, refuse=not is_way_back)
-        checkpoint = _commit(context, request, cursor, parent, scan, built, changes, written, recorded)
+        checkpoint = _commit(context, request, cursor, parent, scan, built, changes, written, entry)
     except BaseException:
         writer.abort()
         raise
@@ -348,6 +350,16 @@ def _build_manifest(
     return built, manifest.diff(context.store.pages_with(built.new_pages), parent.root, built.root)
 
 
+def _entry_from_now_on(
+    context: Context, request: CheckpointRequest, cursor: Cursor, recorded: HistoryEntry | None
+) -> HistoryEntry:
+    """What the history is to say of a state; before the tree is looked at for it."""
+    entry = recorded
+    if entry is None and request.prompt is not None:
+        entry = next_state(cursor, "prompt", author=request.provenance.author, text=request.prompt)
+    return (entry or next_state(cursor))._replace(undo_seq=context.undo_seq())
+
+
 def _commit(
     context: Context,
     request: CheckpointRequest,
@@ -357,11 +369,12 @@ def _commit(
     built: BuiltManifest,
     changes: Sequence[Change] | None,
     written: WrittenBlobs,
-    recorded: HistoryEntry | None,
+    entry: HistoryEntry,
 ) -> Checkpoint:
     """Write the pages and commit. What was written stays unreferenced if this fails."""
     from holdfast.store.blobs.content_writer import write_pages
     from holdfast.store.codecs.changeset import encode_changeset
+    from holdfast.store.manifests.checkpoint_header import encode_header, header_of
 
     store = context.store
     checkpoint_id = new_checkpoint_id(context.random)
@@ -369,14 +382,6 @@ def _commit(
     # What is no longer there when the commit looks for it makes that fail with `VanishedError`, so this is no race.
     shared = context.catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
-    pages_written = write_pages(
-        store.objects,
-        pages_key(store.tenant, checkpoint_id),
-        new_pack_id(context.random),
-        pages,
-        store.page_bases,
-        store.ahead.pages,
-    )
     named: set[Hash] = set()
     if changes is None:
         named.update(entry.hash for entry in scan.changes.values() if entry is not None)
@@ -396,14 +401,20 @@ def _commit(
         total_files=built.files,
         total_bytes=built.bytes,
         new_blobs=sum(1 for blob in written.blobs if blob.kind == "blob"),
-        stored_bytes=written.stored_bytes + pages_written.stored_bytes,
+        stored_bytes=written.stored_bytes,
         not_captured=len(scan.not_captured),
         provenance=request.provenance,
     )
-    entry = recorded
-    if entry is None and request.prompt is not None:
-        entry = next_state(cursor, "prompt", author=request.provenance.author, text=request.prompt)
-    entry = entry or next_state(cursor)
+    pages_written = write_pages(
+        store.objects,
+        pages_key(store.tenant, checkpoint_id),
+        new_pack_id(context.random),
+        pages,
+        store.page_bases,
+        store.ahead.pages,
+        encode_header(header_of(checkpoint, context.workspace.path, is_state=True)),
+    )
+    checkpoint = checkpoint._replace(stored_bytes=written.stored_bytes + pages_written.stored_bytes)
     context.catalog.commit(
         CheckpointCommit(
             checkpoint=checkpoint,

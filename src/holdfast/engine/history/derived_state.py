@@ -38,6 +38,7 @@ def create_derived_checkpoint(
     """
     from holdfast.store.blobs.content_writer import WrittenBlobs, write_pages
     from holdfast.store.codecs.changeset import encode_changeset
+    from holdfast.store.manifests.checkpoint_header import encode_header, header_of
 
     store, catalog = context.store, context.catalog
     before = catalog.checkpoint(ours)
@@ -47,27 +48,33 @@ def create_derived_checkpoint(
     identity = name or new_checkpoint_id(context.random)
     shared = catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
+    point = Checkpoint(
+        id=identity,
+        workspace=context.workspace.id,
+        parent=ours,
+        root=built.root,
+        kind="merge",
+        labels=(),
+        created_at=context.clock.now(),
+        changes=count_changes(changes),
+        total_files=built.files,
+        total_bytes=built.bytes,
+        new_blobs=len(fresh.blobs),
+        stored_bytes=fresh.stored_bytes,
+        not_captured=0,
+        provenance=provenance,
+    )
     written = write_pages(
-        store.objects, pages_key(store.tenant, identity), new_pack_id(context.random), pages, store.read_bases
+        store.objects,
+        pages_key(store.tenant, identity),
+        new_pack_id(context.random),
+        pages,
+        store.read_bases,
+        header=encode_header(header_of(point, context.workspace.path, is_state=False, merged=taken_in)),
     )
     catalog.commit(
         CheckpointCommit(
-            checkpoint=Checkpoint(
-                id=identity,
-                workspace=context.workspace.id,
-                parent=ours,
-                root=built.root,
-                kind="merge",
-                labels=(),
-                created_at=context.clock.now(),
-                changes=count_changes(changes),
-                total_files=built.files,
-                total_bytes=built.bytes,
-                new_blobs=len(fresh.blobs),
-                stored_bytes=written.stored_bytes + fresh.stored_bytes,
-                not_captured=0,
-                provenance=provenance,
-            ),
+            checkpoint=point._replace(stored_bytes=written.stored_bytes + fresh.stored_bytes),
             changeset=encode_changeset(list(changes)),
             not_captured=[],
             packs=[*fresh.packs, *written.packs],

@@ -35,6 +35,10 @@ class HistoryEntry(NamedTuple):
     author: str = ""
     text: str = ""
     """As `HistoryEvent` has them."""
+    undo_seq: int | None = None
+    """What `Context.undo_seq` was when the tree began to be looked at for it; None: as it is then. A step that ends
+    between the look and the entry is not in the state.
+    """
 
     @property
     def is_way_back(self) -> bool:
@@ -43,7 +47,8 @@ class HistoryEntry(NamedTuple):
 
     def event(self, context: Context, checkpoint: CheckpointId, at: int | None = None) -> HistoryEvent:
         """The event, which happens now, or (``at``) when the checkpoint was made; its number is assigned."""
-        at, seq = context.clock.now() if at is None else at, context.undo_seq()
+        at = context.clock.now() if at is None else at
+        seq = context.undo_seq() if self.undo_seq is None else self.undo_seq
         return HistoryEvent(
             0,
             at,

@@ -104,7 +104,7 @@ def _steps(context: Context, item: TimelineItem) -> list[StepInfo]:
     return [step for step in list_steps(context) if step.id in item.steps]
 
 
-def cat(context: Context, name: CheckpointId, path: bytes) -> Iterator[bytes]:
+def cat(context: StoreContext, name: CheckpointId, path: bytes) -> Iterator[bytes]:
     """The content of ``path`` in a checkpoint, in pieces; raises `NotFoundError` if it is no file there."""
     return _content(context, _entry(context, name, path))
 
@@ -126,10 +126,10 @@ def read_part(context: Context, name: CheckpointId, path: bytes, offset: int, li
     return Read(bytes(part), offset, entry.size, entry.hash if len(part) == entry.size else None)
 
 
-def _entry(context: Context, name: CheckpointId, path: bytes) -> Entry:
+def _entry(context: StoreContext, name: CheckpointId, path: bytes) -> Entry:
     from holdfast.store.manifests import manifest
 
-    pages, root = context.store.pages, context.catalog.checkpoint(name).root
+    pages, root = context.store.pages, context.store.catalog.checkpoint(name).root
     entry = manifest.get(pages, root, path)
     if entry is None:
         below = next(manifest.iterate(pages, root, path), None)
@@ -147,6 +147,6 @@ def _entry(context: Context, name: CheckpointId, path: bytes) -> Entry:
     return entry
 
 
-def _content(context: Context, entry: Entry) -> Iterator[bytes]:
+def _content(context: StoreContext, entry: Entry) -> Iterator[bytes]:
     content = next(context.store.reader.fetch((entry,)))
     return iter((content,)) if isinstance(content, bytes) else content

@@ -11,8 +11,9 @@ from holdfast.model.fast_typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.ids import CheckpointId
+    from holdfast.store.catalog.catalog import Catalog
 
 MAX_LABEL_CHARACTERS = 200
 MIN_PREFIX_DIGITS = 4
@@ -177,6 +178,33 @@ def resolve_name(context: Context, name: str) -> CheckpointId:
 def resolve_name_for_restore(context: Context, name: str) -> CheckpointId:
     """The same, but ``@`` is no rescue checkpoint, as long as there is another in the line that the tree stands on."""
     return resolve(name, _RestoreNames(context))
+
+
+def resolve_id(shared: StoreContext, name: str) -> CheckpointId:
+    """The checkpoint of any workspace of the home that ``name`` names by its id: see `resolve`."""
+    return resolve(name, _HomeNames(shared.store.catalog))
+
+
+class _HomeNames:
+    """Of no workspace: ids alone, and what comes before those."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def head(self) -> CheckpointId | None:
+        raise NotFoundError("@ is of a workspace, and none is open", hint="give the id of a checkpoint, or -w DIR")
+
+    def by_prefix(self, prefix: str) -> Sequence[CheckpointId]:
+        return self._catalog.by_prefix(prefix)
+
+    def by_label(self, label: str) -> CheckpointId | None:  # noqa: ARG002
+        return None
+
+    def labels(self) -> Iterable[str]:
+        return ()
+
+    def parent(self, checkpoint: CheckpointId) -> CheckpointId | None:
+        return self._catalog.checkpoint(checkpoint).parent
 
 
 class _WorkspaceNames:

@@ -423,7 +423,7 @@ def undo(
                     if to is None or not done:
                         raise
                     return done[0]  # it was all that there was to take back
-            return merge_results([*done, navigator.back(number)])
+            return merge_results([*done, navigator.back(number, hidden=hidden)])
 
 
 def undo_steps(

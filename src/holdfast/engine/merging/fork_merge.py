@@ -10,36 +10,53 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from holdfast.engine.history import operations
+from holdfast.engine.history.checkpoint import make_room
 from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.engine.history.revisions import resolve_name
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.three_way import Decision
-from holdfast.engine.merging.tree_merge import merge_provenance, store_contents
 from holdfast.model.answers.merges import FileRecord as FileRecordAnswer
+from holdfast.model.checkpoint import Provenance
+from holdfast.model.content import SMALL_BLOB_BYTES
 from holdfast.model.entries import Entry
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
 from holdfast.model.json_encoder import encode_all
 from holdfast.model.paths import display
+from holdfast.store.catalog.reapply_rows import ReapplyRows
 from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.engine.merging.reapply.resolver import FileForecast, FileRecord, Ladder
-    from holdfast.engine.merging.stacked_plan import MergePlan, Resolution
+    from holdfast.engine.merging.stacked_plan import MergePlan, Overlap, Resolution
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
-    from holdfast.model.checkpoint import Provenance
     from holdfast.model.command_results import RestoreResult
-    from holdfast.model.content import Progress
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.store.blobs.content_writer import WrittenBlobs
+
+_MOST_SAID = 4000
+"""Characters of a command that a merged state tells of."""
+
+
+class OverlapPolicy(NamedTuple):
+    """How files are decided that both sides have changed."""
+
+    ladder: Callable[[], Ladder] | None = None
+    """Makes the ladder that they go through; most merges have none, and load none of its rungs."""
+    resolutions: Mapping[bytes, Resolution] = MappingProxyType({})
+    """What a person has decided, by `Overlap.path`."""
+    dry_run: bool = False
+    """No agent is asked, and nothing is stored."""
 
 
 class PreparedMerge(NamedTuple):
@@ -75,33 +92,44 @@ class ForkMerge(NamedTuple):
         """What was to be done."""
         return self.prepared.plan
 
+    @property
+    def waiting(self) -> Sequence[Overlap]:
+        """The files that wait for an agent or a person; in a dry run those that the rungs which ask nobody would leave
+        to them.
+        """
+        foreseen = self.prepared.foreseen
+        return [one for one in self.plan.overlapping if one.path not in foreseen or not foreseen[one.path].applies]
+
 
 def merge(
     context: Context,
     fork: CheckpointId,
+    who: Provenance,
+    policy: OverlapPolicy,
     *,
-    message: str = "",
-    ladder: Callable[[], Ladder] | None = None,
-    resolutions: Mapping[bytes, Resolution] | None = None,
-    dry_run: bool = False,
-    progress: Progress | None = None,
+    since: CheckpointId | None = None,
+    bring: Callable[[CheckpointId, CheckpointId], RestoreResult] | None = None,
 ) -> ForkMerge:
-    """Merge the state ``fork`` into the tree of the workspace.
+    """Merge the state ``fork`` into the tree of the workspace; with ``since`` what was done from that state to ``fork``
+    alone, and then a later merge takes it for as new as before.
 
-    The tree is saved first. Files that overlap go through the ladder that ``ladder`` makes (most merges have none, and
-    load none of its rungs), but for those that a person has decided: ``resolutions``, by `Overlap.path`. If anything is
-    open then, the tree is not touched, and the answer says what. A dry run asks no agent.
+    The tree is saved first. ``bring(merged, ours)`` brings it, which is as ``ours`` then, to the merged state (None: by
+    `operations.restore`). If anything is open after the ``policy``, the tree is not touched, and the answer says what.
 
     Raises `RefusedError`: ``unrelated``, ``stale`` or ``not_shown`` for a resolution, ``changed_meanwhile`` if another
-    process changes the tree meanwhile, and as `operations.restore`.
+    process changes the tree meanwhile, and as ``bring``.
     """
     ours = operations.save(context).checkpoint.id
-    who = merge_provenance(context.settings.identity.author, message or f"merged {fork[:12]}")
-    prepared = prepare(context, ours, fork, who, ladder=ladder, resolutions=resolutions, dry_run=dry_run)
+    prepared = prepare(context, ours, fork, who, policy, since=since)
     restored = None
     if prepared.merged is not None and prepared.merged != ours:
-        restored = operations.restore(context, prepared.merged, expected=ours, progress=progress)
-    return ForkMerge(prepared, restored, dry_run)
+        if bring is None:
+            restored = operations.restore(context, prepared.merged, expected=ours)
+        else:
+            restored = bring(prepared.merged, ours)
+    if prepared.merged is not None and prepared.records:
+        forget_answers(context, [one.path for one in prepared.records])
+    return ForkMerge(prepared, restored, policy.dry_run)
 
 
 def prepare(
@@ -109,38 +137,37 @@ def prepare(
     production: CheckpointId,
     fork: CheckpointId,
     who: Provenance,
+    policy: OverlapPolicy,
     *,
-    ladder: Callable[[], Ladder] | None = None,
-    resolutions: Mapping[bytes, Resolution] | None = None,
-    dry_run: bool = False,
+    since: CheckpointId | None = None,
     name: CheckpointId | None = None,
 ) -> PreparedMerge:
-    """Put ``fork`` and ``production`` together as a checkpoint of the workspace, ``name`` if it is given. Touches no
-    tree.
+    """Put ``fork`` and ``production`` together as a checkpoint of the workspace, ``name`` if it is given; ``since`` as
+    `merge` has it. Touches no tree.
 
     Takes the workspace's lock for the commit alone, not while the ladder works. Durable when it returns. Raises
     `RefusedError` (``unrelated``, ``vanished``), `NotFoundError`.
     """
-    plan = stacked_plan.plan(context, fork, production)
+    plan = stacked_plan.plan(context, fork, production, since=None if since is None else [since])
+    _refuse_unknown(policy.resolutions, plan)
     records: list[FileRecord] = []
     rungs: Ladder | None = None
+    new: dict[Hash, bytes] = {}
     if plan.stacked.overlaps:
-        rungs = None if ladder is None else ladder()
-        settled, new, records = _settled(context, plan, resolutions or {}, rungs, dry_run=dry_run)
+        rungs = None if policy.ladder is None else policy.ladder()
+        with ExitStack() if rungs is None or rungs.workers is None else rungs.workers.resources:
+            settled, new, records = _settled(context, plan, policy, rungs)
         if settled:
-            since = [plan.base, *plan.also_bases]
-            plan = stacked_plan.plan(context, fork, production, since=since, settled=settled)
-    else:
-        new: dict[Hash, bytes] = {}
-        _refuse_unknown(resolutions or {}, plan)
-    if dry_run:
+            bases = [plan.base, *plan.also_bases]
+            plan = stacked_plan.plan(context, fork, production, since=bases, settled=settled)
+    if policy.dry_run:
         return PreparedMerge(plan, records, None, foreseen=_foreseen(context, plan, rungs))
     if plan.overlapping:
         return PreparedMerge(plan, records, None, _shown(context, plan))
-    taken_in = MergeParent(fork, plan.base, encode_record(records))
+    taken_in = MergeParent(fork, plan.base, encode_record(records)) if since is None else None
     if not plan.stacked.plan.changes:
         # (A fork that production is in has no more than that to be remembered, and no state is its own ancestor.)
-        if plan.base not in (fork, production):
+        if taken_in is not None and plan.base not in (fork, production):
             context.catalog.add_merge_parents(production, taken_in)
         return PreparedMerge(plan, records, production)
     with context.lock():
@@ -166,49 +193,50 @@ def _foreseen(context: Context, plan: MergePlan, ladder: Ladder | None) -> dict[
 
 
 def _settled(
-    context: Context,
-    plan: MergePlan,
-    resolutions: Mapping[bytes, Resolution],
-    ladder: Ladder | None,
-    *,
-    dry_run: bool,
+    context: Context, plan: MergePlan, policy: OverlapPolicy, ladder: Ladder | None
 ) -> tuple[dict[bytes, Decision], dict[Hash, bytes], list[FileRecord]]:
     """What is decided of files that overlap, by hand or by the ladder; new content; and what became of each."""
-    from holdfast.engine.merging.reapply.resolver import reapply, record_decision
+    from holdfast.engine.merging.reapply.resolver import reapply_all, record_decision
 
-    _refuse_unknown(resolutions, plan)
-    settled: dict[bytes, Decision] = {}
     new: dict[Hash, bytes] = {}
-    records: list[FileRecord] = []
+    settled: dict[bytes, Decision] = {}
+    records: dict[bytes, FileRecord] = {}
+    # (First, so that no agent is asked in vain where a resolution is refused.)
     for one in plan.stacked.overlaps:
-        resolution = resolutions.get(one.path)
-        if resolution is not None:
-            from holdfast.engine.merging.reapply import manual_resolution
-            from holdfast.engine.merging.reapply.answer_queue import last_shown
-
-            shown = last_shown(context.store, context.workspace.id, one.path)
-            manual_resolution.check(one, resolution, shown, context.settings.merge.max_bytes)
-            settled[one.path] = Decision(resolution.prefer, manual_resolution.resolved_entry(one, resolution))
-            records.append(record_decision(one, settled[one.path]))
-            content = None if resolution.prefer is not None else resolution.content
-        elif dry_run:
+        resolution = policy.resolutions.get(one.path)
+        if resolution is None:
             continue
-        else:
-            found = reapply(context, plan, one, ladder)
-            records.append(found.record)
-            content = found.content
-            if found.answered:
-                settled[one.path] = Decision(None, _entry(one.mode, content))
-        if content is not None:
-            new[hash_bytes(content)] = content
-    return settled, new, records
+        from holdfast.engine.merging.reapply import manual_resolution
+        from holdfast.engine.merging.reapply.answer_queue import last_shown
+
+        shown = last_shown(context.store, context.workspace.id, one.path)
+        manual_resolution.check(one, resolution, shown, context.settings.merge.max_bytes)
+        settled[one.path] = Decision(resolution.prefer, manual_resolution.resolved_entry(one, resolution))
+        records[one.path] = record_decision(one, settled[one.path])
+        if resolution.prefer is None and resolution.content is not None:
+            new[hash_bytes(resolution.content)] = resolution.content
+    # (Where one side is preferred, no agent is asked, and a dry run can tell all of it.)
+    prefer = None if ladder is None else ladder.prefer
+    left = (
+        [] if policy.dry_run and prefer is None else [one for one in plan.stacked.overlaps if one.path not in settled]
+    )
+    for one, found in zip(left, reapply_all(context, plan, left, ladder), strict=True):
+        records[one.path] = found.record
+        if found.answered:
+            settled[one.path] = Decision(None, _entry(one.mode, found.content))
+        elif prefer is not None and one.why != "in_the_way":
+            settled[one.path] = Decision(prefer)
+            records[one.path] = record_decision(one, settled[one.path], found.record.tried)
+        if found.content is not None:
+            new[hash_bytes(found.content)] = found.content
+    return settled, new, [records[one.path] for one in plan.stacked.overlaps if one.path in records]
 
 
 def _refuse_unknown(resolutions: Mapping[bytes, Resolution], plan: MergePlan) -> None:
     for path in resolutions.keys() - {one.path for one in plan.stacked.overlaps}:
         raise UsageError(
             f"{display(path)} does not overlap, so there is nothing to decide",
-            hint="`holdfast merge FORK --dry-run` lists the files that do",
+            hint="--dry-run lists the files that do",
             code="not_overlapping",
         )
 
@@ -232,6 +260,32 @@ def _entry(mode: int | None, content: bytes | None) -> Entry | None:
         return None
     assert mode is not None, "a file whose permissions are open is for a person"
     return Entry(hash_bytes(content), len(content), mode)
+
+
+def store_contents(context: Context, new: Mapping[Hash, bytes]) -> WrittenBlobs:
+    """Store content that no state has yet; what was stored already costs nothing."""
+    make_room(context, 0)
+    writer = context.store.writer()
+    try:
+        for content in new.values():
+            if len(content) <= SMALL_BLOB_BYTES:
+                writer.add(content)
+            else:
+                writer.add_stream((content,))
+        return writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def merge_provenance(author: str, message: str, command: str = "") -> Provenance:
+    """Who has merged what and why, as a record of it can hold that: a command may be long, and no text."""
+    return Provenance(author, message, display(os.fsencode(command))[:_MOST_SAID])
+
+
+def forget_answers(context: Context, paths: Iterable[bytes]) -> None:
+    """Forget what a command has answered for these files: they were merged, so that the same is not asked again."""
+    ReapplyRows(context.store.catalog).forget_kept(context.workspace.id, paths)
 
 
 def encode_record(records: Sequence[FileRecord]) -> str:

@@ -175,14 +175,13 @@ def classify(
     fork: SideChanges,
     stack: Sequence[Sequence[Change]],
     *,
-    prefer: Prefer | None = None,
     settled: Mapping[bytes, Decision] | None = None,
 ) -> StackedMerge:
     """What becomes of each file; both sides are against the fork point, and ``stack`` leads from there to ``fork``.
 
-    ``prefer`` and ``settled`` as `three_way.plan` has them.
+    ``settled`` as `three_way.plan` has it.
     """
-    plan = three_way.plan(production, fork, prefer=prefer, settled=settled)
+    plan = three_way.plan(production, fork, settled=settled)
     ours, theirs = three_way.changes_by_path(production), three_way.changes_by_path(fork)
     conflicts = [*plan.conflicts, *plan.settled]
     our_names = {one.path: one.before_path for one in production.renamed}
@@ -365,9 +364,9 @@ def plan(
 ) -> MergePlan:
     """What merging the state ``fork`` into the state ``production`` would do.
 
-    ``since`` are the newest states that both hold (`find_bases`), if they are known already. ``settled`` decides
-    overlapping files, by `Overlap.path`. Raises `NotFoundError` for a checkpoint that was forgotten, `RefusedError`
-    (code ``unrelated``) if the two have no state in common.
+    ``since`` are the states since which changes are looked at: by default the newest that both hold
+    (`find_bases`). ``settled`` decides overlapping files, by `Overlap.path`. Raises `NotFoundError` for a checkpoint
+    that was forgotten, `RefusedError` (code ``unrelated``) if the two have no state in common.
     """
     catalog = context.catalog
     theirs = catalog.lineage(fork)
@@ -423,13 +422,12 @@ def add_base(
     production: CheckpointId,
     fork: CheckpointId,
     *,
-    prefer: Prefer | None = None,
     settled: Mapping[bytes, Decision],
 ) -> StackedMerge:
     """``stacked`` with what would become of it from another state in common: where the two differ, that overlaps."""
     ours = compare_production(context, base, production)
     theirs, _ = compare_fork(context, base, fork)
-    other = classify(ours, theirs, [], prefer=prefer, settled=settled)
+    other = classify(ours, theirs, [], settled=settled)
     first = {change.path: change.after for change in stacked.plan.changes}
     second = {change.path: change.after for change in other.plan.changes}
     known = {path for one in stacked.overlaps for path in (one.path, one.conflict.path, one.conflict.there)}
@@ -451,7 +449,7 @@ def add_base(
         conflict = MergeConflict(path, path, "bases")
         one, two = here.get(path), there.get(path)
         overlaps.append(Overlap(path, conflict, path, since.get(path), one, two, [], []))
-        decided = settled.get(path, None if prefer is None else Decision(prefer))
+        decided = settled.get(path)
         (conflicts if decided is None else done).append(conflict)
         if decided is not None:
             after = {"ours": one, "theirs": two, None: decided.entry}[decided.prefer]

@@ -1,8 +1,9 @@
 """What is to become of a tree when another line of work is merged into it: a plan over three states, file by file.
 
 A file that one side alone has changed is as that side has it. Where both have, content and permissions are looked at
-one by one, and a file that one side has renamed is met under its new name; whatever is left is a conflict. No lines are
-merged: a file whose content both have changed is one for a person. Nothing here reads a tree or a store.
+one by one, and a file that one side has renamed is met under its new name; whatever is left is a conflict. Content is
+not looked at: where both have changed it, that is a conflict, for the ladder to settle. Nothing here reads a tree or a
+store.
 """
 
 from __future__ import annotations
@@ -93,24 +94,18 @@ class ThreeWayPlan(NamedTuple):
     changes: Sequence[Change]
     """From ours to the merged state, sorted by path; nothing for what is in conflict."""
     conflicts: Sequence[MergeConflict]
-    """Sorted by path. Those that were settled by preferring a side are not among them."""
+    """Sorted by path. Those that were settled are not among them."""
     settled: Sequence[MergeConflict] = ()
     """Those that were."""
 
 
-def plan(
-    ours: SideChanges,
-    theirs: SideChanges,
-    *,
-    prefer: Prefer | None = None,
-    settled: Mapping[bytes, Decision] | None = None,
-) -> ThreeWayPlan:
+def plan(ours: SideChanges, theirs: SideChanges, *, settled: Mapping[bytes, Decision] | None = None) -> ThreeWayPlan:
     """What merging ``theirs`` into ``ours`` would do, both sides against the same base.
 
-    With ``prefer`` a conflict is settled in favour of that side, but for a file where the other side has a directory.
-    ``settled`` decides single ones, by the path at which they land (see `MergeConflict.merged_path`).
+    ``settled`` decides conflicts, by the path at which they land (see `MergeConflict.merged_path`), but for a file
+    where the other side has a directory.
     """
-    return _Merge(ours, theirs, prefer, settled or {}).plan()
+    return _Merge(ours, theirs, settled or {}).plan()
 
 
 def merged_entry(base: Entry | None, ours: Entry | None, theirs: Entry | None) -> Entry | ConflictKind | None:
@@ -142,12 +137,9 @@ def _pick(base: T, ours: T, theirs: T) -> T | None:
 class _Merge:
     """One plan in the making."""
 
-    def __init__(
-        self, ours: SideChanges, theirs: SideChanges, prefer: Prefer | None, settled: Mapping[bytes, Decision]
-    ) -> None:
+    def __init__(self, ours: SideChanges, theirs: SideChanges, settled: Mapping[bytes, Decision]) -> None:
         self._ours, self._our_names = changes_by_path(ours), {one.before_path: one for one in ours.renamed}
         self._theirs, self._their_names = changes_by_path(theirs), {one.before_path: one for one in theirs.renamed}
-        self._prefer = None if prefer is None else Decision(prefer)
         self._by_hand = settled
         self._here: dict[bytes, Entry | None] = {path: change.before for path, change in self._theirs.items()}
         """What is here at every path that either side touched."""
@@ -229,7 +221,7 @@ class _Merge:
         paths = {conflict.path, conflict.there, base}
         self._decided |= paths
         landing = conflict.merged_path(base)
-        settled = self._by_hand.get(landing, self._prefer)
+        settled = self._by_hand.get(landing)
         for path in paths & self._merged.keys():
             self._merged[path] = (
                 self._their(path) if settled is not None and settled.prefer == "theirs" else self._here[path]

@@ -416,8 +416,15 @@ def make_log(context: Context) -> bytes:
 
 
 def _have_git_ignore(directory: bytes) -> None:
-    """What is Holdfast's own is in no commit that `git add -A` makes. A file that is there is left as it is."""
-    with suppress(FileExistsError), open(os.path.join(directory, b".gitignore"), "xb") as file:
+    """What is Holdfast's own is in no commit that `git add -A` makes. A file that is there is left as it is, unless it
+    is empty, as after a kill.
+    """
+    path = os.path.join(directory, b".gitignore")
+    with suppress(FileNotFoundError):
+        found = os.lstat(path)
+        if found.st_size or not stat.S_ISREG(found.st_mode):
+            return
+    with open(path, "wb") as file:
         file.write(b"*\n")
 
 

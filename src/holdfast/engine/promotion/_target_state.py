@@ -6,12 +6,14 @@ or an agent can decide.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from holdfast.engine.history.checkpoint import create_checkpoint_locked
 from holdfast.engine.history.recovery import lock_and_finish
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.reapply.resolver import ladder_of
+from holdfast.engine.merging.stacked_plan import Resolution
 from holdfast.engine.opening.operation_journal import refuse_unfinished, reverses_steps
 from holdfast.engine.opening.undo_log import open_if_running
 from holdfast.engine.promotion._build_isolation import environment_of
@@ -23,17 +25,23 @@ from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import new_checkpoint_id
 from holdfast.model.json_encoder import encode
-from holdfast.model.paths import display
+from holdfast.model.paths import display, parse_display
 from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from holdfast.engine.merging.reapply.resolver import Ladder
     from holdfast.engine.opening.context import Context
     from holdfast.engine.promotion._job_context import PromotionJob
+    from holdfast.engine.promotion.spec import DecidedFile
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId
+
+
+_MOST_DIFFERENCES = 1 << 20
+"""Letters of differences that an answer, which the catalog keeps, has at most."""
 
 
 class CombinedState(NamedTuple):
@@ -61,37 +69,46 @@ def combine(
     theirs: CheckpointId,
     provenance: Provenance | None,
     *,
+    decided: Iterable[DecidedFile] = (),
     name: CheckpointId | None = None,
     stop: threading.Event | None = None,
     environment: Mapping[bytes, bytes] | None = None,
 ) -> CombinedState:
     """Put production's state ``ours`` and the fork's state ``theirs`` together, by a stacked merge and its ladder.
 
-    Moves nothing, and takes production's lock for the commit alone: the ladder may ask an agent, which ``stop``, when
-    it is set, ends, and which gets this ``environment`` (None: this process's). The merged state gets the id ``name``.
-    Without a ``provenance`` nothing is stored and no agent asked, and ``merged`` is None. Raises `RefusedError`
-    (``unrelated``) where the two have no state in common.
+    What a person has ``decided`` does not go through the ladder. Moves nothing, and takes production's lock for the
+    commit alone: the ladder may ask an agent, which ``stop``, when it is set, ends, and which gets this ``environment``
+    (None: this process's). The merged state gets the id ``name``. Without a ``provenance`` nothing is stored and no
+    agent asked, and ``merged`` is None. Raises `RefusedError` (``unrelated``) where the two have no state in common.
     """
-    dry_run = provenance is None
-    found = fork_merge.prepare(
-        context,
-        ours,
-        theirs,
-        provenance or Provenance(),
-        ladder=lambda: ladder_of(context, stop=stop, environment=environment),
-        dry_run=dry_run,
-        name=name,
-    )
+
+    def ladder() -> Ladder:
+        return ladder_of(context, stop=stop, environment=environment)
+
+    resolutions = {parse_display(one.path): Resolution(one.prefer, one.content, one.version) for one in decided}
+    policy = fork_merge.OverlapPolicy(ladder, resolutions, dry_run=provenance is None)
+    found = fork_merge.prepare(context, ours, theirs, provenance or Provenance(), policy, name=name)
     plan = found.plan
-    overlapping = [
-        OverlappingFile(
-            display(one.path),
-            len(one.numbers),
-            one.detail,
-            dict(encode(Foreseen, found.foreseen[one.path])) if one.path in found.foreseen else None,
+    overlapping: list[OverlappingFile] = []
+    room = _MOST_DIFFERENCES
+    for one in plan.overlapping:
+        differences = found.differences.get(one.path)
+        if differences is not None:
+            room -= sum(map(len, differences))
+        here, there = (None, None) if differences is None or room < 0 else differences
+        foreseen = found.foreseen.get(one.path)
+        overlapping.append(
+            OverlappingFile(
+                display(one.path),
+                len(one.numbers),
+                one.detail,
+                one.why,
+                one.version,
+                here,
+                there,
+                None if foreseen is None else dict(encode(Foreseen, foreseen)),
+            )
         )
-        for one in plan.overlapping
-    ]
     return CombinedState(
         plan.base,
         None if found.merged == ours else found.merged,
@@ -116,6 +133,8 @@ def note_taken_in(
     if became in context.catalog.lineage(theirs):
         return
     context.catalog.add_merge_parents(became, MergeParent(theirs, base, record))
+    if record:
+        fork_merge.forget_answers(context, [parse_display(one["path"]) for one in json.loads(record)["files"]])
 
 
 # Before anything is built: production is saved, and what is to become of it is put together. Its tree is only read.
@@ -146,6 +165,7 @@ def plan(job: PromotionJob) -> PromotionAnswer | None:
         ours,
         job.row.theirs,
         provenance,
+        decided=spec.resolutions,
         name=name,
         stop=job.site.stop,
         environment=environment_of(job),

@@ -15,6 +15,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+import msgspec
+
 from holdfast.model.errors import (
     HoldfastError,
     IntegrityError,
@@ -30,6 +32,8 @@ from holdfast.processes.helper_process import module_words, start_in_own_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.engine.promotion.spec import DecidedFile
 
 _LOG = Log(__name__)
 _MOST_LINE = 1 << 20
@@ -51,16 +55,24 @@ class PromotionProcesses:
         self._ended = False
 
     def promote(
-        self, words: Sequence[bytes], settings: Mapping[str, str], tell: Callable[[str], None]
+        self,
+        words: Sequence[bytes],
+        settings: Mapping[str, str],
+        tell: Callable[[str], None],
+        decided: Sequence[DecidedFile] = (),
     ) -> HoldfastError | None:
         """Have ``holdfast promote`` with these ``words`` done, and wait for that; what it has refused, or None.
 
-        ``settings`` are variables of its environment; ``tell`` is called with the name of each step that begins. How it
-        has ended is in the catalog, also if this returns an error: a caller looks there first. The process goes on
-        if this one is killed, and comes to its end.
+        ``settings`` are variables of its environment; what was ``decided`` it reads from a file; ``tell``
+        is called with the name of each step that begins. How it has ended is in the catalog, also if this returns an
+        error: a caller looks there first. The process goes on if this one is killed, and comes to its end.
         """
-        line = [*module_words("holdfast", "--home"), self._home, "--json", "promote", "--steps", *words]
-        with tempfile.TemporaryFile() as errors:
+        # (As its standard input: the file has no name that another process could find, or that is to be removed.)
+        read = ["--decisions=/dev/stdin"] if decided else []
+        line = [*module_words("holdfast", "--home"), self._home, "--json", "promote", "--steps", *read, *words]
+        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as given:
+            given.write(msgspec.json.encode(decided))
+            given.flush()
             try:
                 with self._lock:
                     if self._ended:
@@ -68,7 +80,7 @@ class PromotionProcesses:
                     # (In the root directory, where a checkpoint's name is no directory.)
                     child = start_in_own_session(
                         line,
-                        stdin=subprocess.DEVNULL,
+                        stdin=given.fileno() if decided else subprocess.DEVNULL,
                         stdout=subprocess.PIPE,
                         stderr=errors.fileno(),
                         environment={**os.environ, **settings},

@@ -6,6 +6,8 @@ import os
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
+from holdfast.engine.merging.reapply.answer_queue import last_shown
+from holdfast.engine.merging.reapply.manual_resolution import shown_version
 from holdfast.engine.opening.context import connect_watcher
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
@@ -18,6 +20,7 @@ from holdfast.engine.promotion._job_context import PromotionSite, hold_productio
 from holdfast.engine.promotion._target_state import combine
 from holdfast.engine.promotion._workflow import PromotionRun
 from holdfast.engine.promotion.spec import (
+    DecidedFile,
     PromotionAnswer,
     PromotionFacts,
     PromotionSpec,
@@ -31,7 +34,7 @@ from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, Ref
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import CheckpointId, WorkspaceId
 from holdfast.model.log import Log
-from holdfast.model.paths import display, parse_display
+from holdfast.model.paths import check_path, display, parse_display
 from holdfast.store.catalog.promotion_rows import PromotionRow, PromotionRows
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _MOST_SAID = 4000
+_MOST_DECIDED = 16 << 20
+"""Bytes of all resolutions of a promotion, which its row in the catalog keeps."""
 _ID_DIGITS = 16
 
 
@@ -124,13 +129,16 @@ class Promotions:
         message: str = "",
         command: str = "",
         name: str = "",
+        decided: Sequence[DecidedFile] = (),
     ) -> Promotion:
         """Bring what ``fork`` has done to production, or leave that byte for byte as it is.
 
         ``fork`` is a directory, whose state is saved first, or a checkpoint's name; ``to`` is production (None: what
         was forked), which as `ProductionRef` goes with the id of a checkpoint. ``name`` is the id that it is to have,
         16 hex digits (empty: a new one), for who has to find it again; `RefusedError` (code ``promotion_exists``) if
-        there is one of that id. Waits for other promotions to the same production (`LockedError`, ``promotion_busy``),
+        there is one of that id. What was ``decided`` of files that both sides have changed holds for what was shown of
+        them (`RefusedError`, ``not_shown``, if nothing was); if that has changed since, it ends ``failed``, ``stale``.
+        Waits for other promotions to the same production (`LockedError`, ``promotion_busy``),
         and finishes or takes back those that were cut short. Atomic for every process that looks at production's path,
         unless the answer says otherwise; durable when it returns. How it ended is in the answer: ``promoted``,
         ``unchanged``, ``needs_reapply``, ``build_failed``, ``failed``. Raises `UnsupportedError` without the isolation
@@ -156,6 +164,7 @@ class Promotions:
                         message or f"promoted {_named(fork)}",
                         command,
                         to.place if isinstance(to, ProductionRef) else None,
+                        _decided(context, decided),
                     )
                 ),
                 facts=encode_json(PromotionFacts()),
@@ -180,7 +189,11 @@ class Promotions:
             return self._run(lease, row.id)
 
     def foresee(
-        self, fork: str | bytes | os.PathLike[str], *, to: str | bytes | os.PathLike[str] | None = None
+        self,
+        fork: str | bytes | os.PathLike[str],
+        *,
+        to: str | bytes | os.PathLike[str] | None = None,
+        decided: Sequence[DecidedFile] = (),
     ) -> PromotionAnswer:
         """What promoting ``fork`` would do: ``clean``, ``unchanged`` or ``needs_reapply``. Saves both, changes no
         tree.
@@ -194,7 +207,7 @@ class Promotions:
 
             with context.lock():
                 ours = create_checkpoint_locked(context, CheckpointRequest(kind="auto")).checkpoint.id
-            return target_state.plan_answer(combine(context, ours, theirs, None))
+            return target_state.plan_answer(combine(context, ours, theirs, None, decided=decided))
 
     def resume(self, name: str = "") -> Promotion:
         """Go on with a promotion that was cut short: the one of this id or the beginning of it, or the only one.
@@ -370,7 +383,31 @@ def _production(opener: Opener, side: Context, origin: CheckpointId) -> Context:
         ) from None
 
 
-def _spec(context: Context, author: str, message: str, command: str, place: tuple[int, int] | None) -> PromotionSpec:
+def _decided(context: Context, decided: Sequence[DecidedFile]) -> list[DecidedFile]:
+    """Each for the versions that were shown. (What another merge shows until the plan was not looked at.)"""
+    if sum(len(one.content or b"") for one in decided) > _MOST_DECIDED:
+        raise UsageError(
+            f"the resolutions of a promotion may have {_MOST_DECIDED >> 20} MiB in all",
+            hint="commit the larger ones in the fork",
+        )
+    found: list[DecidedFile] = []
+    for one in decided:
+        path = check_path(parse_display(one.path))
+        shown = one.version or last_shown(context.store, context.workspace.id, path)
+        found.append(DecidedFile(display(path), one.prefer, one.content, shown_version(path, shown)))
+    if len({one.path for one in found}) != len(found):
+        raise UsageError("a file is decided twice")
+    return found
+
+
+def _spec(
+    context: Context,
+    author: str,
+    message: str,
+    command: str,
+    place: tuple[int, int] | None,
+    decided: list[DecidedFile],
+) -> PromotionSpec:
     of, isolation = context.settings.promote, context.settings.isolation
     if context.misconfigured is not None:
         raise context.misconfigured
@@ -398,6 +435,7 @@ def _spec(context: Context, author: str, message: str, command: str, place: tupl
         environment=list(isolation.environment),
         place=place,
         provider=of.provider,
+        resolutions=decided,
     )
 
 

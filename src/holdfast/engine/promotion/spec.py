@@ -18,6 +18,19 @@ Stage = Literal["setup", "build", "check"]
 STAGES: tuple[Stage, ...] = ("setup", "build", "check")
 
 
+class DecidedFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a person has decided of a file that both sides have changed."""
+
+    path: str
+    """In production, as `display` writes it."""
+    prefer: Literal["ours", "theirs"] | None = None
+    """As production, or as the fork has it."""
+    content: bytes | None = None
+    """Without ``prefer``: its new content; null for no file. Base64 in JSON."""
+    version: str | None = None
+    """Which versions of both sides were shown. Null, before a promotion begins: what was shown last."""
+
+
 class PromotionSpec(msgspec.Struct, frozen=True):
     """What was asked for. Frozen when a promotion begins: what the settings say later changes nothing of it."""
 
@@ -47,6 +60,7 @@ class PromotionSpec(msgspec.Struct, frozen=True):
     """Device and inode that production's directory has to have until the swap, if the caller has named it so."""
     provider: str = "auto"
     """What makes the copy."""
+    resolutions: list[DecidedFile] = []
 
 
 class RestartResult(msgspec.Struct, frozen=True):
@@ -62,6 +76,13 @@ class OverlappingFile(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     changeset_count: int
     detail: str
+    why: str = ""
+    version: str = ""
+    """What a decision of it is for."""
+    production_diff: str | None = None
+    """What production, and the fork, have changed in it, as hunks of unified diffs; null in a dry run, where there is
+    too much of it, and where a former version has not kept it."""
+    fork_diff: str | None = None
     foreseen: dict[str, Any] | None = None
     """In a dry run: what the ladder would do about it, as `holdfast.model.answers.merges.Foreseen`."""
 
@@ -176,6 +197,14 @@ def decode_spec(text: str) -> PromotionSpec:
         return json_decoder(PromotionSpec).decode(text.encode())
     except msgspec.MsgspecError as error:
         raise FormatError(f"what a promotion was asked to do cannot be read: {error}") from error
+
+
+def decode_resolutions(data: bytes) -> list[DecidedFile]:
+    """What a program has decided, as a JSON list. Raises `UsageError`."""
+    try:
+        return json_decoder(list[DecidedFile]).decode(data)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"what was decided cannot be read: {error}") from error
 
 
 def decode_facts(text: str) -> PromotionFacts:

@@ -31,11 +31,6 @@ class ChildStart(NamedTuple):
     """Where it asks for checkpoints then: to be served meanwhile."""
 
 
-def tree_files(socket_path: bytes) -> tuple[bytes, bytes]:
-    """What lies there as long as a session's tree is there: the socket, and the name of its run."""
-    return socket_path, socket_path + b".run"
-
-
 def recorded_where(
     context: Context | None,
     start: ChildStart,

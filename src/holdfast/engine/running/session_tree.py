@@ -3,7 +3,8 @@
 `holdfast.sandbox.command_starter` is the first process of the tree, and starts them. The tree is there as long as the
 session is open, and after that as long as something of it lives on: then the next process that has the session goes on
 with it, so that a command may signal and look into what earlier ones have left running. It is a run without
-checkpoints of its own.
+checkpoints of its own. Only its keeper connects a process to it: one that proves that it runs in no tree, as what a
+command has done here is recorded here alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import select
 import signal
 import socket
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,10 +24,8 @@ import msgspec
 
 from holdfast.engine.opening.current_run import RUN_VARIABLE
 from holdfast.engine.running._checkpoint_server import CheckpointServer, warn_of_no_checkpoints
-from holdfast.engine.running.child_start import ChildStart, tree_files
+from holdfast.engine.running.child_start import ChildStart
 from holdfast.engine.running.recorded_command import prepare_launch
-from holdfast.ipc import private_socket
-from holdfast.ipc.listener import bind
 from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
@@ -34,7 +33,7 @@ from holdfast.model.paths import display, under
 from holdfast.processes import forked_process
 from holdfast.processes.child_environment import inherited_environment
 from holdfast.processes.helper_process import program_words
-from holdfast.supervisor.control.remote_service import visit
+from holdfast.supervisor.control.remote_service import connect, visit
 from holdfast.supervisor.keeper.stderr_log import open_log
 from holdfast.supervisor.launch import launcher_process
 from holdfast.supervisor.launch.launcher_process import LaunchFile
@@ -45,10 +44,10 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.supervisor.control.remote_service import RemoteUndoService
+    from holdfast.undo.service import ProcessInfo
 
 _LOG = Log(__name__)
 _LENGTH = Struct(">I")
-_CONNECT_SECONDS = 1.0
 _ANSWER_SECONDS = 30.0
 _END_SECONDS = 10.0
 _MOST_BYTES = 4096
@@ -114,11 +113,10 @@ class TreeCommand:
 class SessionTree:
     """The tree of one session, which this process has open. Nothing runs until a command is started; for one thread."""
 
-    def __init__(self, context: Context, socket_path: bytes) -> None:
-        """``socket_path`` is where the tree is asked, in a private directory; the name of its run lies beside that."""
+    def __init__(self, context: Context, note: bytes) -> None:
+        """``note`` is the path of the file, in a private directory, that says which run it is."""
         self._context = context
-        self._folder, self._name = os.path.split(socket_path)
-        _, self._note = tree_files(socket_path)
+        self._note = note
         self._root = os.path.realpath(context.workspace.path)
         self._kept: _Connection | None = None
         self._launcher = 0
@@ -167,9 +165,9 @@ class SessionTree:
             if keeper is None:
                 self._forget()
                 continue
-            step = None
-            connection = self._connected()
+            step = connection = None
             try:
+                connection = self._connected(keeper)
                 if connection is not None:
                     step = self._expect(keeper, called)
                     environment = {**start.environment, RUN_VARIABLE: self.run.encode()}
@@ -181,7 +179,7 @@ class SessionTree:
                 _give_up(keeper, step, connection)
                 raise
             _give_up(keeper, step, connection)
-        raise HoldfastError("what starts the session's commands has ended at once", code="launcher_gone")
+        raise _gone()
 
     def _expect(self, keeper: RemoteUndoService, called: Sequence[bytes]) -> int:
         try:
@@ -202,13 +200,9 @@ class SessionTree:
             stays = self._kept.leave()
             self._forget()
             if not stays:
-                self._remove_files()
+                with suppress(FileNotFoundError):
+                    os.unlink(self._note)
                 self._wait_for_launcher()
-
-    def _remove_files(self) -> None:
-        for path in tree_files(os.path.join(self._folder, self._name)):
-            with suppress(FileNotFoundError):
-                os.unlink(path)
 
     def _is_served(self) -> bool:
         keeper = visit(self.undo_log)
@@ -221,79 +215,71 @@ class SessionTree:
         """Whether there is a tree, which goes on with us."""
         from holdfast.engine.opening.undo_log import log_directory
 
-        connection = self._connected()
-        if connection is None:
-            return False
-        try:
-            with open(self._note, "rb") as file:
-                self.run = file.read(64).decode("ascii", "replace")
-        except OSError:
-            connection.close()
+        self.run = _noted(self._note)
+        if not self.run:
             return False
         self.undo_log = os.path.realpath(log_directory(self._context))
-        if not self._is_served():
-            connection.close()
+        keeper = visit(self.undo_log)
+        if keeper is None:
             return False
-        self._kept, self._launcher = connection, 0
-        return True
+        with keeper:
+            self._kept, self._launcher = self._connected(keeper), 0
+        return self._kept is not None
 
-    def _connected(self) -> _Connection | None:
-        found = private_socket.try_connect(self._folder, self._name, _CONNECT_SECONDS)
-        if found is None:
+    def _connected(self, keeper: RemoteUndoService) -> _Connection | None:
+        try:
+            connection = _Connection(*keeper.connect_agent(self.run))
+        except NotFoundError:
             return None
-        connection = _Connection(found)
-        if not private_socket.peer_of(found).may_speak or not connection.is_ready():
+        if not connection.is_ready():
             connection.close()
             return None
         return connection
 
     def _launch(self) -> None:
-        with self._listener() as listener:
-            words = tuple(map(os.fsencode, program_words(_STARTER, str(listener.fileno()))))
+        channel, agents = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        with channel, agents:
+            words = tuple(map(os.fsencode, program_words(_STARTER, str(agents.fileno()))))
             surroundings = inherited_environment(os.environb)
-            starter = ChildStart(words, b"/", surroundings, (listener.fileno(),))
+            starter = ChildStart(words, b"/", surroundings, (agents.fileno(),))
             launch = prepare_launch(self._context, starter, one_step=False)
-            self._write_note(launch.run)
-            with LaunchFile(launch) as file:
-                self._start_launcher(file, listener.fileno(), launch.settings.log)
-                connection = private_socket.connect(self._folder, self._name)
-                listener.close()  # (it is the tree's now: where that is gone, no one answers)
-                self._kept = _Connection(connection)
-                if not self._kept.is_ready():
-                    self._forget()
-                    self._remove_files()
+            own, other = socket.socketpair()
+            # (The first connection keeps the tree until its keeper can connect us.)
+            with LaunchFile(launch) as file, closing(_Connection(own)) as first, other:
+                socket.send_fds(channel, [b"\0"], [other.fileno()])
+                self._start_launcher(file, agents.fileno(), launch.settings.log)
+                # (The tree has them open, and nothing else from now on: where it is gone, nothing answers.)
+                other.close()
+                agents.close()
+                if not first.is_ready():
                     self._wait_for_launcher()
                     outcome = file.outcome()
-                    if outcome is None or outcome.error is None:
-                        raise HoldfastError("what starts the session's commands was killed", code="launcher_gone")
-                    raise outcome.error
-        self.run, self.undo_log = launch.run, os.path.realpath(launch.settings.log)
+                    raise (outcome and outcome.error) or _gone()
+                self.run, self.undo_log = launch.run, os.path.realpath(launch.settings.log)
+                self._write_note()
+                with ExitStack() as stack:
+                    keeper = visit(self.undo_log)
+                    if keeper is not None:
+                        stack.enter_context(keeper).open_channel(self.run, channel)
+                        self._kept = self._connected(keeper)
+                if self._kept is None:
+                    raise _gone()
 
-    def _listener(self) -> socket.socket:
-        """Where the tree is asked."""
-        path = os.path.join(self._folder, self._name)
+    def _write_note(self) -> None:
+        """Before any command is started in the tree."""
         try:
             with suppress(FileNotFoundError):
-                os.unlink(path)
-            listener = bind(self._folder, self._name)
-            listener.listen()
-        except OSError as error:
-            raise StorageError(f"cannot make {display(path)}: {error.strerror}") from error
-        return listener
-
-    def _write_note(self, run: str) -> None:
-        """Before anything of the tree can be asked."""
-        try:
-            with open(self._note, "wb", opener=_privately) as file:
-                file.write(run.encode())
+                os.unlink(self._note)
+            with open(self._note, "xb", opener=_privately) as file:
+                file.write(self.run.encode())
         except OSError as error:
             raise StorageError(f"cannot write {display(self._note)}: {error.strerror}") from error
 
-    def _start_launcher(self, file: LaunchFile, listener: int, log: bytes) -> None:
+    def _start_launcher(self, file: LaunchFile, channel: int, log: bytes) -> None:
         null, notes = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), open_log(log)
         try:
             self._launcher = forked_process.start(
-                launcher_process.__name__, file.fd, passed=[listener], streams=(null, null, notes), own_session=True
+                launcher_process.__name__, file.fd, passed=[channel], streams=(null, null, notes), own_session=True
             )
         except OSError as error:
             raise StorageError(
@@ -325,12 +311,42 @@ _STARTER = os.path.join(
 )
 
 
+def _gone() -> HoldfastError:
+    return HoldfastError("what starts the session's commands was killed, or has ended at once", code="launcher_gone")
+
+
 def _give_up(keeper: RemoteUndoService, step: int | None, connection: _Connection | None) -> None:
     if connection is not None:
         connection.close()
     with keeper, suppress(HoldfastError):
         if step is not None:
             keeper.settle(step, None)
+
+
+def left_running(context: Context, note: bytes) -> Sequence[ProcessInfo]:
+    """What commands of a session that is not open have left running in its tree; ``note`` as in `SessionTree`."""
+    from holdfast.engine.opening.undo_log import log_directory
+
+    run, keeper = _noted(note), connect(os.path.realpath(log_directory(context)))
+    if keeper is None:
+        return ()
+    with keeper:
+        try:
+            connection, agent = keeper.connect_agent(run)
+        except NotFoundError:
+            return ()
+        with connection:
+            return [one for one in keeper.processes(run) if one.pid != agent]
+
+
+def _noted(note: bytes) -> str:
+    """The run that is noted; empty if there is none."""
+    try:
+        # (What is no file, such as a pipe that another process has put there, is not waited for.)
+        with open(note, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
+            return (file.read(64) or b"").decode("ascii", "replace")
+    except OSError:
+        return ""
 
 
 def _privately(path: str | bytes, flags: int) -> int:
@@ -340,22 +356,25 @@ def _privately(path: str | bytes, flags: int) -> int:
 class _Connection:
     """To a `holdfast.sandbox.command_starter`, which is in the tree and not believed more than its commands are."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, agent: int = 0) -> None:
+        """``agent`` is the starter's process, if that is known."""
         connected.settimeout(_ANSWER_SECONDS)
         self._socket = connected
         self._rest = b""
-        # (Who made the socket listen counts as its other side: before the starter does, that is this process.)
-        is_own = private_socket.peer_of(connected).pid == os.getpid()
-        self._peer = None if is_own else private_socket.peer_process(connected)
+        self._agent = agent
+        self._process = -1
+        if agent:
+            with suppress(OSError):
+                self._process = os.pidfd_open(agent)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def close(self) -> None:
         self._socket.close()
-        if self._peer is not None:
-            os.close(self._peer)
-            self._peer = None
+        if self._process >= 0:
+            os.close(self._process)
+            self._process = -1
 
     def is_ready(self) -> bool:
         """Wait for the first word; False if there is none."""
@@ -388,7 +407,7 @@ class _Connection:
             number = said["error"]
             raise OSError(number, os.strerror(number))
         pid = said.get("pid", 0)
-        if not pid or _parent_of(pid) not in (None, private_socket.peer_of(self._socket).pid):  # (None: it has ended)
+        if not pid or _parent_of(pid) not in (None, self._agent):  # (None: it has ended)
             raise HoldfastError(
                 "what starts the session's commands was killed, or answers no more; this one may have begun",
                 hint="`holdfast steps` shows what it has changed",
@@ -424,9 +443,9 @@ class _Connection:
             line, _, self._rest = self._rest.partition(b"\n")
             return json_decoder(dict[str, _Number]).decode(line)
         except TimeoutError:
-            if self._peer is not None:
+            if self._process >= 0:
                 with suppress(OSError):
-                    signal.pidfd_send_signal(self._peer, signal.SIGKILL)
+                    signal.pidfd_send_signal(self._process, signal.SIGKILL)
             return None
         except (OSError, msgspec.MsgspecError, RecursionError):
             return None

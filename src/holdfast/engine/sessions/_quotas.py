@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.sessions.identifiers import BEFORE_CHECKOUT
+from holdfast.engine.sessions.identifiers import BEFORE_CHECKOUT, own_id
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.message_text import plural
 from holdfast.store.catalog.session_records import ref_name
@@ -12,6 +12,7 @@ from holdfast.store.catalog.session_records import ref_name
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from holdfast.model.ids import WorkspaceId
     from holdfast.model.session_types import RefType, SessionHash, SessionId, SessionKind, SessionRef
     from holdfast.store.catalog.session_records import StoredCheckpoint
     from holdfast.store.catalog.session_rows import SessionRows
@@ -23,21 +24,27 @@ _WAYS_BACK = 10
 """So many of the branches that checkouts make are kept."""
 
 
-def check_name(rows: SessionRows, session: SessionId) -> None:
-    """Raise `RefusedError` (code ``session_exists``) if a session is called so, without waiting for who has it open.
+def free_id(rows: SessionRows, name: SessionId, workspace: WorkspaceId) -> SessionId:
+    """The id for a new session ``name`` of a workspace: ``name``, or where another workspace has a session of that
+    name, `own_id`. Waits for no process that has a session open.
 
-    One that was cut short while it was made or deleted, or is so at the moment, is none yet.
+    Raises `RefusedError` (code ``session_exists``) if this workspace has one. One that was cut short while it was made
+    or deleted, or is so at the moment, is none yet.
     """
-    try:
-        taken = rows.get(session).status == "live"
-    except NotFoundError:
-        return
-    if taken:
-        raise RefusedError(
-            f"there is a session {session} already",
-            hint="choose another id; `holdfast session list --all` shows those of all workspaces",
-            code="session_exists",
-        )
+    for session in (name, own_id(name, workspace)):
+        try:
+            found = rows.get(session)
+        except NotFoundError:
+            return session
+        if found.status != "live":
+            return session
+        if workspace in (found.workspace, found.origin):
+            break
+    raise RefusedError(
+        f"there is a session {session} already",
+        hint="choose another id; `holdfast session list --all` shows those of all workspaces",
+        code="session_exists",
+    )
 
 
 def check_room(rows: SessionRows, session: SessionId, most: int) -> None:

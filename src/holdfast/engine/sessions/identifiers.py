@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.model.config.settings import Settings
+    from holdfast.model.ids import WorkspaceId
     from holdfast.model.session_results import SessionInfo
     from holdfast.store.catalog.session_rows import SessionRecord
 
@@ -28,6 +29,7 @@ MAX_TEXT = 10_000
 MAX_METADATA = 32
 
 _MAX_ID = 64
+_WORKSPACE_DIGITS = 8
 _MAX_BRANCH = 200
 _MAX_AGENT = 100
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*"
@@ -48,6 +50,11 @@ def check_id(text: str) -> SessionId:
             hint=f"letters, digits, '_', '-', and '.' between others, {_MAX_ID} at most",
         )
     return SessionId(text)
+
+
+def own_id(name: str, workspace: WorkspaceId) -> SessionId:
+    """The id of a workspace's session ``name`` where another workspace has a session of that name."""
+    return SessionId(f"{name[: _MAX_ID - _WORKSPACE_DIGITS - 1]}.{workspace[:_WORKSPACE_DIGITS]}")
 
 
 def check_branch(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.sessions import identifiers
-from holdfast.engine.sessions._quotas import check_name
+from holdfast.engine.sessions._quotas import free_id
 from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path, remove_lock
 from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.engine.sessions.session import Session
@@ -28,7 +28,7 @@ from holdfast.engine.sessions.state.repair import (
 from holdfast.engine.sessions.state.state_history import SessionScope
 from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.model.errors import ConfigError, LockedError, NotFoundError
+from holdfast.model.errors import ConfigError, HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.session_results import SessionInfo
 from holdfast.model.session_types import CheckoutEvent, MergeEvent, SessionConfig, SessionId, State, Triggers
@@ -120,7 +120,8 @@ class Sessions:
         """Begin a session that works in the workspace at ``path``, or the nearest one above, in place; it is held.
         Where there is none, ``path`` becomes one, which is logged.
 
-        It begins in the directory ``path``, with ``env`` beside the environment of this process. Raises
+        It begins in the directory ``path``, with ``env`` beside the environment of this process. Where a session of
+        another workspace is called ``id``, it is called so with the beginning of its workspace's id behind it. Raises
         `RefusedError` (``session_exists``), and what `holdfast.init` raises.
         """
         with ExitStack() as stack:
@@ -131,7 +132,7 @@ class Sessions:
             workspace = Workspace(opener, context)
             session = identifiers.new_id("session", context.random) if id is None else identifiers.check_id(id)
             tiers = SessionCheckpointTiers(context)
-            check_name(tiers.rows, session)
+            session = free_id(tiers.rows, session, context.workspace.id)
             stack.enter_context(self._held(context, session))
             self._clear(tiers, session, opener)
             record = SessionRecord(
@@ -290,6 +291,18 @@ class Sessions:
             records = tiers.rows.list(context.workspace.id)
         return [self._info(home, tiers, record) for record in records]
 
+    def id_of(self, name: str, path: str | bytes | os.PathLike[str]) -> str:
+        """The id of the session that is called ``name`` in the workspace at ``path``: of one with the name alone, or
+        with its workspace's id behind it; where that workspace has none of the name, ``name``. Takes no lock.
+        """
+        _, tiers = self._open_read_only()
+        try:
+            workspace = self._opener.open(os.fsencode(path)).workspace.id
+        except HoldfastError:
+            return name
+        own = identifiers.own_id(name, workspace)
+        return own if tiers.rows.has(own) else name
+
     def info(self, id: str) -> SessionInfo:  # noqa: A002 - the field's own name
         """One session, as it is at the moment. Takes no lock. Raises `NotFoundError` (``no_session``)."""
         home, tiers = self._open_read_only()
@@ -321,8 +334,8 @@ class Sessions:
         On a full disk what is kept back for that is used. ``dry_run`` says what would go, deletes nothing, and takes no
         lock of the session. Without ``look`` a fork's directory is not walked for what no checkpoint holds.
 
-        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``),
-        `LockedError` (``session_busy``).
+        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``,
+        ``left_running``), `LockedError` (``session_busy``).
         """
         from holdfast.engine.opening.context import retry_with_reserve
         from holdfast.engine.sessions.identifiers import check_is_owner

@@ -210,10 +210,10 @@ class Session:
         """What its commands are started in, if they are recorded."""
         if self._tree is None and self.records_commands:
             from holdfast.engine.running.session_tree import SessionTree
-            from holdfast.engine.sessions.holder.lock import lock_path, tree_path
+            from holdfast.engine.sessions.holder.lock import lock_path, tree_note_path
 
             lock = lock_path(self._context.home, self._context.store.tenant, self.id)
-            self._tree = SessionTree(self._context, tree_path(lock))
+            self._tree = SessionTree(self._context, tree_note_path(lock))
             self._stack.callback(self._tree.close)
             # (What the kernel cannot do is seen when it is tried; what else fails is told by who starts a command.)
             with suppress(HoldfastError):

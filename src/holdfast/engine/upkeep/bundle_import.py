@@ -45,6 +45,12 @@ def import_bundle(context: Context, file: bytes) -> list[CheckpointId]:
     raise AssertionError("unreachable")
 
 
+def check_bundle_head(file: bytes) -> None:
+    """Raise what `import_bundle` does for a file that is missing, or no bundle by its head."""
+    with _opened(file) as source:
+        BundleReader(source).head()
+
+
 def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
     writer = None
     try:
@@ -139,40 +145,43 @@ def _commit(
     from holdfast.store.blobs.content_writer import write_pages
     from holdfast.store.catalog_records import CheckpointCommit, pages_key
     from holdfast.store.codecs.changeset import encode_changeset
+    from holdfast.store.manifests.checkpoint_header import encode_header, header_of
 
     store, catalog = context.store, context.catalog
     root = Hash(record.root)
     new, shared, contents = _new_pages(context, checker, root)
     identity = CheckpointId(record.id)
+    changes = None if record.parent is None else checker.changes(roots[record.parent], root)
+    files, size = checker.totals(root)
+    contents_stored = list(written.blobs) if written else []
+    point = Checkpoint(
+        id=identity,
+        workspace=context.workspace.id,
+        parent=None if record.parent is None else CheckpointId(record.parent),
+        root=root,
+        kind="import",
+        labels=tuple(record.labels),
+        created_at=record.created_at,
+        changes=Counts(added=files) if changes is None else count_changes(changes),
+        total_files=files,
+        total_bytes=size,
+        new_blobs=len(contents_stored),
+        stored_bytes=written.stored_bytes if written else 0,
+        not_captured=len(record.not_captured),
+        provenance=Provenance(record.author, record.message, record.command),
+    )
     pages = write_pages(
         store.objects,
         pages_key(catalog.name, identity),
         new_pack_id(context.random),
         [(name, data, None) for name, data in zip(new, checker.spool.read(new), strict=True)],
         store.reader.read_bases,
+        header=encode_header(header_of(point, context.workspace.path, is_state=False)),
     )
-    changes = None if record.parent is None else checker.changes(roots[record.parent], root)
-    files, size = checker.totals(root)
-    blobs = [*(written.blobs if written else ()), *pages.blobs]
-    stored = pages.stored_bytes + (written.stored_bytes if written else 0)
+    blobs = [*contents_stored, *pages.blobs]
     catalog.commit(
         CheckpointCommit(
-            checkpoint=Checkpoint(
-                id=identity,
-                workspace=context.workspace.id,
-                parent=None if record.parent is None else CheckpointId(record.parent),
-                root=root,
-                kind="import",
-                labels=tuple(record.labels),
-                created_at=record.created_at,
-                changes=Counts(added=files) if changes is None else count_changes(changes),
-                total_files=files,
-                total_bytes=size,
-                new_blobs=sum(1 for blob in blobs if blob.kind == "blob"),
-                stored_bytes=stored,
-                not_captured=len(record.not_captured),
-                provenance=Provenance(record.author, record.message, record.command),
-            ),
+            checkpoint=point._replace(stored_bytes=point.stored_bytes + pages.stored_bytes),
             changeset=None if changes is None else encode_changeset(changes),
             not_captured=[NotCaptured(path, reason) for path, reason in record.not_captured],
             packs=[*(written.packs if written else ()), *pages.packs],

@@ -1,7 +1,8 @@
 """What this machine, the home and a workspace allow, what Holdfast does because of it, and what would change that.
 
 Everything is found out by trying it, in temporary directories of its own where something has to be written. Nothing is
-mended and nothing is begun: a home or a workspace that is not there is not made.
+mended and nothing is begun: a home or a workspace that is not there is not made. A catalog that is damaged is brought
+back by `repair_catalog` alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from holdfast.engine.history.outside_policy import LOCK_HINT, WHY_NO_LOCK
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.operation_journal import read_operation
+from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import named_steps, plural, size, with_article
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.files.watch import Backend
     from holdfast.snapshot.port import Capabilities, Provider
+    from holdfast.store.catalog_repair import RepairedCatalog
 
 Verdict = Literal["good", "limited", "wrong"]
 """It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
@@ -102,6 +105,28 @@ def diagnose(
     finally:
         opener.close()
     return found
+
+
+def repair_catalog(home: str | bytes | os.PathLike[str] | None = None) -> RepairedCatalog | None:
+    """Bring the home's catalog back from its newest spare and from what the objects say, if it is damaged or lost; None
+    if it is whole. What was damaged is kept beside it.
+
+    Nothing may have the home open. Raises `LockedError` if something has, `NotFoundError` if nothing was ever kept
+    there, `UnsupportedError` for a catalog on a server, `StorageError` without room for it: then all is as before.
+    """
+    from holdfast.store.catalog_repair import repair
+
+    opener = Opener(home=None if home is None else os.fsencode(home))
+    try:
+        if not os.path.isdir(opener.home):
+            raise NotFoundError(
+                f"nothing is kept in {display(opener.home)}",
+                hint="HOLDFAST_HOME and --home name another home",
+                code="no_home",
+            )
+        return repair(opener.home, opener.settings(None), clock=SystemClock())
+    finally:
+        opener.close()
 
 
 def _failed(area: Area, error: HoldfastError) -> Finding:
@@ -294,10 +319,22 @@ def _home(opener: Opener) -> Iterator[Finding]:
     yield Finding("home", "good", f"{display(home)}, on {_file_system(home)}; workspaces in it: {known}")
     if opener.settings(None).store.catalog:
         yield from _catalog(opener)
+    else:
+        yield from _spare(home)
     usage = shutil.disk_usage(home)
     if usage.free < _LITTLE_BYTES:
         text = f"{usage.free >> 20} MiB are left on the file system of the home"
         yield Finding("home", "limited", text, "`holdfast forget` and `holdfast gc` free what nobody needs")
+
+
+def _spare(home: bytes) -> Iterator[Finding]:
+    """From when its newest spare is. (A young home has none.)"""
+    from holdfast.model.clock import isoformat
+    from holdfast.store.catalog_spare import spares
+
+    found = spares(home)
+    if found:
+        yield Finding("home", "good", f"its catalog has a spare of {isoformat(found[0].at)}")
 
 
 def _catalog(opener: Opener) -> Iterator[Finding]:

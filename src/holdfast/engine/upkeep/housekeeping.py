@@ -22,23 +22,32 @@ _LARGEST = 12
 
 
 def collect(
-    context: StoreContext, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None
+    context: StoreContext,
+    *,
+    grace: float | None = None,
+    recount: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> Collected:
     """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``), in the whole home.
 
-    With ``dry_run`` only say what that would be.
+    Before that, with ``recount`` or where it was not done for 30 days, correct counts that a full mark contradicts.
+    With ``dry_run`` only say what would be done.
 
     Interruptible at any point. Raises `LockedError` while another collection or a verification runs.
     """
     seconds = context.settings.gc.grace if grace is None else grace
     collector = context.store.collector()
     if dry_run:
-        return collector.preview(seconds, progress=progress)
+        return collector.preview(seconds, recount=recount, progress=progress)
     from holdfast.engine.history.mount_pins import release_dead_pins
 
     release_dead_pins(context)
-    done = retry_with_reserve(context, lambda: collector.collect(seconds, progress=progress))
+    done = retry_with_reserve(
+        context, lambda: collector.collect(seconds, recount="now" if recount else "due", progress=progress)
+    )
     _tidy_sessions(context, seconds)
+    context.store.take_spare_if_due()
     return done
 
 

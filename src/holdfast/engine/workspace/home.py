@@ -9,7 +9,7 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Self
 
     from holdfast.engine.forks.mount_server_client import MountServer
@@ -38,14 +38,22 @@ class StoreFace:
         """Let go of the store. Harmless a second time."""
         self._opener.close()
 
-    def gc(self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None) -> Collected:
+    def gc(
+        self,
+        *,
+        grace: float | None = None,
+        recount: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Collected:
         """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point
-        (I11). ``dry_run`` says what would go, and deletes nothing.
+        (I11). Every 30 days, and with ``recount``, counts that have drifted are corrected first. ``dry_run`` says what
+        would go, and deletes nothing.
         """
         forbid_inside_run(self._shared, "a collection")
         from holdfast.engine.upkeep.housekeeping import collect
 
-        return collect(self._shared, grace=grace, dry_run=dry_run, progress=progress)
+        return collect(self._shared, grace=grace, recount=recount, dry_run=dry_run, progress=progress)
 
     def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
         """Prove the store sound, or name what is not; ``read_data`` reads and hashes every stored byte."""
@@ -98,6 +106,13 @@ class Home(StoreFace):
         from holdfast.engine.history.queries import log_of_home
 
         return log_of_home(self._context, limit)
+
+    def cat(self, name: str, path: str | bytes) -> Iterator[bytes]:
+        """The content of ``path`` in a checkpoint, as `Workspace.cat`; ``name`` is its id, or the beginning of that."""
+        from holdfast.engine.history.queries import cat
+        from holdfast.engine.history.revisions import resolve_id
+
+        return cat(self._context, resolve_id(self._context, name), os.fsencode(path))
 
     def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
         """Let the workspaces go whose directories were deleted, and forget their checkpoints.

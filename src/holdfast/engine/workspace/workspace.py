@@ -537,6 +537,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         the merged state, and `undo` takes that back. Raises as `fork_merge.merge`.
         """
         forbid_inside_run(self._context, "a merge")
+        from holdfast.engine.history import operations
         from holdfast.engine.merging import fork_merge
 
         def ladder() -> Ladder:
@@ -545,14 +546,13 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
             return ladder_of(self._context)
 
         source = fork_merge.find_source(self._opener, self._context, fork)
+        decided = {os.fsencode(path): one for path, one in (resolutions or {}).items()}
         done = fork_merge.merge(
             self._context,
             source.state,
-            message=message or f"merged {source.called}",
-            ladder=ladder,
-            resolutions={os.fsencode(path): one for path, one in (resolutions or {}).items()},
-            dry_run=dry_run,
-            progress=progress,
+            fork_merge.merge_provenance(self._context.settings.identity.author, message or f"merged {source.called}"),
+            fork_merge.OverlapPolicy(ladder, decided, dry_run),
+            bring=lambda merged, ours: operations.restore(self._context, merged, expected=ours, progress=progress),
         )
         return done._replace(not_captured=source.not_captured)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from holdfast.files.index.stat_index import Signature
+    from holdfast.files.linux.metadata import Xattrs
     from holdfast.files.write._parallel_write import SecondWriter
     from holdfast.files.write.displaced_file import DisplacedFile
     from holdfast.files.write.ownership import Owner
@@ -61,6 +62,8 @@ class FileOrder(NamedTuple):
     staged: bool
     taken: DisplacedFile | None
     """What it is to replace."""
+    xattrs: Xattrs
+    """The extended attributes of that, which it is to have, too."""
 
 
 class FileCreator:
@@ -75,10 +78,11 @@ class FileCreator:
         self.devices: set[int] = set()
         """The devices that it lies on."""
 
-    def create(self, directory: bytes, name: bytes, content: Content, entry: Entry) -> Signature:
-        """Make ``name`` in the directory; returns its signature. Raises as `atomic_replacement.write_file`, and
-        `ContentError` for what the content's iterator raises; then nothing is made.
+    def create(self, order: FileOrder, content: Content) -> Signature:
+        """Make what is ordered; returns its signature. Raises as `atomic_replacement.write_file`, and `ContentError`
+        for what the content's iterator raises; then nothing is made.
         """
+        _, entry, directory, name, _, _, xattrs = order
         if isinstance(content, SharedFile):
             content.stored = _guarded(content.stored)
         elif not isinstance(content, bytes):
@@ -88,7 +92,7 @@ class FileCreator:
             info = atomic_replacement.write_link(dir_fd, name, content, entry, self._owner)
             self.content.add_directory(dir_fd)
         else:
-            fd, info = atomic_replacement.write_file(dir_fd, name, content, entry, self._owner)
+            fd, info = atomic_replacement.write_file(dir_fd, name, content, entry, self._owner, xattrs)
             self.content.add(fd, info.st_dev)
         self.devices.add(info.st_dev)
         return signature_of(info)
@@ -153,11 +157,10 @@ class FileCreator:
                 own[0]._cover_device()  # noqa: SLF001 - so it only closes its files; the first process syncs them
             contents = located([orders[number].change for number in portion])
             for number in portion:
-                _, after, directory, name, _, _ = orders[number]
-                content = contents.get(after.hash)
+                content = contents.get(orders[number].after.hash)
                 if content is not None:
                     own[0].devices.clear()
-                    seen = own[0].create(directory, name, content, after)
+                    seen = own[0].create(orders[number], content)
                     yield number, seen, own[0].devices.pop()
 
         from holdfast.files.write import _parallel_write as parallel_write
@@ -192,7 +195,7 @@ class FileCreator:
 
     def _attempt(self, order: FileOrder, content: Content) -> Signature | TreeError:
         try:
-            return self.create(order.directory, order.name, content, order.after)
+            return self.create(order, content)
         except TREE_ERRORS as error:
             return error
 

@@ -8,6 +8,7 @@ import stat
 
 from holdfast.files.index.stat_index import signature_of
 from holdfast.files.linux import syscalls
+from holdfast.files.linux.metadata import read_xattrs
 from holdfast.files.tree import ApplyResult, CleanResult
 from holdfast.files.write._file_creator import TREE_ERRORS, ContentError
 from holdfast.files.write._trash import Leftovers, Trash, remove_hollow
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.files.index.stat_index import KnownFile, Signature
+    from holdfast.files.linux.metadata import Xattrs
     from holdfast.files.tree import ApplyNotes
     from holdfast.files.write.ownership import Owner
     from holdfast.model.content import Content, Progress, Supply
     from holdfast.model.entries import Change
 
 OTHER_NAMES = "it has other names (hard links), whose permissions would change with it"
+_REFUSED = frozenset(map(os.strerror, (errno.EPERM, errno.EACCES, errno.EROFS)))
+_ACCESS_LIST = "system.posix_acl_access"
+_MAX_SAID = 5
 DIRECTORY_IN_THE_WAY = "a directory that is not empty is in the way"
 
 _log = Log(__name__)
@@ -82,6 +87,8 @@ class Applier:
         call is left, and what was replaced before stays, durable. A path that is never allowed or leads through a
         link is skipped.
         """
+        if os.fstatvfs(self._root.fd).f_flag & os.ST_RDONLY:
+            raise StorageError("the tree could not be changed: what it lies on is mounted read-only")
         names = TemporaryNames(nonce)
         trash = Trash(self._root, names)
         batch = WriteBatch(self._root, names, trash, self._owner, notes, flags=self._flags)
@@ -103,7 +110,32 @@ class Applier:
             raise
         finally:
             self._root.forget()
-        return ApplyResult(work.written, work.deleted, work.skipped)
+        _say_lost("had other names (hard links), and are files of their own now", work.parted, work.written)
+        _say_lost("could not keep all of their extended attributes", batch.changed_xattrs, work.written)
+        return ApplyResult(work.written, work.deleted, [self._explained(one) for one in work.skipped])
+
+    def _explained(self, skipped: NotCaptured) -> NotCaptured:
+        """With what stands behind a refusal of the system's, and what lifts it."""
+        if skipped.reason not in _REFUSED:
+            return skipped
+        directory = skipped.path.rpartition(b"/")[0]
+        for path in (skipped.path, directory or b"."):
+            at = b"/proc/self/fd/%d/%b" % (self._root.fd, path)
+            which = "" if path == skipped.path else "its directory "
+            try:
+                if os.statvfs(at).f_flag & os.ST_RDONLY:
+                    return skipped._replace(reason=f"{which or 'it '}lies on what is mounted read-only")
+                if found := syscalls.protection(at):
+                    return skipped._replace(
+                        reason=f"{which or 'it '}is protected: `chattr -{found} {_word(path)}` lifts that"
+                    )
+                if which and not os.access(at, os.W_OK | os.X_OK, effective_ids=True):
+                    return skipped._replace(
+                        reason=f"{which}may not be written: `chmod u+w {_word(path)}`, if it is yours"
+                    )
+            except OSError:
+                continue
+        return skipped
 
     def clean(self, nonce: str) -> CleanResult:
         """See `Tree.clean`. Follows no link."""
@@ -156,6 +188,8 @@ class _Work:
         """Directories that lost something: removed if that left them empty."""
         self._in_place = Durability()
         """Files whose permissions were changed."""
+        self.parted: list[bytes] = []
+        """Files that have another name, which the one in their place has not."""
         self.written: list[bytes] = []
         self.deleted: list[bytes] = []
         self.skipped: list[NotCaptured] = []
@@ -271,6 +305,7 @@ class _Work:
                 return DIRECTORY_IN_THE_WAY
             info = None
         taken = None
+        xattrs: Xattrs = ()
         if info is not None:
             found = self._entry_at(path, place, info, before, after)
             if found == after:
@@ -283,16 +318,39 @@ class _Work:
             if found != before:
                 return CHANGED
             taken = self._taken(path, info, before)
+            if content is not None and not (before.is_symlink or after.is_symlink):
+                xattrs = self._attributes_for(path, place, info, after)
+                if info.st_nlink > 1:
+                    self.parted.append(path)
         elif before is not None:
             return GONE
         if content is not None:
-            self._batch.prepare(change, content, taken)
+            self._batch.prepare(change, content, taken, xattrs)
             return None
         if info is None or before is None or after.is_symlink or before.hash != after.hash:
             return CHANGED
         if info.st_nlink > 1:
             return OTHER_NAMES
         return self._change_permissions(path, place, info, after)
+
+    def _attributes_for(self, path: bytes, place: EntryLocation, seen: os.stat_result, after: Entry) -> Xattrs:
+        """What of the attributes of a file the one in its place gets: the user's own, and an access control list whose
+        permissions are those that it is to have, as it would else let others in whom neither version did. Capabilities
+        are for the content that they were given to.
+        """
+        fd = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.dir_fd)
+        try:
+            found = os.fstat(fd)
+            if identity_of(found) != identity_of(seen):
+                return ()  # (it is left alone, too)
+            xattrs = read_xattrs(fd)
+        finally:
+            os.close(fd)
+        may_have_list = found.st_mode & 0o777 == after.permissions
+        kept = tuple(one for one in xattrs if one[0].startswith("user.") or (one[0] == _ACCESS_LIST and may_have_list))
+        if kept != xattrs:
+            self._batch.changed_xattrs.append(path)
+        return kept
 
     def _change_permissions(self, path: bytes, place: EntryLocation, seen: os.stat_result, after: Entry) -> str | None:
         try:
@@ -428,6 +486,20 @@ class _Work:
             self.deleted = [path for path in self.deleted if path not in lost]
             self.skipped += kept
         return kept
+
+
+def _word(path: bytes) -> str:
+    import shlex
+
+    return shlex.quote(display(path))
+
+
+def _say_lost(what: str, paths: Sequence[bytes], written: Sequence[bytes]) -> None:
+    lost = sorted(set(paths).intersection(written))
+    if lost:
+        more = len(lost) - _MAX_SAID
+        shown = ", ".join(map(display, lost[:_MAX_SAID])) + (f" and {more} more" if more > 0 else "")
+        _log.warning("these %s: %s", what, shown)
 
 
 def _path_of(change: Change) -> bytes:

@@ -28,6 +28,7 @@ from holdfast.model.paths import MAX_NAME_BYTES, TEMPORARY_PREFIX, display
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from holdfast.files.linux.metadata import Xattrs
     from holdfast.files.write.displaced_file import DisplacedFile, FileIdentity
     from holdfast.files.write.ownership import Owner
     from holdfast.model.content import Content
@@ -98,9 +99,10 @@ def digest(entry: Entry) -> bytes:
 
 
 def write_file(
-    dir_fd: int, name: bytes, content: Content, entry: Entry, owner: Owner | None
+    dir_fd: int, name: bytes, content: Content, entry: Entry, owner: Owner | None, xattrs: Xattrs = ()
 ) -> tuple[int, os.stat_result]:
-    """Create the regular file ``name`` with ``content`` and the permissions of ``entry``; nothing is synced.
+    """Create the regular file ``name`` with ``content`` and the permissions of ``entry``; nothing is synced. It gets
+    those of the extended attributes ``xattrs`` that the system lets it have.
 
     Returns its open descriptor (the caller syncs and closes it) and its metadata. Raises `IntegrityError` if the
     content's size or hash is not the entry's, FileExistsError if the name is taken, and other `OSError` as they come;
@@ -120,6 +122,9 @@ def write_file(
             _write_pieces(fd, pieces)
         info = os.fstat(fd)
         given = owner is not None and owner.take_fd(fd, info)
+        if xattrs:
+            _set_xattrs(fd, xattrs)  # (now: a change of owner takes capabilities away)
+            info = os.fstat(fd)  # (an access control list changes the mode)
         if stat.S_IMODE(info.st_mode) != permissions:
             os.fchmod(fd, permissions)  # the umask, or an ACL that the directory hands down
             given = True
@@ -128,6 +133,14 @@ def write_file(
         os.close(fd)
         os.unlink(name, dir_fd=dir_fd)
         raise
+
+
+def _set_xattrs(fd: int, xattrs: Xattrs) -> None:
+    for key, value in xattrs:
+        try:
+            os.setxattr(fd, key, value)
+        except OSError:
+            continue  # the caller compares
 
 
 def _write_pieces(fd: int, pieces: Iterable[bytes]) -> None:

@@ -15,6 +15,7 @@ from contextlib import closing
 
 from holdfast.files.index.stat_index import Signature, signature_of
 from holdfast.files.linux import exclusive_rename, syscalls
+from holdfast.files.linux.metadata import read_xattrs_at
 from holdfast.files.write import atomic_replacement
 from holdfast.files.write._file_creator import FileCreator, FileOrder
 from holdfast.files.write._trash import Trash, remove_tree
@@ -28,6 +29,7 @@ from holdfast.model.paths import MAX_PATH_BYTES, display
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.files.linux.metadata import Xattrs
     from holdfast.files.tree import ApplyNotes
     from holdfast.files.write._file_creator import TreeError
     from holdfast.files.write.displaced_file import DisplacedFile
@@ -43,9 +45,7 @@ _MOVED = "its directory was moved away while it was written"
 _STAGE_ROOM = 256
 """How much longer than the path itself the path of a temporary may be."""
 
-_FATAL = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EROFS}
-)
+_FATAL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG})
 """Errors that will meet the next path as well, or that mean that what was written may be lost."""
 
 
@@ -109,6 +109,8 @@ class WriteBatch:
         self._flags = flags
         self.touched: set[bytes] = set()
         """Directories whose entries have changed; the caller syncs them after `commit` (see `sync`)."""
+        self.changed_xattrs: list[bytes] = []
+        """The paths whose extended attributes the system did not let them keep."""
         self._begin()
 
     @property
@@ -192,11 +194,13 @@ class WriteBatch:
             return NAMED_TWICE
         self._named.add(change.path)
         name = change.path.rpartition(b"/")[2]
-        return self._make(FileOrder(change, _after(change), directory, name, True, None), content)
+        return self._make(FileOrder(change, _after(change), directory, name, True, None, ()), content)
 
-    def prepare(self, change: Change, content: Content | Supply, taken: DisplacedFile | None) -> str | None:
-        """Write a temporary beside the path, to take the place of ``taken`` (or of nothing); the reason if it cannot
-        be.
+    def prepare(
+        self, change: Change, content: Content | Supply, taken: DisplacedFile | None, xattrs: Xattrs = ()
+    ) -> str | None:
+        """Write a temporary beside the path, to take the place of ``taken`` (or of nothing), with the extended
+        attributes ``xattrs``; the reason if it cannot be.
         """
         directory = change.path.rpartition(b"/")[0]
         self._refuse_what_only_grows(directory)
@@ -204,14 +208,14 @@ class WriteBatch:
         temporary = self._names.new()
         while exclusive_rename.exists(dir_fd, temporary):
             temporary = self._names.new()
-        return self._make(FileOrder(change, _after(change), directory, temporary, False, taken), content)
+        return self._make(FileOrder(change, _after(change), directory, temporary, False, taken, xattrs), content)
 
     def _make(self, order: FileOrder, content: Content | Supply) -> str | None:
         """Make it now, or with others by `commit` if ``content`` is still to be fetched."""
         self.files += 1
         self.bytes += order.after.size
         if isinstance(content, (bytes, Iterator)):
-            return self._made(order, self._creator.create(order.directory, order.name, content, order.after))
+            return self._made(order, self._creator.create(order, content))
         self._supply = content
         self._orders.append(order)
         return None
@@ -226,7 +230,14 @@ class WriteBatch:
             self._staged.append((order.change, made))
         else:
             self._pending.append(_Pending(order.change, order.name, order.taken, made))
+            if order.xattrs and not self._has(order):
+                self.changed_xattrs.append(order.change.path)
         return None
+
+    def _has(self, order: FileOrder) -> bool:
+        """Whether what was made has all of the attributes that it was to have."""
+        found = read_xattrs_at(self._root.directory(order.directory), order.name)
+        return set(order.xattrs) <= set(found)
 
     def _refuse_what_only_grows(self, directory: bytes) -> None:
         """Raise `RefusedError` if a temporary in the directory could never be renamed, nor removed again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.model.answers.merges import FileRecord, OpenOverlap
 from holdfast.model.answers.workspace import NotCaptured, Paths, Restored, added_paths, deleted_paths, modified_paths
 from holdfast.model.fast_typing import TYPE_CHECKING, TypedDict
 
@@ -104,32 +105,34 @@ class MergeConflict(TypedDict):
 
 def merge_added(found: Any) -> list[bytes]:
     """The paths that a merge adds."""
-    return added_paths(found.merged.plan)
+    return added_paths(found.merged.plan.stacked.plan)
 
 
 def merge_modified(found: Any) -> list[bytes]:
     """The paths that it modifies."""
-    return modified_paths(found.merged.plan)
+    return sorted([*modified_paths(found.merged.plan.stacked.plan), *found.put_together])
 
 
 def merge_deleted(found: Any) -> list[bytes]:
     """The paths that it deletes."""
-    return deleted_paths(found.merged.plan)
+    return deleted_paths(found.merged.plan.stacked.plan)
 
 
 class SessionMerge(TypedDict):
     """What merging a session or picking a command did, or would do."""
 
     source: str
-    base: Annotated[str, "merged.base"]
-    before: Annotated[str, "merged.ours"]
-    theirs: Annotated[str, "merged.theirs"]
+    base: Annotated[str, "merged.plan.base"]
+    before: Annotated[str, "merged.plan.production"]
+    theirs: Annotated[str, "merged.plan.fork"]
     added: Annotated[list[Path], merge_added]
     modified: Annotated[list[Path], merge_modified]
     deleted: Annotated[list[Path], merge_deleted]
-    conflicts: Annotated[list[MergeConflict], "merged.plan.conflicts"]
-    settled: Annotated[list[MergeConflict], "merged.plan.settled"]
-    uncaptured: Annotated[list[Path], "merged.uncaptured"]
+    conflicts: list[MergeConflict]
+    settled: list[MergeConflict]
+    files: Annotated[list[FileRecord], "merged.prepared.records"]
+    overlapping_files: list[OpenOverlap]
+    uncaptured: Annotated[list[Path], "merged.plan.uncaptured"]
     not_captured: list[NotCaptured]
     dry_run: bool
     state: Annotated[str | None, "checkpoint.hash"]

@@ -140,6 +140,11 @@ class PromotionOverlap(TypedDict):
     path: str
     changeset_count: int
     detail: str
+    why: str
+    version: str
+    """What a decision of it is for."""
+    production_diff: NotRequired[str]
+    fork_diff: NotRequired[str]
 
 
 class ForeseenOverlap(PromotionOverlap):

@@ -8,7 +8,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from typing import Annotated, Any
 
-    from holdfast.model.answers.words import Path, SystemPath
+    from holdfast.model.answers.words import ContentHash, Path, SystemPath, Time
 
 
 class ForgottenCheckpoint(Checkpoint):
@@ -34,6 +34,28 @@ class Forgotten(TypedDict):
     dry_run: bool
 
 
+class CountDrift(TypedDict):
+    """A count that was wrong."""
+
+    object: Annotated[ContentHash, "hash"]
+    count: Annotated[str, "counted"]
+    was: int
+    now: int
+
+
+_CORRECTIONS = 100
+
+
+def number_corrected(collected: Any) -> int:
+    """How many counts were wrong."""
+    return len(collected.corrected)
+
+
+def first_corrected(collected: Any) -> Any:
+    """The first of them: all can be as many as there are blobs."""
+    return collected.corrected[:_CORRECTIONS]
+
+
 class Collected(TypedDict):
     """What a collection freed, or would free."""
 
@@ -41,6 +63,8 @@ class Collected(TypedDict):
     bytes_freed: int
     packs_deleted: int
     packs_rewritten: int
+    counts_corrected: Annotated[int, number_corrected]
+    corrections: Annotated[list[CountDrift], first_corrected]
     dry_run: bool
 
 
@@ -75,11 +99,24 @@ class Finding(TypedDict):
     help: Annotated[str | None, remedy]
 
 
+class RepairedCatalog(TypedDict):
+    """How a catalog was brought back."""
+
+    damage: str
+    spare: Time | None
+    checkpoints: int
+    brought_back: int
+    lost: int
+    kept_as: Path | None
+    problems: int
+
+
 class Diagnosis(TypedDict):
     """What was found, and whether nothing of it is wrong."""
 
     ok: bool
     findings: list[Finding]
+    repaired: RepairedCatalog | None
 
 
 def first(pair: Any) -> Any:

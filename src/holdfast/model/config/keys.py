@@ -306,6 +306,10 @@ KEYS: dict[str, Key] = {
     ),
     "merge.command": Key("texts", "the agent of the rung `command`, word by word; empty: there is none"),
     "merge.timeout": Key("duration", "how long it may take for one change", least=0.1, most=DAY),
+    "merge.total_timeout": Key(
+        "duration", "how long it may take for all changes of one merge together", least=0.1, most=7 * DAY
+    ),
+    "merge.calls": Key("integer", "so many changes it is given side by side, each to a process", least=1, most=64),
     "merge.max_bytes": Key("size", "a file that is larger is for a person", least=KIB, most=16 * MIB),
     "merge.lease": Key("duration", "how long a change that was taken from the queue is its taker's", least=1, most=DAY),
     "merge.deadline": Key(

@@ -102,7 +102,7 @@ class Undo(NamedTuple):
     """How much the undo log of a workspace holds."""
 
     max_log_bytes: int = GIB
-    max_steps: int = 100
+    max_steps: int = 1_000
     max_step_bytes: int = 200 * MIB
     stop_timeout: float = 5.0
     outside: OutsidePolicy = "barrier"
@@ -227,6 +227,8 @@ class Merge(NamedTuple):
     ladder: tuple[str, ...] = ("command", "structure", "text", "person")
     command: tuple[str, ...] = ()
     timeout: float = 120.0
+    total_timeout: float = 1800.0
+    calls: int = 4
     max_bytes: int = MIB
     lease: float = 600.0
     deadline: float = DAY

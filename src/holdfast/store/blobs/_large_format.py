@@ -36,6 +36,21 @@ def encode_trailer(size: int, hash: Hash) -> bytes:  # noqa: A002 - the field's 
     return _TRAILER.pack(_MARKER, size, hash, END_MAGIC)
 
 
+TRAILER_BYTES = _TRAILER.size
+
+
+def parse_trailer(trailer: bytes, name: Hash) -> int:
+    """How much content an object that ends so holds, the blob ``name``; raises `FormatError` and `IntegrityError`."""
+    if len(trailer) != _TRAILER.size:
+        raise FormatError("trailer: it is cut short")
+    marker, size, found, magic = _TRAILER.unpack(trailer)
+    if marker != _MARKER or magic != END_MAGIC:
+        raise FormatError("trailer: there is none")
+    if found != name:
+        raise IntegrityError(f"hash: the object holds {found.hex()} instead of {name.hex()}")
+    return size
+
+
 def decode(pieces: Iterable[bytes], expected: Hash, size: int | None = None) -> Iterator[bytes]:
     """The content, in chunks of at most `CHUNK_BYTES`, of the object that ``pieces`` are.
 

@@ -18,6 +18,8 @@ from holdfast.store.catalog_records import NewBlob, NewPack, large_blob_key
 from holdfast.store.codecs.compression import (
     DELTA,
     LARGE,
+    RAW,
+    Encoded,
     compress,
     compress_many,
     compress_quick,
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from holdfast.model.ids import PackId
-    from holdfast.store.codecs.compression import Encoded
     from holdfast.store.objects.object_store import ObjectStore
 
     ReadBases = Callable[[Sequence[Hash]], Mapping[Hash, tuple[Hash, bytes]]]
@@ -330,16 +331,18 @@ def write_pages(
     pages: Sequence[tuple[Hash, bytes, Hash | None]],
     read_bases: ReadBases,
     ahead: Mapping[Hash, PackItem] | None = None,
+    header: bytes = b"",
 ) -> WrittenBlobs:
     """Write manifest pages, each with its hash and that of the page it replaces, as one pack ``pack_id`` under ``key``.
 
-    ``ahead`` are pages that were encoded ahead. Durable when it returns (I4). No pages: no pack. The same hash twice is
-    written once; ``relied_on`` is empty.
+    ``ahead`` are pages that were encoded ahead. ``header`` is the encoded header of their checkpoint, which no row
+    will name. Durable when it returns (I4). Neither pages nor header: no pack. The same hash twice is written once;
+    ``relied_on`` is empty.
     """
-    if not pages:
+    if not pages and not header:
         return WrittenBlobs([], [], frozenset(), 0)
     distinct = {name: (data, previous) for name, data, previous in pages}
-    if len(distinct) > MAX_RECORDS:
+    if len(distinct) >= MAX_RECORDS:
         raise UsageError(f"{len(distinct)} pages are more than the {MAX_RECORDS} that one pack may hold")
     writer = PackWriter(objects, lambda: (pack_id, key), kind="page", pack_bytes=1 << 62)
     ready = ahead or {}
@@ -349,7 +352,9 @@ def write_pages(
         items = [(name, *page) for name, page in distinct.items() if name not in ready]
         for at in range(0, len(items), _BATCH_ITEMS):
             writer.add(encode_pages(items[at : at + _BATCH_ITEMS], read_bases))
+        if header:
+            writer.add((PackItem(hash_bytes(header), len(header), Encoded(RAW, header), None),))
         packs, blobs = writer.finish()
     finally:
         writer.abort()
-    return WrittenBlobs(packs, blobs, frozenset(), packs[0].size)
+    return WrittenBlobs(packs, blobs[:-1] if header else blobs, frozenset(), packs[0].size)

@@ -26,6 +26,8 @@ class Damage(NamedTuple):
     hash: Hash | None
     """The blob that cannot be read; None if it is the object as a whole."""
     message: str
+    is_delta: bool = False
+    """Whether the blob can be read only with another one."""
 
 
 def check_pack(objects: ObjectStore, key: str, read: Callable[[Hash], bytes]) -> Iterator[Damage]:
@@ -69,7 +71,12 @@ def check_pack(objects: ObjectStore, key: str, read: Callable[[Hash], bytes]) ->
                     raise IntegrityError("its head is not as the index says")
                 content(record, data[at : at + record.length])
             except (IntegrityError, NotFoundError) as error:
-                yield Damage(key, record.hash, f"blob {format_hash(record.hash)} in {key}: {error.message}")
+                yield Damage(
+                    key,
+                    record.hash,
+                    f"blob {format_hash(record.hash)} in {key}: {error.message}",
+                    record.base is not None,
+                )
 
 
 def _ranges(records: list[Record]) -> Iterator[tuple[int, list[Record]]]:

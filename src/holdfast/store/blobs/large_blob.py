@@ -22,6 +22,15 @@ _AHEAD_BYTES: Final = 4 << 20
 """Read at once by a reader that goes on where the last chunk ended."""
 
 
+def content_size(objects: ObjectStore, name: Hash, key: str, stored: int) -> int:
+    """How much content the large blob ``name`` has, by the end of its object of ``stored`` bytes.
+
+    Raises `IntegrityError` if that is not the end of this blob; `NotFoundError` if there is no such object.
+    """
+    length = large_format.TRAILER_BYTES
+    return large_format.parse_trailer(objects.get(key, max(0, stored - length), length), name)
+
+
 class LargeBlob:
     """One large blob, chunk by chunk. Any number of threads may use it; they take turns.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.store.catalog.reference_counts import slots
 from holdfast.store.catalog.row_checksums import ANSWERS, changing, is_sound, set_checksum
+from holdfast.store.catalog.value_encryption import ValueCipher
 from holdfast.store.catalog.work_lease import LASTS, may_run, this_process
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class AnswerRows:
     def __init__(self, catalog: Catalog, clock: Clock) -> None:
         self._database = catalog.database
         self._tenant = catalog.tenant
+        self._values = ValueCipher(catalog)
         self._clock = clock
 
     def begin(self, name: str, request: Hash, lasts: float) -> StoredAnswer | None:
@@ -55,7 +57,8 @@ class AnswerRows:
             )
             found = None
             if row is not None and is_sound(transaction, ANSWERS, self._tenant, name):
-                found = StoredAnswer(row[0], row[1], row[2], row[1] is None and self._is_lost(row[3], row[4], now))
+                body = self._values.open("answers", "body", name, row[2]) or b""
+                found = StoredAnswer(row[0], row[1], body, row[1] is None and self._is_lost(row[3], row[4], now))
                 if not found.lost or found.request != request:
                     return found
             transaction.run("DELETE FROM answers WHERE tenant = ? AND name = ?", (self._tenant, name))
@@ -81,7 +84,7 @@ class AnswerRows:
         with self._database.writing() as transaction, changing(transaction, ANSWERS, self._tenant, [name]):
             transaction.run(
                 "UPDATE answers SET status = ?, body = ? WHERE tenant = ? AND name = ? AND owner = ?",
-                (status, body, self._tenant, name, this_process()),
+                (status, self._values.seal("answers", "body", name, body), self._tenant, name, this_process()),
             )
 
     def drop(self, name: str) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.usage_statistics import Stats
     from holdfast.store.catalog_records import BlobLocation, CheckpointCommit, MergeParent, WorkspaceRow
     from holdfast.store.database.sql_database import Again, Database, Row, Transaction
+    from holdfast.store.objects.configured_store import EncryptionKeys
 
 
 def number_of(database: Database, name: str) -> int:
@@ -83,6 +84,10 @@ class Catalog:
         self.home_id = home_id
         self.again: Again | None = None
         """Where a connection may be lost: what lets a transaction that was cut short by that be tried again."""
+        self.keys: EncryptionKeys | None = None
+        """What values of content are encrypted with (`value_encryption`), if the store is."""
+        self.accepts_plain = True
+        """Whether there may be such values yet that are not encrypted, though there are keys."""
         self.tenant = number_of(database, tenant)
         self._committer = checkpoint_commit.Committer(database, self.tenant, tenant, clock.now)
 

@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.store.catalog.row_checksums import REAPPLIES, changing, set_checksum
+from holdfast.store.catalog.value_encryption import COLUMNS, ValueCipher
 
 if TYPE_CHECKING:
-    from holdfast.model.ids import WorkspaceId
-    from holdfast.store.database.sql_database import Database, Row, Transaction
+    from collections.abc import Iterable
 
-Status = Literal["open", "answered", "declined", "shown"]
-"""``shown`` is no question: what a person was shown of a file last."""
+    from holdfast.model.ids import WorkspaceId
+    from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.database.sql_database import Row, Transaction
+
+Status = Literal["open", "answered", "declined", "shown", "kept"]
+"""``shown`` is no question: what a person was shown of a file last. Nor is ``kept``: what a command has answered."""
 
 _COLUMNS = """id, workspace, path, about, now, before, after, status, holder, held_until, deadline, answer, said,
     created_at"""
 
+_CONTENTS = COLUMNS[REAPPLIES]
+
 _SIZE = " + ".join(f"COALESCE(LENGTH({name}), 0)" for name in ("path", "about", "now", "before", "after"))
-"""In bytes, but for a few characters."""
+"""In bytes, but for a few characters, and some dozens for each content that is encrypted."""
 
 
 class ReapplyRow(NamedTuple):
@@ -46,12 +52,12 @@ class ReapplyRow(NamedTuple):
 class ReapplyRows:
     """Those of one tenant. Every method is one transaction, and durable when it returns. Times are microseconds."""
 
-    __slots__ = ("_database", "_tenant")
+    __slots__ = ("_database", "_tenant", "_values")
 
-    def __init__(self, database: Database, tenant: int) -> None:
-        """``tenant`` is its number."""
-        self._database = database
-        self._tenant = tenant
+    def __init__(self, catalog: Catalog) -> None:
+        self._database = catalog.database
+        self._tenant = catalog.tenant
+        self._values = ValueCipher(catalog)
 
     def ask(
         self, asked: ReapplyRow, now: int = 0, *, most: int | None = None, most_bytes: int | None = None
@@ -74,10 +80,11 @@ class ReapplyRows:
                 f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id)
             )
         assert row is not None
-        return _reapply(row)
+        return self._opened(row)
 
     def _add(self, transaction: Transaction, asked: ReapplyRow) -> None:
-        values = [self._tenant, *asked]
+        sealed = {column: self._sealed(asked.id, column, getattr(asked, column)) for column in _CONTENTS}
+        values = [self._tenant, *asked._replace(**sealed)]
         added = transaction.run(
             f"INSERT INTO reapplies (tenant, {_COLUMNS}) VALUES ({', '.join('?' * len(values))}) "
             "ON CONFLICT DO NOTHING",
@@ -122,11 +129,39 @@ class ReapplyRows:
             transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, shown.id))
             self._add(transaction, shown)
 
+    def keep(self, kept: ReapplyRow, *, most: int, most_bytes: int) -> None:
+        """Keep an answer, instead of what is kept under its id. Those that are kept the longest make room: no more than
+        ``most`` are kept then, and no more than ``most_bytes`` of them.
+        """
+        size = "COALESCE(LENGTH(answer), 0) + LENGTH(path) + LENGTH(said)"
+        with self._database.writing() as transaction:
+            transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, kept.id))
+            self._add(transaction, kept)
+            rows = transaction.all(
+                f"""SELECT id, {size} FROM reapplies WHERE tenant = ? AND status = 'kept'
+                ORDER BY created_at DESC, id""",
+                (self._tenant,),
+            )
+            held = 0
+            for number, (name, taken) in enumerate(rows):
+                held += int(taken)
+                if number >= most or held > most_bytes:
+                    transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
+
+    def forget_kept(self, workspace: WorkspaceId, paths: Iterable[bytes]) -> None:
+        """Forget the answers that are kept for these files of a workspace."""
+        with self._database.writing() as transaction:
+            for path in paths:
+                transaction.run(
+                    "DELETE FROM reapplies WHERE tenant = ? AND workspace = ? AND status = 'kept' AND path = ?",
+                    (self._tenant, workspace, path),
+                )
+
     def get(self, name: str) -> ReapplyRow | None:
         """One of them."""
         with self._database.reading(once=True) as transaction:
             row = transaction.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
-        return None if row is None else _reapply(row)
+        return None if row is None else self._opened(row)
 
     def open(self, now: int, limit: int, workspace: WorkspaceId | None = None) -> list[ReapplyRow]:
         """Those that wait and whose deadline has not passed, the oldest first, held or not; at most ``limit``.
@@ -139,7 +174,7 @@ class ReapplyRows:
                 AND (workspace = ? OR ? = '') ORDER BY created_at, id LIMIT ?""",
                 (self._tenant, now, workspace or "", workspace or "", limit),
             )
-        return [_reapply(row) for row in rows]
+        return [self._opened(row) for row in rows]
 
     def take(self, now: int, held_until: int, holder: str, workspace: WorkspaceId | None = None) -> ReapplyRow | None:
         """Give the oldest that is not held to ``holder``, until ``held_until``; None if there is none.
@@ -163,7 +198,7 @@ class ReapplyRows:
                 f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, row[0])
             )
         assert found is not None
-        return _reapply(found)
+        return self._opened(found)
 
     def settle(
         self, name: str, holder: str, now: int, status: Status, answer: bytes | None, said: str
@@ -174,7 +209,7 @@ class ReapplyRows:
         """
         with self._database.writing() as transaction:
             row = transaction.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
-            found = None if row is None else _reapply(row)
+            found = None if row is None else self._opened(row)
             if (
                 found is None
                 or found.status != "open"
@@ -187,7 +222,7 @@ class ReapplyRows:
                 transaction.run(
                     """UPDATE reapplies SET status = ?, answer = ?, said = ?, holder = '', held_until = 0
                     WHERE tenant = ? AND id = ?""",
-                    (status, answer, said, self._tenant, name),
+                    (status, self._sealed(name, "answer", answer), said, self._tenant, name),
                 )
         return None
 
@@ -196,6 +231,12 @@ class ReapplyRows:
         with self._database.writing() as transaction:
             return transaction.run("DELETE FROM reapplies WHERE tenant = ? AND created_at < ?", (self._tenant, before))
 
+    def _sealed(self, name: str, column: str, value: bytes | None) -> bytes | None:
+        return self._values.seal("reapplies", column, name, value)
 
-def _reapply(row: Row) -> ReapplyRow:
-    return ReapplyRow(*row)
+    def _opened(self, row: Row) -> ReapplyRow:
+        stored = ReapplyRow(*row)
+        opened = {
+            column: self._values.open("reapplies", column, stored.id, getattr(stored, column)) for column in _CONTENTS
+        }
+        return stored._replace(**opened)

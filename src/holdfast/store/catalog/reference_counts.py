@@ -91,7 +91,9 @@ def count_root(transaction: Transaction, tenant: int, root: Hash) -> bool:
 def uncount_root(transaction: Transaction, tenant: int, root: Hash, now: int) -> None:
     """Take back one `count_root`. What falls with it is settled later."""
     if transaction.run(UNCOUNT, (1, now, now, 1, tenant, root, 1)) != 1:
-        raise IntegrityError(f"the count of the root page {format_hash(root)} is wrong", hint="run: holdfast verify")
+        raise IntegrityError(
+            f"the count of the root page {format_hash(root)} is wrong", hint="run: holdfast gc --recount"
+        )
 
 
 def pending(transaction: Transaction, tenant: int) -> bool:

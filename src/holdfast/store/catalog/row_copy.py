@@ -7,8 +7,10 @@ made anew, but for rows that were damaged before: those stay so, and `verify` na
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
+from holdfast.model.errors import IntegrityError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.store.catalog.reference_counts import slots
 from holdfast.store.catalog.row_checksums import (
@@ -26,9 +28,11 @@ from holdfast.store.catalog.row_checksums import (
     damaged,
     set_checksum,
 )
+from holdfast.store.catalog.value_encryption import COLUMNS, ValueCipher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from holdfast.store.catalog.row_checksums import ChecksummedTable
     from holdfast.store.database.sql_database import Row, Transaction
@@ -184,10 +188,16 @@ def count(transaction: Transaction, tenant: int) -> dict[str, int]:
 
 
 def copy(
-    source: Transaction, tenant: int, target: Transaction, to: int, home_ids: tuple[str, str] = ("", "")
+    source: Transaction,
+    tenant: int,
+    target: Transaction,
+    to: int,
+    home_ids: tuple[str, str] = ("", ""),
+    ciphers: tuple[ValueCipher, ValueCipher] | None = None,
 ) -> dict[str, int]:
     """Copy every row of ``tenant`` to the tenant ``to``, which has none; how many of each table. ``home_ids``: what the
-    home is called there, and what it is called here, where several share a catalog.
+    home is called there, and what it is called here, where several share a catalog. ``ciphers``: those of both, where
+    values are encrypted in either.
 
     Both are open transactions, of two databases. Memory: some bytes for each checkpoint, pack and event.
     """
@@ -197,7 +207,7 @@ def copy(
         if table.how == "numbered":
             copied[table.name] = _numbered(source, tenant, target, to, table, numbers, home_ids)
         elif table.how == "rows":
-            copied[table.name] = _plain(source, tenant, target, to, table, numbers, home_ids)
+            copied[table.name] = _plain(source, tenant, target, to, table, numbers, home_ids, ciphers)
     _set_cursors(source, tenant, target, to, numbers["history"])
     row = source.one("SELECT swept, latest FROM tenants WHERE number = ?", (tenant,))
     assert row is not None
@@ -227,6 +237,7 @@ def _plain(
     table: Table,
     numbers: dict[str, dict[int, int]],
     home_ids: tuple[str, str],
+    ciphers: tuple[ValueCipher, ValueCipher] | None,
 ) -> int:
     columns, mapped = _columns(table), _mapped(table, numbers)
     without = {columns.index(name) for name in ("position", "redo_tip") if table.name == "workspaces"}
@@ -237,10 +248,24 @@ def _plain(
             values: list[object] = [None if at in without else value for at, value in enumerate(row)]
             for at, other in mapped:
                 values[at] = other.get(row[at], row[at])
+            if ciphers is not None and table.covered is not None and table.covered in COLUMNS:
+                _recode(table.covered, columns, values, ciphers)
             yield (to, *_renamed(columns, values, home_ids))
 
     into = f"INSERT INTO {table.name} (tenant, {table.columns}) VALUES {slots(len(columns) + 1)}"
     return target.many(into, rows())
+
+
+def _recode(
+    covered: ChecksummedTable, columns: list[str], values: list[Any], ciphers: tuple[ValueCipher, ValueCipher]
+) -> None:
+    """Encrypt the values of a row as the other catalog's are. One that cannot be read stays so."""
+    there, here = ciphers
+    name = values[columns.index(covered.key)]
+    for column in COLUMNS[covered]:
+        at = columns.index(column)
+        with suppress(IntegrityError):
+            values[at] = here.seal(covered.table, column, name, there.open(covered.table, column, name, values[at]))
 
 
 def _numbered(

@@ -12,6 +12,7 @@ from holdfast.model.session_types import SessionHash, SessionRef
 from holdfast.store.catalog.reference_counts import slots
 from holdfast.store.catalog.row_checksums import JOURNALS, REFS, SESSION_CHECKPOINTS, SESSIONS, changing, set_checksum
 from holdfast.store.catalog.session_records import JournalRow, SessionRecord, StoredCheckpoint, UnsavedSession
+from holdfast.store.catalog.value_encryption import ValueCipher
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -96,6 +97,7 @@ class SessionRows:
         self._tenant = catalog.tenant
         self._home_id = catalog.home_id
         self._clock = catalog.clock
+        self._values = ValueCipher(catalog)
         if catalog.again is not None:
             from holdfast.store.database.sql_database import repeat
 
@@ -219,7 +221,10 @@ class SessionRows:
                 self._put(transaction, commit.record)
             added = transaction.run(
                 f"INSERT INTO session_checkpoints (tenant, {_STORED}, data) VALUES {slots(14)} ON CONFLICT DO NOTHING",
-                (self._tenant, *point[:8], int(point.kept), *point[9:], commit.data),
+                (
+                    *(self._tenant, *point[:8], int(point.kept), *point[9:]),
+                    self._values.seal("session_checkpoints", "data", point.hash, commit.data),
+                ),
             )
             if added:
                 set_checksum(transaction, SESSION_CHECKPOINTS, self._tenant, point.hash)
@@ -239,7 +244,7 @@ class SessionRows:
             )
         if row is None:
             raise NotFoundError(f"no session checkpoint {hash}", code="no_session_checkpoint")
-        return _checkpoint(row[:-1]), row[-1]
+        return _checkpoint(row[:-1]), self._values.open("session_checkpoints", "data", hash, row[-1])
 
     def checkpoints(self, name: SessionId) -> list[StoredCheckpoint]:
         """Those of a session, oldest first: each after what it was made of, whatever the clock said."""
@@ -405,12 +410,15 @@ class SessionRows:
         )
         if row is None:
             raise NotFoundError(f"the session {name} has no journal", code="no_session")
-        data, entries, through, last, trees, revision, at = row
+        stored, entries, through, last, trees, revision, at = row
+        data = self._values.open("session_journals", "data", name, stored)
+        assert data is not None, "the column is NOT NULL"
         return JournalRow(data, entries, through, last, tuple(trees.split()), revision, at)
 
     def _write_journal(self, transaction: Transaction, name: SessionId, row: JournalRow) -> JournalRow:
         written = row._replace(revision=row.revision + 1, updated_at=self._clock.now())
-        values = (*written[:4], " ".join(written.trees), *written[5:])
+        sealed = self._values.seal("session_journals", "data", name, written.data)
+        values = (sealed, *written[1:4], " ".join(written.trees), *written[5:])
         if row.revision == 0:
             transaction.run(
                 f"""INSERT INTO session_journals

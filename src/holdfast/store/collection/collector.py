@@ -8,7 +8,7 @@ it begins with the tombstones that are left. A forecast says what a collection w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -21,7 +21,7 @@ from holdfast.store.catalog.schema import DEAD_PAGE
 from holdfast.store.catalog.work_lease import Lease
 from holdfast.store.catalog_records import DELTA_OVERHEAD, PACK_OVERHEAD, RECORD_OVERHEAD, large_blob_key, pack_key
 from holdfast.store.codecs.compression import Encoded
-from holdfast.store.collection import deferred_counts
+from holdfast.store.collection import count_correction, deferred_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.model.content import Progress
     from holdfast.model.ids import Hash
     from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.collection.count_correction import CountDrift, CountMark
     from holdfast.store.collection.deferred_counts import Children
     from holdfast.store.database.sql_database import Row, Transaction
     from holdfast.store.objects.object_store import ObjectStore
@@ -41,6 +42,13 @@ class CollectionForecast(NamedTuple):
     freed: int
     packs_deleted: int
     packs_rewritten: int
+
+
+_OWN_OBJECT = """packs.key IN (SELECT 'checkpoints/' || tenants.name || '/' || checkpoints.id || '.manifest.lz4'
+    FROM checkpoints JOIN tenants ON tenants.number = checkpoints.tenant WHERE checkpoints.tenant = ?)"""
+"""Objects of checkpoints that are there: their headers are needed, though no row names them (see `pages_key`).
+Takes the tenant.
+"""
 
 
 def forecast(transaction: Transaction, tenant: int, died_by: int, now: int, ratio: float) -> CollectionForecast:
@@ -62,8 +70,8 @@ def forecast(transaction: Transaction, tenant: int, died_by: int, now: int, rati
             SELECT pack, sum(length + CASE WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END) AS bytes
             FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
         ) held ON held.pack = packs.number
-        WHERE packs.tenant = ? AND packs.spared_until <= ?""",
-        (tenant, tenant, now),
+        WHERE packs.tenant = ? AND packs.spared_until <= ? AND NOT {_OWN_OBJECT}""",
+        (tenant, tenant, now, tenant),
     ):
         live = held - dead_in.get(number, 0)
         if not live:
@@ -128,6 +136,12 @@ class Collected(NamedTuple):
     packs_rewritten: int
     dry_run: bool = False
     """True if this is what a collection would do, and nothing was deleted."""
+    corrected: Sequence[CountDrift] = ()
+    """Counts that were not what a full mark has found, and are now (or would be), if one was made."""
+
+
+Recount = Literal["never", "due", "now"]
+"""Whether every count is compared with a full mark before anything is deleted: every 30 days, or at once."""
 
 
 class Collector:
@@ -135,7 +149,7 @@ class Collector:
 
     ``children`` reads pages; ``rewrite_ratio`` is the live share below which a pack is written anew. ``small_steps``
     tells whether each transaction is to take little space, as on a full disk. ``guard`` raises if the objects are not
-    this store's to delete.
+    this store's to delete. ``mark`` compares counts with what is there: see `Verifier.mark_counts`.
     """
 
     def __init__(
@@ -148,6 +162,7 @@ class Collector:
         rewrite_ratio: float = 0.5,
         small_steps: Callable[[], bool] = lambda: False,
         guard: Callable[[], None] = lambda: None,
+        mark: Callable[[Progress | None], CountMark],
     ) -> None:
         self._catalog = catalog
         self._database = catalog.database
@@ -158,6 +173,7 @@ class Collector:
         self._ratio = rewrite_ratio
         self._small_steps = small_steps
         self._guard = guard
+        self._mark = mark
         self._lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
         self._progress: Progress | None = None
         self._rows = self._freed = self._emptied = self._rewritten = 0
@@ -176,8 +192,9 @@ class Collector:
             self._report("settle", done)
         return done
 
-    def collect(self, grace: float, *, progress: Progress | None = None) -> Collected:
+    def collect(self, grace: float, *, recount: Recount = "never", progress: Progress | None = None) -> Collected:
         """Delete what has been dead for ``grace`` seconds (0: all that is dead now); rewrite packs that mostly are.
+        ``recount`` tells whether counts that have drifted are corrected before.
 
         One collection runs at a time: raises `LockedError` if another does. May be interrupted anywhere. Raises
         `IntegrityError`, having deleted nothing that a damaged page might name, if a live page cannot be read.
@@ -187,16 +204,21 @@ class Collector:
         self._lease.acquire()
         try:
             self._guard()
+            corrected = self._recount() if recount == "now" or (recount == "due" and self._is_recount_due()) else ()
             self._collect(int(grace * 1_000_000))
         finally:
             self._progress = None
             self._lease.release()
-        return Collected(self._rows, self._freed, self._emptied, self._rewritten)
+        return Collected(self._rows, self._freed, self._emptied, self._rewritten, corrected=corrected)
 
-    def preview(self, grace: float, *, progress: Progress | None = None) -> Collected:
-        """What `collect` would do now. Brings counts up to date, and deletes and writes nothing else."""
+    def preview(self, grace: float, *, recount: bool = False, progress: Progress | None = None) -> Collected:
+        """What `collect` would do now. Brings counts up to date, and deletes and writes nothing else.
+
+        With ``recount`` it tells which counts would be corrected; what that would free is not in it.
+        """
         self._progress = progress
         try:
+            wrong = self._mark(progress).sure if recount else ()
             self._catalog.unpin_expired()
             self.settle()
             now = self._catalog.clock.now()
@@ -206,7 +228,32 @@ class Collector:
             lost = sum(size for orphans in self._old_orphans(died_by) for _, size in orphans)
         finally:
             self._progress = None
-        return Collected(found.rows, found.freed + lost, found.packs_deleted, found.packs_rewritten, dry_run=True)
+        return Collected(found.rows, found.freed + lost, found.packs_deleted, found.packs_rewritten, True, tuple(wrong))
+
+    def _is_recount_due(self) -> bool:
+        with self._database.reading(once=True) as transaction:
+            return count_correction.is_due(transaction, self._tenant, self._catalog.clock.now())
+
+    def _recount(self) -> Sequence[CountDrift]:
+        """Compare every count with a full mark and correct what is wrong; what that was."""
+        mark = self._mark(self._progress)
+        self._lease.renew()
+        corrected = count_correction.correct(
+            self._database, self._tenant, mark, self._catalog.clock.now, ROWS_PER_STEP // self._divisor()
+        )
+        if corrected is None:
+            _LOG.warning("not all counts could be corrected: another collection went on; the next one tries again")
+            return ()
+        if corrected:
+            _LOG.warning("%d counts were wrong and have been corrected", len(corrected))
+        if not mark.is_whole and len(mark.sure) < len(mark.drifts):
+            _LOG.warning(
+                "%d counts may be too high, which cannot be told while the store is damaged: see `holdfast verify`",
+                len(mark.drifts) - len(mark.sure),
+            )
+        with self._database.writing() as transaction:
+            count_correction.note_done(transaction, self._tenant, self._catalog.clock.now())
+        return tuple(corrected)
 
     def _collect(self, grace: int) -> None:
         self._delete_condemned()
@@ -304,9 +351,10 @@ class Collector:
         """Condemn the packs that hold nothing any more; no row is ever added to a sealed pack, so none comes late."""
         with self._database.reading() as transaction:
             rows = transaction.all(
-                """SELECT number, key, size FROM packs WHERE tenant = ? AND spared_until = 0 AND number NOT IN
-                (SELECT DISTINCT pack FROM blobs WHERE blobs.tenant = ? AND pack IS NOT NULL)""",
-                (self._tenant, self._tenant),
+                f"""SELECT number, key, size FROM packs WHERE tenant = ? AND spared_until = 0 AND number NOT IN
+                (SELECT DISTINCT pack FROM blobs WHERE blobs.tenant = ? AND pack IS NOT NULL)
+                AND NOT {_OWN_OBJECT}""",
+                (self._tenant, self._tenant, self._tenant),
             )
         for part in chunks(rows):
             with self._database.writing() as transaction:
@@ -365,8 +413,9 @@ class Collector:
                     AS live FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
                 ) held ON held.pack = packs.number
                 WHERE packs.tenant = ? AND packs.spared_until = 0 AND held.live < packs.size * ?
+                AND NOT {_OWN_OBJECT}
                 ORDER BY held.live, packs.number""",
-                (self._tenant, self._tenant, self._ratio),
+                (self._tenant, self._tenant, self._ratio, self._tenant),
             )
         for part in chunks(sparse, _PACKS_PER_QUERY):
             with self._database.reading() as transaction:

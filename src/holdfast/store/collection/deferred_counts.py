@@ -64,7 +64,7 @@ def settle_step(database: Database, tenant: int, children: Children, limit: int 
             except _CountError:
                 raise IntegrityError(
                     f"the page {format_hash(page)} names blobs that the catalog does not know",
-                    hint="run: holdfast verify",
+                    hint="run: holdfast gc --recount; if that does not help, holdfast verify",
                 ) from None
     return len(pages)
 

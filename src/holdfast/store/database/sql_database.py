@@ -43,6 +43,7 @@ _BUSY_STEP = 0.25
 _SILENT = 1.0
 """Seconds of waiting after which it is said."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+DAMAGED_HINT = "`holdfast doctor --repair` brings it back from its newest spare and from what the objects say"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -172,7 +173,8 @@ class SqliteDatabase:
 
     ``migrations[n]`` leads from schema version n to n + 1; opening brings an older file forward in one transaction.
     A file of a newer version, or of another program, raises `FormatError` and is left as it is.
-    ``check_new`` is called before a file without a schema gets one, and may raise an error of its own.
+    ``check_new`` is called before a file without a schema gets one, and may raise an error of its own;
+    ``before_upgrade`` before an older one is brought forward, while others may still use it.
     ``timeout`` is in seconds and limits every wait for another process. On a read-only file system it can be read, and
     also on a disk that is too full for the files that SQLite wants beside it.
     """
@@ -185,6 +187,7 @@ class SqliteDatabase:
         application_id: int,
         timeout: float = 30.0,
         check_new: Callable[[], None] | None = None,
+        before_upgrade: Callable[[], None] | None = None,
     ) -> None:
         self._path = path
         self._timeout = timeout
@@ -209,7 +212,7 @@ class SqliteDatabase:
                 ) from error
             denied = True  # as to whatever `run` supervises
         self.read_only = denied or bool(os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY)
-        self._prepare_schema = partial(self._prepare, migrations, application_id, check_new)
+        self._prepare_schema = partial(self._prepare, migrations, application_id, check_new, before_upgrade)
         self._open(to_write=False)
         self._version = len(migrations)
 
@@ -244,7 +247,11 @@ class SqliteDatabase:
             raise
 
     def _prepare(
-        self, migrations: Sequence[Migration], application_id: int, check_new: Callable[[], None] | None
+        self,
+        migrations: Sequence[Migration],
+        application_id: int,
+        check_new: Callable[[], None] | None,
+        before_upgrade: Callable[[], None] | None,
     ) -> None:
         with _translated(self._path):
             if self._alone:
@@ -269,6 +276,8 @@ class SqliteDatabase:
             self._retry(lambda: self._connection.execute("PRAGMA journal_mode=WAL").fetchone())
             self._retry(lambda: self._pragma("user_version"))
         sqlite_wal_index.hold(self._path)
+        if version and before_upgrade is not None:
+            before_upgrade()
         with self.writing() as transaction:
             version = self._pragma("user_version")  # another process may have been first
             self._refuse_newer(version, len(migrations))
@@ -373,6 +382,17 @@ class SqliteDatabase:
             self._connection.execute("PRAGMA wal_autocheckpoint=32")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
+    def overwrite_deleted(self) -> None:
+        """From now on, what is deleted is overwritten with zeros in the file."""
+        with self._lock, _translated(self._path):
+            self._connection.execute("PRAGMA secure_delete=ON").fetchone()
+
+    def write_anew(self) -> None:
+        """Write the file anew, without what was deleted from it, and cut off its log. Takes as much room again."""
+        with self._lock, _translated(self._path):
+            self._retry(lambda: self._connection.execute("VACUUM"))
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
     def save_memory(self) -> None:
         """See `Database.save_memory`."""
         with self._lock:
@@ -434,7 +454,7 @@ def _translate(error: sqlite3.Error, path: str) -> HoldfastError:
         )
     # Text that is no UTF-8 was not written by us; Python tells of it without a code.
     if code in _DAMAGED or "Could not decode to UTF-8" in str(error):
-        return IntegrityError(f"the catalog {path} is damaged: {error}")
+        return IntegrityError(f"the catalog {path} is damaged: {error}", hint=DAMAGED_HINT)
     if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
         return sqlite_wal_index.no_room(os.fsencode(path))
     return StorageError(

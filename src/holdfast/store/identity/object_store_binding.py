@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 
-from holdfast.model.errors import ConfigError, FormatError, NotFoundError, RefusedError, StorageError
+from holdfast.model.errors import ConfigError, FormatError, LockedError, NotFoundError, RefusedError, StorageError
 from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.store_location import local_directory
 from holdfast.store.objects.configured_store import key_id
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.objects.object_store import ObjectStore
 
+_LOG = Log(__name__)
 NAME = b"objects.url"
 _MAX_BYTES = 1 << 14
 _COPYING = b"copying:"
@@ -36,6 +38,7 @@ def check(home: bytes, url: str, objects: ObjectStore, catalog: Catalog) -> None
     here = _normal(url) + _encryption(objects)
     noted = _read(path)
     if noted == here:
+        catalog.accepts_plain = False
         return
     if noted == _COPYING:
         from holdfast.store.identity import store_identity
@@ -52,7 +55,8 @@ def check(home: bytes, url: str, objects: ObjectStore, catalog: Catalog) -> None
         )
     if newest is not None:
         check_encryption(objects, newest)
-    _write(path, here)
+    if _encrypt_values(home, catalog):
+        _write(path, here)
 
 
 def check_key(home: bytes, objects: ObjectStore, catalog: Catalog) -> None:
@@ -64,16 +68,37 @@ def check_key(home: bytes, objects: ObjectStore, catalog: Catalog) -> None:
     here = _encryption(objects)
     path = os.path.join(home, NAME)
     if not here or _read(path) == here:
+        catalog.accepts_plain = False
         return
     newest = catalog.newest_pack()
     if newest is not None:
         check_encryption(objects, newest)
-        _write(path, here)
+        if _encrypt_values(home, catalog):
+            _write(path, here)
+
+
+def _encrypt_values(home: bytes, catalog: Catalog) -> bool:
+    """Encrypt what the catalog holds of content, if there is a key; False if that has to be tried again."""
+    if catalog.keys is None:
+        return True
+    if catalog.database.read_only:
+        return False
+    from holdfast.store import catalog_spare
+    from holdfast.store.catalog.value_encryption import encrypt_stored
+
+    try:
+        encrypt_stored(catalog)
+        catalog_spare.replace_all(home, catalog.clock.now())
+    except (LockedError, StorageError) as error:
+        _LOG.warning("not all that the catalog holds is encrypted yet; the next start tries again: %s", error.message)
+        return False
+    catalog.accepts_plain = False
+    return True
 
 
 def _encryption(objects: ObjectStore) -> bytes:
     key = key_id(objects)
-    return ENCRYPTED + b" " + key.encode() if key else b""
+    return ENCRYPTED + b" " + key.encode() + b" rows" if key else b""
 
 
 def check_encryption(objects: ObjectStore, newest: str) -> None:

@@ -35,6 +35,7 @@ HEADER_BYTES = _FRONT.size + _NONCE_BYTES + KEY_BYTES + TAG_BYTES
 STORED_CHUNK = CHUNK_BYTES + TAG_BYTES
 _NUMBER = struct.Struct("<Q3xB")
 _WRAP, _ID = b"holdfast encrypted object 1 wrap", b"holdfast encrypted object 1 id"
+_ROWS = b"holdfast encrypted row 1"
 
 
 class TenantKey(NamedTuple):
@@ -43,13 +44,17 @@ class TenantKey(NamedTuple):
     id: bytes
     """What headers say; it tells nothing of the key."""
     wrapping: bytes
+    rows: bytes
+    """What encrypts values in the catalog: see `sealed_values`."""
 
 
 def tenant_key(secret: bytes) -> TenantKey:
     """The key that 32 secret bytes are."""
     if len(secret) != KEY_BYTES:
         raise ValueError(f"a key has {KEY_BYTES} bytes")
-    return TenantKey(_derived(secret, _ID, KEY_ID_BYTES), _derived(secret, _WRAP, KEY_BYTES))
+    return TenantKey(
+        _derived(secret, _ID, KEY_ID_BYTES), _derived(secret, _WRAP, KEY_BYTES), _derived(secret, _ROWS, KEY_BYTES)
+    )
 
 
 def _derived(secret: bytes, purpose: bytes, length: int) -> bytes:
@@ -81,7 +86,7 @@ class Sealer:
     def __init__(self, random: Callable[[int], bytes]) -> None:
         self._random = random
         self._key = random(KEY_BYTES)
-        self._cipher = _cipher(self._key)
+        self._cipher = cipher_of(self._key)
         self._rest = bytearray()
         self._number = 0
 
@@ -106,7 +111,7 @@ class Sealer:
         """What stands before the first chunk of an object that is called ``name``."""
         front = _FRONT.pack(MAGIC, VERSION, CHUNK_BYTES, key.id)
         nonce = self._random(_NONCE_BYTES)
-        return front + nonce + _cipher(key.wrapping).encrypt(nonce, self._key, front + name.encode())
+        return front + nonce + cipher_of(key.wrapping).encrypt(nonce, self._key, front + name.encode())
 
     def _seal(self, content: bytes, *, last: bool) -> bytes:
         sealed = self._cipher.encrypt(_NUMBER.pack(self._number, last), content, None)
@@ -143,15 +148,16 @@ class Opener:
                 code="unknown_key",
             )
         self._name = name
-        self._cipher = _cipher(_opened(_cipher(key.wrapping), nonce, wrapped, front + name.encode(), name, "header"))
+        self._cipher = cipher_of(opened(cipher_of(key.wrapping), nonce, wrapped, front + name.encode(), name, "header"))
 
     def chunk(self, number: int, stored: bytes, *, last: bool) -> bytes:
         """The content of a chunk; raises `IntegrityError` unless it is that one, whole, and as last as is said."""
         nonce = _NUMBER.pack(number, last)
-        return _opened(self._cipher, nonce, stored, None, self._name, f"chunk {number}")
+        return opened(self._cipher, nonce, stored, None, self._name, f"chunk {number}")
 
 
-def _opened(cipher: AESGCM, nonce: bytes, sealed: bytes, bound: bytes | None, name: str, what: str) -> bytes:
+def opened(cipher: AESGCM, nonce: bytes, sealed: bytes, bound: bytes | None, name: str, what: str) -> bytes:
+    """What was sealed; raises `IntegrityError` unless it is all that, of this name."""
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -193,7 +199,8 @@ def decrypted(pieces: Iterable[bytes], name: str, keys: Mapping[bytes, TenantKey
         yield content
 
 
-def _cipher(key: bytes) -> AESGCM:
+def cipher_of(key: bytes) -> AESGCM:
+    """AES-256-GCM; raises `UnsupportedError` without the library."""
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.model.config.settings import Store as Settings
+    from holdfast.store.objects._encryption_keys import EncryptionKeys
     from holdfast.store.objects.cached_store import RemoteObjectStore
     from holdfast.store.objects.object_store import ObjectStore
     from holdfast.store.objects.remote_store import RemoteObjects, RequestLimits
@@ -119,7 +120,12 @@ def _encrypted(objects: ObjectStore, settings: Settings, scratch: str | None) ->
     return EncryptedObjects(objects, load(settings.encryption_key, settings.old_keys), scratch=scratch)
 
 
+def keys_of(objects: ObjectStore) -> EncryptionKeys | None:
+    """The keys of an object store that encrypts; None of one that does not."""
+    return getattr(objects, "keys", None)
+
+
 def key_id(objects: ObjectStore) -> str:
     """What the present key of encryption is called, in hex digits; empty if nothing is encrypted."""
-    keys = getattr(objects, "keys", None)
+    keys = keys_of(objects)
     return keys.current.id.hex() if keys is not None else ""

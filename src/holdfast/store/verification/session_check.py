@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.model.errors import HoldfastError, IntegrityError, UsageError
 from holdfast.store.catalog.row_checksums import COVERED_4, JOURNALS, REFS, SESSION_CHECKPOINTS, SESSIONS, damaged
+from holdfast.store.catalog.value_encryption import ValueCipher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,13 +31,14 @@ def session_key(tenant: str, name: str) -> str:
     return f"sessions/{tenant}/checkpoints/{name}"
 
 
-def check_sessions(transaction: Transaction, tenant: int) -> Iterator[_Found]:
+def check_sessions(transaction: Transaction, catalog: Catalog) -> Iterator[_Found]:
     """What is wrong in the catalog, as kind, object and message. Use it up inside the transaction."""
+    tenant, values = catalog.tenant, ValueCipher(catalog)
     for covered in COVERED_4:
         for key in damaged(transaction, covered, tenant):
             yield "damaged", str(key), f"the catalog's record of this {_WHAT[covered.table]} is damaged"
-    yield from _check_journals(transaction, tenant)
-    yield from _check_states(transaction, tenant)
+    yield from _check_journals(transaction, tenant, values)
+    yield from _check_states(transaction, tenant, values)
     for name, checkpoint in transaction.all(
         """SELECT name, checkpoint FROM session_refs r WHERE tenant = ? AND NOT EXISTS (
             SELECT 1 FROM session_checkpoints c WHERE c.tenant = r.tenant AND c.hash = r.checkpoint)""",
@@ -51,20 +53,21 @@ def check_sessions(transaction: Transaction, tenant: int) -> Iterator[_Found]:
         yield "reference", name, "this session has no HEAD"
 
 
-def _check_journals(transaction: Transaction, tenant: int) -> Iterator[_Found]:
+def _check_journals(transaction: Transaction, tenant: int, values: ValueCipher) -> Iterator[_Found]:
     from holdfast.store.codecs.session_format import decode_journal
 
     for name, data, entries in transaction.all(
         "SELECT session, data, entries FROM session_journals WHERE tenant = ?", (tenant,)
     ):
         try:
-            if len(decode_journal(data)) != entries:
+            content = values.open("session_journals", "data", name, data)
+            if len(decode_journal(content or b"")) != entries:
                 yield "catalog", name, "the session's journal has not as many entries as it is said to"
         except IntegrityError as error:
             yield "format", name, f"the session's journal cannot be read: {error.message}"
 
 
-def _check_states(transaction: Transaction, tenant: int) -> Iterator[_Found]:
+def _check_states(transaction: Transaction, tenant: int, values: ValueCipher) -> Iterator[_Found]:
     from holdfast.store.codecs.session_format import decode_checkpoint
 
     for name, tree, kept, tier, data, there in transaction.all(
@@ -79,7 +82,7 @@ def _check_states(transaction: Transaction, tenant: int) -> Iterator[_Found]:
             yield "catalog", name, "its content is said to be where it is not"
         if data is not None:
             try:
-                decode_checkpoint(data, name)
+                decode_checkpoint(values.open("session_checkpoints", "data", name, data) or b"", name)
             except IntegrityError as error:
                 yield "format", name, f"the session checkpoint cannot be read: {error.message}"
 

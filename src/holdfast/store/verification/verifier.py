@@ -16,9 +16,10 @@ from holdfast.store.blobs.damage_check import check_large, check_pack
 from holdfast.store.blobs.pack_format import read_index
 from holdfast.store.catalog.schema import BASE, BLOB, COUNTED, PAGE, UNCOUNTED
 from holdfast.store.catalog.work_lease import Lease
-from holdfast.store.catalog_records import large_blob_key
-from holdfast.store.codecs.compression import LARGE
+from holdfast.store.catalog_records import large_blob_key, pages_key
+from holdfast.store.codecs.compression import DELTA, LARGE
 from holdfast.store.collection.collector import LEASE
+from holdfast.store.collection.count_correction import CountDrift, CountMark
 from holdfast.store.objects.object_keys import is_key
 from holdfast.store.verification._catalog_check import check_history, check_merges, check_serving
 from holdfast.store.verification.session_check import check_session_objects, check_sessions
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.model.content import Progress
-    from holdfast.model.ids import Hash
+    from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.collection.deferred_counts import Children
     from holdfast.store.database.sql_database import Transaction
@@ -106,7 +107,7 @@ class Verifier:
         self._rows: dict[Hash, _Row] = {}
         self._packs: dict[int, _Pack] = {}
         self._below: dict[Hash, list[Hash]] = {}
-        self._roots: list[tuple[str, Hash]] = []
+        self._roots: list[tuple[CheckpointId, Hash]] = []
         self._pinned: list[Hash] = []
         self._bad: set[Hash] = set()
         """Blobs and pages that cannot be read."""
@@ -128,7 +129,7 @@ class Verifier:
             with self._catalog.database.reading() as transaction:
                 self._load(transaction)
                 self._problems += [Problem(*found) for found in check_history(transaction, self._catalog.tenant)]
-                self._problems += [Problem(*found) for found in check_sessions(transaction, self._catalog.tenant)]
+                self._problems += [Problem(*found) for found in check_sessions(transaction, self._catalog)]
                 self._problems += [Problem(*found) for found in check_merges(transaction, self._catalog.tenant)]
                 self._problems += [Problem(*found) for found in check_serving(transaction, self._catalog.tenant)]
             self._check_rows()
@@ -143,6 +144,31 @@ class Verifier:
         finally:
             self._lease.release()
         return Verified(len(self._roots), len(self._rows), list(self._problems))
+
+    def mark_counts(self, *, progress: Progress | None = None) -> CountMark:
+        """Which counts are not what is there to be counted, as of one moment. No lease is taken, nothing is changed.
+
+        Objects are read as far as pages are in them. Memory as for `verify`.
+        """
+        self._progress = progress
+        self._problems.clear()
+        self._packs.clear()
+        self._bad.clear()
+        with self._catalog.database.reading() as transaction:
+            self._load(transaction)
+            row = transaction.one("SELECT swept FROM tenants WHERE number = ?", (self._catalog.tenant,))
+        self._check_rows()
+        self._read_pages()
+        drifts = list(self._drifts())
+        is_whole = (
+            row is not None
+            and not self._problems
+            and all(name in self._below for name in self._pinned)
+            and not any(self._is_counted_wrongly(found) for found in self._rows.values())
+            # (It takes a while, and matters only to what would be lowered.)
+            and (all(drift.was < drift.now for drift in drifts) or not self._catalog.database.check())
+        )
+        return CountMark(drifts, row[0] if row else 0, is_whole)
 
     def _add(self, kind: _Kind, name: str, message: str) -> None:
         self._problems.append(Problem(kind, name, message))
@@ -186,29 +212,43 @@ class Verifier:
             if row.kind not in (BLOB, PAGE, BASE) or alone != (row.codec == LARGE):
                 self._add("catalog", format_hash(name), "is said to be stored as no blob is")
                 self._bad.add(name)
+            elif (row.codec == DELTA) != (row.base is not None):
+                self._add("catalog", format_hash(name), "is a delta without a base, or the other way round")
+                self._bad.add(name)
             elif row.place if alone else row.generation:
                 self._add("catalog", format_hash(name), "has a number that a blob of its kind does not have")
 
     def _check_counts(self) -> None:
         """Compare every count with what a full mark finds (I11)."""
+        for page, below in self._below.items():
+            row = self._rows[page]
+            if row.refs == 0 and row.counted == UNCOUNTED:
+                self._check_order(page, below)
+        for drift in self._drifts():
+            text = f"{drift.was} {drift.counted} are counted, {drift.now} are there"
+            self._add("count", format_hash(drift.hash), text)
+        for name, row in self._rows.items():
+            if self._is_counted_wrongly(row):
+                self._add("count", format_hash(name), "is counted by its children but is no page")
+
+    def _is_counted_wrongly(self, row: _Row) -> bool:
+        return row.counted != UNCOUNTED and row.kind != PAGE
+
+    def _drifts(self) -> Iterator[CountDrift]:
+        """The counts that a full mark contradicts."""
         refs: Counter[Hash] = Counter(root for _, root in self._roots)
         refs.update(self._pinned)
         for page, below in self._below.items():
-            row = self._rows[page]
-            if row.counted == COUNTED:
+            if self._rows[page].counted == COUNTED:
                 refs.update(below)
-            elif row.refs == 0 and row.counted == UNCOUNTED:
-                self._check_order(page, below)
         deltas = Counter(row.base for row in self._rows.values() if row.base is not None)
         # What a page that cannot be read counts is unknown.
         unread = any(self._rows[name].counted == COUNTED for name in self._bad)
         for name, row in self._rows.items():
             if row.refs != refs[name] and not (unread and row.refs > refs[name]):
-                self._add("count", format_hash(name), f"{row.refs} references are counted, {refs[name]} are there")
+                yield CountDrift(name, "references", row.refs, refs[name])
             if row.deltas != deltas[name]:
-                self._add("count", format_hash(name), f"{row.deltas} deltas are counted, {deltas[name]} are there")
-            if row.counted != UNCOUNTED and row.kind != PAGE:
-                self._add("count", format_hash(name), "is counted by its children but is no page")
+                yield CountDrift(name, "deltas", row.deltas, deltas[name])
 
     def _check_order(self, page: Hash, below: list[Hash]) -> None:
         """A dead page must not outlive what it names: sweeping goes by the time of death."""
@@ -299,16 +339,18 @@ class Verifier:
                 yield from self._read_some([page])
 
     def _read_content(self) -> None:
+        # No row names the header of a checkpoint, which stands in its own object.
+        own = {pages_key(self._catalog.name, name) for name, _ in self._roots}
         for done, (number, pack) in enumerate(self._packs.items()):
             self._lease.renew()
             for damage in check_pack(self._objects, pack.key, self._read):
                 if damage.hash is not None:
                     row = self._rows.get(damage.hash)
-                    if row is None or row.pack != number:
-                        continue  # dead bytes: what they stand on may be collected already, and are never read
+                    if row is not None and row.pack == number:
+                        self._bad.add(damage.hash)
+                    elif damage.is_delta or pack.key not in own:
+                        continue  # dead bytes, which are never read: what they stand on may be collected already
                 self._add("damaged", pack.key, damage.message)
-                if damage.hash is not None:
-                    self._bad.add(damage.hash)
             self._report("content", done + 1, len(self._packs))
         for name, row in self._rows.items():
             if row.pack is None and name not in self._bad:

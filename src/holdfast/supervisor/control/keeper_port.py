@@ -54,10 +54,28 @@ class RunService(Protocol):
         """
         ...
 
-    def begin_line(self, label: str, run: str) -> StepId:
-        """Open a step for what a run changes from now on, as the line that was typed at its shell begins: 0 if an
-        explicit step is open, which takes that in. `UndoService.commit` closes it, and so does `UndoService.begin` of
-        a process of the run.
+    def keep_channel(self, run: str) -> int:
+        """See `RemoteUndoService.open_channel`; the socket comes with the request."""
+        ...
+
+    def pass_connection(self, run: str) -> int:
+        """See `RemoteUndoService.connect_agent`; the connection comes with the request."""
+        ...
+
+    def begin_line(self, label: str, run: str) -> None:
+        """The agent of a run is a shell, and begins to run a line: what it changes itself until `end_line`, and what
+        it starts until then, is one step, but for what an explicit step takes in. One that a process of the run opens
+        divides it: what the line changes after that is another step. What was started before is no part of it.
+
+        Raises `NotFoundError` if no such run has joined.
+        """
+        ...
+
+    def end_line(self, run: str, exit_code: int) -> None:
+        """The shell is back at its prompt, and the step of the line is over. What the line has left running makes new
+        steps; but if a safeguard holds that, it goes on in the same step, until it has ended.
+
+        Raises `NotFoundError` if no such run has joined.
         """
         ...
 
@@ -104,11 +122,14 @@ OUTSIDE_ONLY: Final = frozenset(
             "brought_back",
             "configure",
             "discard",
+            "end_line",
             "expect",
             "foresee",
             "guard",
             "join",
+            "keep_channel",
             "note_contents",
+            "pass_connection",
             "pause",
         ),
         *("redo", "resume", "settle", "signal", "undo", "visit", "write_content"),

@@ -35,6 +35,7 @@ _FOR_OTHERS = {
     "answer": "allow or deny what is held",
     "configure": "change its own safeguards and limits",
     "discard": "forget steps",
+    "pass_connection": "start commands in a session that another process began",
     "redo": "bring steps forward",
     "undo": "take steps back",
 }

@@ -125,6 +125,29 @@ class RemoteUndoService(_Remote):
             raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {request.read_only}")
         self._ask("join", [request], descriptors)
 
+    def open_channel(self, run: str, channel: socket.socket) -> int:
+        """Have the keeper pass on by ``channel`` (``SOCK_SEQPACKET``; borrowed) what `connect_agent` asks for. Returns
+        the number of the run's first process, which has the other end. Raises `NotFoundError` if no such run has
+        joined, or it has left.
+        """
+        return self._ask("keep_channel", [run], [channel.fileno()])
+
+    def connect_agent(self, run: str) -> tuple[socket.socket, int]:
+        """A connection to the first process of a run, and that process's number.
+
+        The process may end before it takes the connection in, which ends then. Raises `NotFoundError` if no such run
+        has joined, it has left, or has no channel, and `StorageError` if the process takes nothing in.
+        """
+        import socket
+
+        own, other = socket.socketpair()
+        with other:
+            try:
+                return own, self._ask("pass_connection", [run], [other.fileno()])
+            except BaseException:
+                own.close()
+                raise
+
     def _ask(self, method: str, arguments: list[Any], descriptors: Sequence[int] = ()) -> Any:
         try:
             body = PORT.encode_request(method, arguments)

@@ -25,6 +25,7 @@ from holdfast.model.log import Log
 from holdfast.supervisor.syscalls.pending_call import LaterError, PendingCall, Reply, SlowError
 from holdfast.supervisor.syscalls.retries import Retries
 from holdfast.supervisor.syscalls.table import LOSING, NOTIFIED, numbers
+from holdfast.undo.interceptor import StepEndedError
 
 if TYPE_CHECKING:
     import select
@@ -232,6 +233,8 @@ class SupervisedTree:
         # (Nearly always, nothing slow is going on.)
         if self._slow and (known := self._slow.get(threading.get_ident())) is not None:
             return known
+        if call.held_in and (held_in := self._steps.held_step(call.held_in)):
+            return held_in
         return self._steps.step_of(self._processes.group(self.run, call.tid))
 
     def holds(self, tgid: int) -> bool:
@@ -306,7 +309,9 @@ class SupervisedTree:
         except LaterError as error:
             self.later.add(call, error.pipe)
         except HeldError as error:
-            self._keep(error.ticket, call)
+            self._keep(error.ticket, call._replace(held_in=error.step or call.held_in))
+        except StepEndedError:  # (another thread has closed it since it was looked up)
+            self._keep(0, call)
         except Exception as error:  # noqa: BLE001
             self._fail(call, error)
         else:
@@ -335,7 +340,8 @@ class SupervisedTree:
         except OSError as error:
             self.listener.answer(call.id, 0, error.errno or errno.EIO)
         except HeldError as error:
-            self._slow_held.append((error.ticket, call._replace(patient=False)))
+            held = call._replace(patient=False, held_in=error.step or call.held_in)
+            self._slow_held.append((error.ticket, held))
         except LaterError as error:
             self._slow_later.append((call._replace(patient=False), error.pipe))
         except Exception as error:  # noqa: BLE001

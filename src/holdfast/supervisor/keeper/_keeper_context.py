@@ -36,3 +36,5 @@ class KeeperContext(NamedTuple):
     """What the serving thread waits for, besides calls."""
     lapse: Callable[[int], None]
     """Takes back the step of a ticket that cannot wait any longer. From any thread."""
+    deny: Callable[[int], None]
+    """Denies what waits under a ticket, if that waits. From any thread."""

@@ -1,4 +1,5 @@
-"""When steps begin and end: with a group's first change, and with its last process or a pause.
+"""When steps begin and end: with a group's first change, and with its last process or a pause; the step of a line at a
+shell's prompt with the line.
 
 What a person has opened as an explicit step takes in everything until it is closed; what a process of a run has
 opened, all that this run does.
@@ -74,6 +75,16 @@ class StepLifecycle:
             self._open[group.step] = self._groups[group.step] = group
         return group.step
 
+    def held_step(self, step: StepId) -> StepId:
+        """The step in which a person was asked about a call, and in which it happens, or fails; 0 if it has ended since
+        that was allowed. Raises `PermissionError` if it has ended without: the call must not happen in another one.
+        """
+        if any(opened.id == step for opened in self._recorder.open_steps) or self._recorder.is_denied(step):
+            return step
+        if self._service.was_refused(step):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        return 0
+
     def expect(self, run: Run, command: tuple[bytes, ...]) -> StepId:
         """Open the step of the command that the agent is about to start. Raises `RefusedError`, `StorageError`."""
         if run.awaited is not None or any(self._open[step].run is run for step in self._expected):
@@ -110,6 +121,31 @@ class StepLifecycle:
 
         return settle
 
+    def prepare_line(self, run: Run) -> None:
+        """The run's shell is about to begin a line: what it has changed since the one before is no part of it."""
+        self.end_line(run, None)  # (if that was not told)
+        self.close(run.agents)
+
+    def split_line(self, run: Run) -> None:
+        """A process of the run is about to open an explicit step: what the line changes after it is another step.
+        Raises `RefusedError` while a person is asked about the one before.
+        """
+        if run.line is not None and run.line.step:
+            if self._recorder.is_held(run.line.step):
+                raise RefusedError(
+                    f"step {run.line.step}, that of the line, waits for a person",
+                    hint="holdfast safeguard list shows what for",
+                )
+            self._close(run.line)
+
+    def end_line(self, run: Run, exit_code: int | None) -> None:
+        """The line is over. If what it has left running waits for a person, its step goes on until that has ended."""
+        line, run.line = run.line, None
+        if line is not None and line.step and not (line.live and self._recorder.is_held(line.step)):
+            line.exit_code = exit_code
+            self._close(line)
+            line.exit_code = None  # (it is not that of the steps of what goes on)
+
     def is_alive(self, step: StepId) -> Callable[[], bool]:
         """Whether any process of a step that ends now is still there, whenever it is asked; asked for once."""
         group = self._groups.pop(step, None)
@@ -127,12 +163,12 @@ class StepLifecycle:
         What its step left is looked at before any call is served again: the next step may change it. To write it down
         takes longer, and no call waits for that.
         """
-        if group.step and group.step not in self._expected:
+        if group.step and group.step not in self._expected and group is not group.run.line:
             self._close(group)
 
     def close_run(self, run: Run) -> None:
         """Close all steps of a run, and the one that it has opened itself."""
-        run.awaited = None
+        run.awaited = run.line = None
         for group in [group for group in self._open.values() if group.run is run]:
             self._close(group)
         self.close_explicit(run)

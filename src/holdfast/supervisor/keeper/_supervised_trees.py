@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.errors import FormatError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.processes.process_tree import descendants, signal_all
@@ -19,7 +19,15 @@ from holdfast.supervisor.confinement.seccomp_notify import Listener
 from holdfast.supervisor.keeper._call_dispatcher import SupervisedTree, TreeDescriptors, handler_table
 from holdfast.supervisor.keeper._inherited_fds import record_inherited
 from holdfast.supervisor.operations import HANDLERS
-from holdfast.supervisor.process_tree.members import Processes, Run, command_of, descends_from, parent_of, thread_group
+from holdfast.supervisor.process_tree.members import (
+    Processes,
+    Run,
+    command_of,
+    descends_from,
+    is_asked_to_end,
+    parent_of,
+    thread_group,
+)
 from holdfast.supervisor.process_tree.writable_inodes import inodes_held_for_writing
 from holdfast.supervisor.resolution.directory_cache import DIRECTORIES
 from holdfast.supervisor.resolution.procfs import is_below
@@ -61,6 +69,8 @@ class SupervisedTrees:
         """Every listener is registered here, for its end alone, and the keeper's selector."""
         self.calls_ready.register(keeper.selector.fileno(), select.POLLIN)
         self._runs: dict[Client, Run] = {}
+        self._channels: dict[str, socket.socket] = {}
+        """By run, over what its agent takes connections in."""
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
         self._spared: dict[str, frozenset[int]] = {}
         """By run, the processes that were there when one of them opened its explicit step: they go on while that is
@@ -168,17 +178,57 @@ class SupervisedTrees:
         return found
 
     def prepare_explicit_step(self, id_: str) -> None:
-        """A process of the run is about to open an explicit step."""
+        """A process of the run is about to open an explicit step. Raises `RefusedError` while it may not."""
         tree = next((tree for tree in self._members if tree.run.id == id_), None)
         if tree is not None and not self._service.explicit_steps(id_):
+            self._steps.split_line(tree.run)
             self._spared[id_] = frozenset(self._processes.living_processes(tree.run))
+
+    def keep_channel(self, client: Client, id_: str) -> int:
+        """See `RemoteUndoService.open_channel`."""
+        run = self._joined(id_)
+        channel = socket.socket(fileno=_only_descriptor(client))
+        channel.setblocking(False)
+        self._close_channel(run)
+        self._channels[id_] = channel
+        return run.agent
+
+    def pass_connection(self, client: Client, id_: str) -> int:
+        """See `RemoteUndoService.connect_agent`."""
+        run, channel = self._joined(id_), self._channels.get(id_)
+        connection = _only_descriptor(client)
+        try:
+            if channel is None:
+                raise NotFoundError(f"the run {id_} takes no connections in")
+            socket.send_fds(channel, [b"\0"], [connection])
+        except BlockingIOError:
+            raise StorageError(
+                "what starts the session's commands takes no more connections in", hint="try again later", code="busy"
+            ) from None
+        except OSError as error:
+            raise NotFoundError(f"the run {id_} takes no more connections in: {error.strerror}") from error
+        finally:
+            os.close(connection)
+        return run.agent
 
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `RemoteUndoService.expect`."""
-        run = self.find(id_)
-        if run is None:
+        return self._steps.expect(self._joined(id_), tuple(command))
+
+    def begin_line(self, label: str, id_: str) -> None:
+        """See `RemoteUndoService.begin_line`."""
+        run = self._joined(id_)
+        self._steps.prepare_line(run)
+        self._processes.begin_line(run, (label.encode("utf-8", "surrogateescape"),))
+
+    def end_line(self, id_: str, exit_code: int) -> None:
+        """See `RemoteUndoService.end_line`."""
+        self._steps.end_line(self._joined(id_), exit_code)
+
+    def _joined(self, id_: str) -> Run:
+        if (run := self.find(id_)) is None:
             raise NotFoundError(f"no run {id_} is served here")
-        return self._steps.expect(run, tuple(command))
+        return run
 
     def leave(self, client: Client) -> str:
         """The run's agent has ended; what is left of its tree is served until it ends too. Returns the run's id."""
@@ -187,6 +237,7 @@ class SupervisedTrees:
             raise NotFoundError("no run came by this connection, or it has left", code="no_run")
         _log.info("run left", run=run.id)
         self._spared.pop(run.id, None)
+        self._close_channel(run)
         self._close_ended(run)
         self._steps.close_run(run)
         self._guard()
@@ -198,6 +249,7 @@ class SupervisedTrees:
         """
         run = self._runs.pop(client, None)
         if run is not None:
+            self._close_channel(run)
             self._kill(run)  # its launcher or its parent was killed
             for tree in [tree for tree in self.trees.values() if tree.run is run]:
                 self.tree_ended(tree)
@@ -206,6 +258,11 @@ class SupervisedTrees:
         if run is not None:
             self._steps.close_run(run)
             self._guard()
+
+    def _close_channel(self, run: Run) -> None:
+        channel = self._channels.pop(run.id, None)
+        if channel is not None:
+            channel.close()
 
     def tree_ended(self, tree: SupervisedTree) -> None:
         """Nothing is left of the tree, or nothing is to be."""
@@ -380,8 +437,7 @@ class SupervisedTrees:
                 # (No event says here when a process begins: those that are known in time stay in their group.)
                 for _ in self._processes.living_groups(tree.run):
                     pass
-            for step in self._frozen:
-                self._freeze_all(step)
+            self._look_after_held()
         except OSError as error:
             # There may be more processes than descriptors of them: those that are missed are looked for again.
             _log.warning("not all processes can be looked at: %s", error.strerror)
@@ -396,14 +452,29 @@ class SupervisedTrees:
                 elif thread_group(tid) not in self._spared_of(info.step):
                     self._freeze(info.step, tree, [tid])
 
-    def _freeze_all(self, step: StepId) -> None:
-        """Stop every process of the step."""
-        spared = self._spared_of(step)
+    def _freeze_all(self, step: StepId) -> set[int]:
+        """Stop every process of the step; returns them."""
+        spared, stopped = self._spared_of(step), set[int]()
         for tree in self.trees.values():
             found = ((tgid, group) for tgid, group in self._processes.living_groups(tree.run) if tgid not in spared)
             of_step = [tgid for tgid, group in found if self._steps.is_of(group, step)]
             if of_step:
                 self._freeze(step, tree, of_step)
+                stopped.update(of_step)
+        return stopped
+
+    def _look_after_held(self) -> None:
+        """Stop what has begun since, and deny what a process of it is asked to end for (Ctrl-C): it can follow that
+        only then. What is stopped gets no signal, and a call that waits is interrupted only by one that kills.
+        """
+        for info in self._service.held() if self._frozen else ():
+            if info.step in self._frozen:
+                waiting = self._freeze_all(info.step)
+                for tree in self.trees.values():
+                    waiting.update(thread_group(call.tid) for ticket, call in tree.held if ticket == info.id)
+                if any(map(is_asked_to_end, waiting)):
+                    _log.info("what waits for a person was interrupted", step_id=info.step, ticket=info.id)
+                    self._keeper.deny(info.id)
 
     def _spared_of(self, step: StepId) -> frozenset[int]:
         for run, spared in self._spared.items():
@@ -432,6 +503,12 @@ def _is_above(pid: int, other: int) -> bool:
     while other > 1 and other != pid:
         other = parent_of(other)
     return other == pid > 0  # (0: gone, or out of sight)
+
+
+def _only_descriptor(client: Client) -> int:
+    if len(client.descriptors) != 1:
+        raise FormatError("one socket comes with this request")
+    return client.descriptors.pop()
 
 
 def _wait_for(pidfds: Iterable[int]) -> None:

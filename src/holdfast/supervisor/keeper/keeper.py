@@ -17,7 +17,7 @@ import stat
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast.files.git.configuration import GitUser
@@ -29,7 +29,7 @@ from holdfast.ipc.messages import encode_error
 from holdfast.ipc.port import encode_result
 from holdfast.model.clock import SystemClock
 from holdfast.model.decoders import json_decoder
-from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, RefusedError
+from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.processes.forked_process import allow_forks
 from holdfast.supervisor.control.keeper_port import GONE, SUPERVISED
@@ -114,7 +114,7 @@ class Keeper:
         recorder = self._undo_log.recorder
         self._steps = StepLifecycle(self._service, recorder, self._worker.do)
         workspace = ServedWorkspace(root_fd, forbidden, recorder, self._undo_log.preimages)
-        parts = KeeperContext(workspace, self._service, self._steps, self._worker, self._epoll, self._lapse)
+        parts = KeeperContext(workspace, self._service, self._steps, self._worker, self._epoll, self._lapse, self._deny)
         self._mounted = MountedTrees(settings.server, parts)
         self._dispatch_lock = DispatchLock(lambda: self._service.is_quiet, self._epoll)
         self._runs = SupervisedTrees(
@@ -298,9 +298,9 @@ class Keeper:
                     self._runs.prepare_explicit_step(run)
                 return self._ask(client, lambda: self._service.begin(*arguments, run=run or ""))
             case "begin_line":
-                label, run = arguments
-                self._runs.prepare_explicit_step(run)
-                return self._ask(client, lambda: self._service.begin_line(label, run))
+                return self._runs.begin_line(*arguments)
+            case "end_line":
+                return self._runs.end_line(*arguments)
             case "commit":
                 run = self._run_of_client(client)
                 return self._ask(client, lambda: self._service.commit(*arguments, run=run))
@@ -317,6 +317,10 @@ class Keeper:
                 return self._runs.signal(*arguments)
             case "serves":
                 return self._runs.find(*arguments) is not None
+            case "keep_channel":
+                return self._runs.keep_channel(client, *arguments)
+            case "pass_connection":
+                return self._runs.pass_connection(client, *arguments)
             case "expect":
                 return self._runs.expect(*arguments)
             case "settle":
@@ -412,14 +416,25 @@ class Keeper:
 
     def _lapse(self, ticket: int) -> None:
         """What a safeguard holds cannot be held any longer: its step is taken back. From any thread."""
+        self._take_back(lambda: self._service.lapse(ticket))
 
-        def lapse() -> None:
+    def _deny(self, ticket: int) -> None:
+        """What a safeguard holds does not happen: its step is taken back. From any thread."""
+
+        def deny() -> None:
+            with suppress(NotFoundError):  # (it was answered meanwhile)
+                self._service.answer(ticket, allow=False)
+
+        self._take_back(deny)
+
+    def _take_back(self, work: Callable[[], None]) -> None:
+        def take_back() -> None:
             with self._outsiders.pause():
-                self._service.lapse(ticket)
+                work()
             self._mounted.forget()
             self._worker.post(self._runs.retry)
 
-        self._worker.do(lapse)
+        self._worker.do(take_back)
 
     def _lives(self, step: OpenStep) -> Callable[[], bool]:
         if step.reverses:

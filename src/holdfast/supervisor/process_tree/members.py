@@ -14,6 +14,7 @@ import errno
 import os
 import resource
 import select
+import signal
 import struct
 import time
 from contextlib import suppress
@@ -34,6 +35,7 @@ _PART = 0.2
 _TIMES = 3
 """A run has at most so many times what it leaves to others; and half of its part is for those that change something."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_ENDING = sum(1 << number - 1 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("=Q52xi")
@@ -73,7 +75,7 @@ class Run:
     """One supervised process tree."""
 
     __slots__ = (
-        *("agent", "agents", "ambient", "awaited", "awaited_since", "handed_in", "id", "members", "one_step"),
+        *("agent", "agents", "ambient", "awaited", "awaited_since", "handed_in", "id", "line", "members", "one_step"),
         "processes",
         "thresholds",
     )
@@ -91,6 +93,8 @@ class Run:
         """What the agent's next new child begins, if that is known before."""
         self.awaited_since = 0
         """The child is one that was started then, or later (clock ticks since the system's start)."""
+        self.line: StepGroup | None = None
+        """While the agent, a shell, runs a line: the agent itself, and what it starts."""
         self.handed_in: frozenset[int] = frozenset()
         """The inode numbers of files that the agent had open from the start, and that were recorded."""
         self.processes = 0
@@ -140,7 +144,16 @@ class Processes:
             process = self._find_thread(run, tid)
             if process is None:
                 return run.ambient
-        return process.group
+        return run.line if run.line is not None and process.group is run.agents else process.group
+
+    def begin_line(self, run: Run, command: tuple[bytes, ...]) -> None:
+        """The agent, a shell, is about to run a line: `Run.line` becomes a new group, until the line is over."""
+        for _ in self.living_groups(run):
+            pass  # (what the agent has started before is sorted by that, and so is no part of the line)
+        run.line = group = StepGroup(run, 0)
+        group.command = command
+        with suppress(OSError):
+            group.directory = _directory(run.agent)
 
     def watches(self, pidfd: int) -> bool:
         """Whether the descriptor is that of a process that has not `ended`."""
@@ -299,6 +312,8 @@ class Processes:
             if group is not None and _started(tgid) >= run.awaited_since:
                 group.root, run.awaited = tgid, None
                 return group
+            if run.line is not None:
+                return run.line
             group = StepGroup(run, tgid)
             group.command, group.directory = _command(tgid), _directory(tgid)
             return group
@@ -373,6 +388,21 @@ def descends_from(tgid: int, is_one: Callable[[int], bool]) -> bool | None:
             return False
         # One on the way has ended meanwhile, and what was below it has another parent now.
     return None
+
+
+def is_asked_to_end(tgid: int) -> bool:
+    """Whether a signal waits for a process that asks it to end, as by Ctrl-C, and that it does not ignore."""
+    try:
+        status = _read(b"/proc/%d/status" % tgid)
+    except OSError:
+        return False
+    own, shared, ignored = (_signals(status, name) for name in (b"SigPnd", b"ShdPnd", b"SigIgn"))
+    return bool((own | shared) & ~ignored & _ENDING)
+
+
+def _signals(status: bytes, name: bytes) -> int:
+    at = status.index(b"\n%b:\t" % name) + len(name) + 3
+    return int(status[at : status.index(b"\n", at)], 16)
 
 
 def thread_group(tid: int) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from holdfast.supervisor.syscalls.caller_access import CallerAccess
     from holdfast.supervisor.syscalls.retries import Pipe
+    from holdfast.undo.journal.records import StepId
 
 
 class PendingCall(NamedTuple):
@@ -30,6 +31,8 @@ class PendingCall(NamedTuple):
     """To what is the caller's own."""
     patient: bool = False
     """It is handled on a thread of its own: it may copy a large file, or block."""
+    held_in: StepId = 0
+    """The step in which a person was asked before it; 0 if none was."""
 
 
 class Reply(NamedTuple):

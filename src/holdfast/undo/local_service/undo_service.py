@@ -97,8 +97,6 @@ class LocalUndoService:
         self._ambient_id: StepId | None = None
         self._explicit: dict[str, StepId] = {}
         """The explicit steps that are open, by the run of which a process has opened it; "" for a process outside."""
-        self._lines: set[StepId] = set()
-        """Those of them that `begin_line` has opened."""
         self._denied: dict[StepId, StepInfo] = {}
         """Those of runs' own processes that were denied: they are shown as open, and all that would belong to them
         fails, until they are closed or the run's next one is opened.
@@ -136,6 +134,11 @@ class LocalUndoService:
             return RunEnding(
                 unanswered=self._safeguards.unanswered(run), forgotten=self._undo_log.forgotten_steps.pop(run, 0)
             )
+
+    def was_refused(self, step: StepId) -> bool:
+        """Whether a step has ended while it waited for a person, or by their answer."""
+        with self._recorder.gate:
+            return self._safeguards.was_refused(step)
 
     def lapse(self, ticket: int) -> None:
         """What is held cannot be held any longer, and fails: its step is taken back, as where it is denied, and the
@@ -200,6 +203,10 @@ class LocalUndoService:
                 return partial(self._finisher.tell_exit, step, exit_code) if exit_code is not None else None
             opened = self._end(step)
             take_back = take_back or bool(opened.held)
+            if opened.held and opened.begin.kind == "explicit":
+                # Its run is over: what is left of that, and has changed something in it, must not go on in another.
+                self._recorder.deny(step)
+                self._recorder.deny(step, is_back=True)
             if not opened.records:
                 with suppress(StorageError):
                     self._recorder.note(End(self._recorder.next_seq(), step, exit_code, 0))
@@ -369,7 +376,6 @@ class LocalUndoService:
 
     def begin(self, label: str, *, run: str = "") -> StepId:
         """See `UndoService.begin`. ``run``: the one whose own process asks for it, and to which it is limited."""
-        self._end_line(run)
         with self._recorder.gate:
             if not self._intercepts:
                 raise RefusedError(
@@ -382,22 +388,6 @@ class LocalUndoService:
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
             self._explicit[run] = self.open("explicit", run=run, command=command)
             return self._explicit[run]
-
-    def begin_line(self, label: str, run: str) -> StepId:
-        """See `holdfast.supervisor.control.keeper_port.RunService.begin_line`."""
-        self._end_line(run)  # (whose end was not told)
-        with self._recorder.gate:
-            if self.explicit_step(run) is not None:
-                return 0
-            line = self.begin(label, run=run)
-            self._lines.add(line)
-            return line
-
-    def _end_line(self, run: str) -> None:
-        line = self._explicit.get(run)
-        if line in self._lines:
-            with suppress(NotFoundError, RefusedError):  # (it has just ended, or was denied)
-                self.commit(line, run=run)
 
     def commit(self, step: StepId, *, run: str | None = None) -> StepInfo:
         """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for a process outside."""
@@ -559,7 +549,6 @@ class LocalUndoService:
 
     def _leave(self, step: StepId) -> None:
         self._explicit = {owner: each for owner, each in self._explicit.items() if each != step}
-        self._lines.discard(step)
         self._denied.pop(step, None)
         if step == self._ambient_id:
             self._ambient_id = None

@@ -274,7 +274,7 @@ class Recorder:
         if self.is_paused and not opened.reverses:
             raise HeldError(0, "another process changes the tree")
         if opened.held:
-            raise HeldError(opened.held, f"step {step} waits for a person")
+            raise HeldError(opened.held, f"step {step} waits for a person", step)
         opened.last = self._clock.monotonic()
         return opened
 

@@ -78,7 +78,7 @@ class Safeguards:
         self._losses = losses or Losses()
         self.note_made, self.note_touch = self._losses.note_made, self._losses.note_touch
         self.note_moved = self._losses.note_moved
-        self.denied, self.begin = self._losses.note_denied, self._losses.begin
+        self.begin = self._losses.begin
         self._clock = clock
         self._last = 0
         self._tickets: dict[int, _Ticket] = {}
@@ -86,6 +86,7 @@ class Safeguards:
         """By their runs."""
         self._passes: dict[_About, float] = {}
         """What was allowed when its step had ended, and until when."""
+        self._refused: set[StepId] = set()
 
     @property
     def is_on(self) -> bool:
@@ -138,7 +139,7 @@ class Safeguards:
         self._tickets[info.id] = _Ticket(info, step, rule, self._clock.monotonic() + timeout)
         step.held = info.id
         _log.info("safeguard triggered", step_id=step.id, ticket=info.id, danger=info.danger, path=path)
-        raise HeldError(info.id, message)
+        raise HeldError(info.id, message, step.id)
 
     def held(self) -> list[TicketInfo]:
         """The tickets that wait, oldest first."""
@@ -161,6 +162,7 @@ class Safeguards:
         else:
             ticket.step.allowed.add(ticket.rule)
             ticket.step.held = 0
+            ticket.step.last = self._clock.monotonic()  # (to wait for the answer was no pause)
         _log.info("safeguard confirmed", step_id=ticket.step.id, ticket=number)
         return ticket.info
 
@@ -169,6 +171,15 @@ class Safeguards:
         info = self._take(number).info
         _log.info("safeguard denied", step_id=info.step, ticket=number)
         return info
+
+    def denied(self, step: OpenStep) -> None:
+        """The step, which is held, has ended."""
+        self._losses.note_denied(step)
+        self._refused.add(step.id)
+
+    def was_refused(self, step: StepId) -> bool:
+        """Whether the step was `denied`."""
+        return step in self._refused
 
     def expired(self) -> list[int]:
         """The tickets whose time is over: to be denied."""

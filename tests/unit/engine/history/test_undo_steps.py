@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from itertools import product
 
 import pytest
 
@@ -50,6 +51,33 @@ def test_what_is_changed_after_a_checkpoint_behind_steps_is_undone_first(bench):
     bench.check_files(1)
     bench.workspace.redo()
     assert (bench.tree / "g").read_text() == "by hand"
+
+
+@pytest.mark.parametrize("unsaved", [False, True])
+@pytest.mark.parametrize("changes", list(map("".join, product("es", repeat=4))))
+def test_many_changes_of_one_file_are_undone_at_once_as_one_by_one(bench, changes, unsaved):
+    """Edits (e) and steps (s): which of the states lie before a step, the file's path does not tell."""
+    for number, change in enumerate(changes, 1):
+        if change == "e":
+            (bench.tree / "f").write_text(f"{number}")
+        else:
+            run = begin_run(bench.context, "changes f")
+            bench.step(lambda actor: actor.write(b"f", b"%d" % number), run=run)  # noqa: B023 - it is called at once
+            end_run(bench.context, run, "changes f")
+        bench.workspace.checkpoint()
+    if unsaved:
+        (bench.tree / "f").write_text("unsaved")
+    count = len(changes) + unsaved
+    with pytest.raises(NotFoundError) as refused:
+        bench.workspace.undo(count + 1)
+    assert refused.value.data == {"available": count}
+    assert (bench.tree / "f").read_text() == ("unsaved" if unsaved else "4")
+    way_back = bench.workspace.undo(count).undo_command.split()
+    assert (bench.tree / "f").read_text() == "0"
+    bench.workspace.redo(int((*way_back, "1")[2]))  # (edits that were undone at once may be one)
+    for number in reversed(range(count)):
+        bench.workspace.undo()
+        assert (bench.tree / "f").read_text() == str(number)
 
 
 def test_undo_past_undone_steps_to_an_earlier_state_is_redone_by_the_log(bench):
@@ -100,6 +128,28 @@ def test_a_checkpoint_in_the_middle_of_a_step_does_not_part_it(bench):
         bench.workspace.undo()
     bench.workspace.redo()
     bench.check(1)
+
+
+def test_a_step_that_ends_while_a_checkpoint_is_made_is_no_part_of_what_that_had_looked_at_before(bench, monkeypatch):
+    steps = []
+    random = bench.context.random
+
+    def work_first(size):
+        if not steps:
+            steps.append(bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1"))))
+        return random(size)
+
+    (bench.tree / "g").write_text("by hand")
+    with bench.context.lock(), monkeypatch.context() as patch:
+        patch.setattr(bench.context, "random", work_first)  # (asked for the checkpoint's id, when the tree was scanned)
+        create_checkpoint_locked(bench.context, CheckpointRequest(kind="auto"))
+    bench.workspace.checkpoint()
+    assert bench.workspace.undo().steps == tuple(steps)
+    assert ((bench.tree / "f").read_text(), (bench.tree / "g").read_text()) == ("0", "by hand")
+    bench.workspace.undo()
+    bench.check_files(0)
+    bench.workspace.redo(2)
+    bench.check_content(1)
 
 
 def test_somebody_elses_edit_is_not_lost_and_both_ways_out_are_named(bench):
@@ -299,7 +349,12 @@ def test_a_log_on_another_mount_lies_in_the_tree_and_is_ours_alone(bench, monkey
     assert "git clean" in caplog.text
     assert bench.workspace.undo().steps == (step,)
     assert (bench.tree / "f").read_text() == "0"
-    assert (bench.tree / ".holdfast" / ".gitignore").read_text() == "*\n"
+    ignored = bench.tree / ".holdfast" / ".gitignore"
+    assert ignored.read_text() == "*\n"
+    for left, mended in (("", "*\n"), ("undo\n", "undo\n")):  # (empty, as after a kill; and a person's own)
+        ignored.write_text(left)
+        bench.step(lambda actor: actor.write(b"f", b"2"))
+        assert ignored.read_text() == mended
     os.chmod(bench.tree / ".holdfast" / "undo", 0o755)
     with pytest.raises(RefusedError) as refused:
         bench.workspace.steps()

@@ -482,6 +482,135 @@ def test_a_dry_run_asks_nobody_and_changes_nothing(two) -> None:
     refused(lambda: pair.merge(resolutions={"a": Resolution(prefer="ours")}), "not_shown")
 
 
+CALLS = """
+import os
+with open({log!r}, "a") as log:
+    log.write("x")
+"""
+
+
+def test_answers_are_kept_while_a_merge_stays_open_and_forgotten_with_it(two, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    pair = two(("command", "person"))
+    pair.agent(CALLS.format(log=str(log)))
+    pair.begin(a="a\n", b="b\n", c="c\n")
+    pair.fork_does(a="theirs\n", b="theirs\n", c="theirs\n")
+    pair.write(pair.tree, a="ours\n", b="ours\n")
+    (pair.tree / "c").unlink()
+    (pair.tree / "c").symlink_to("a")  # for a person, so that the merge stays open
+    assert outcomes(pair.merge()) == {"a": "reapplied", "b": "reapplied", "c": "open"}
+    assert log.read_text() == "xx"
+    assert outcomes(pair.merge()) == {"a": "reapplied", "b": "reapplied", "c": "open"}
+    assert log.read_text() == "xx"
+    pair.write(pair.tree, b="edited\n")
+    assert outcomes(pair.merge())["b"] == "reapplied"
+    assert log.read_text() == "xxx", "the answer was for another content"
+    found = pair.merge(resolutions={"c": Resolution(prefer="theirs")})
+    assert found.restored is not None
+    assert log.read_text() == "xxx"
+    with pair.open() as workspace, context_of(workspace) as context:
+        with context.catalog.database.reading() as transaction:
+            assert transaction.all("SELECT path FROM reapplies WHERE status = 'kept'", ()) == []
+        workspace.undo()
+    pair.merge(resolutions={"c": Resolution(prefer="theirs", version=found.prepared.records[2].version)})
+    assert log.read_text() == "xxxxx", "the merge that was undone had its answers"
+
+
+def test_another_command_is_asked_anew_and_of_answers_only_so_many_are_kept(two, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    names = [f"f{number}" for number in range(4)]
+    pair = two(("command", "person"), queue_entries=3)
+    pair.agent(CALLS.format(log=str(log)))
+    pair.begin(**dict.fromkeys([*names, "open"], "a\n"))
+    pair.fork_does(**dict.fromkeys(names, "theirs\n"), open="theirs\n")
+    pair.write(pair.tree, **dict.fromkeys(names, "ours\n"))
+    (pair.tree / "open").unlink()
+    (pair.tree / "open").symlink_to("f0")
+    pair.merge()
+    assert len(log.read_text()) == 4
+    pair.merge()
+    assert len(log.read_text()) == 5
+    pair.flags["merge.command"] = [*pair.flags["merge.command"], "--again"]
+    pair.merge()
+    assert len(log.read_text()) == 9
+
+
+TOGETHER = """
+import os, time
+mine = {directory!r} + "/" + str(os.getpid())
+open(mine, "w").close()
+until = time.monotonic() + 30
+while len(os.listdir({directory!r})) < {number} and time.monotonic() < until:
+    time.sleep(0.02)
+assert len(os.listdir({directory!r})) >= {number}
+"""
+
+
+def test_changes_are_given_to_agents_side_by_side(two, tmp_path: Path) -> None:
+    """Each of three waits for the others: one after the other they would all fail."""
+    (tmp_path / "met").mkdir()
+    pair = two(("command",), calls=3)
+    pair.agent(TOGETHER.format(directory=str(tmp_path / "met"), number=3))
+    pair.begin(a="a\n", b="b\n", c="c\n")
+    pair.fork_does(a="theirs\n", b="theirs\n", c="theirs\n")
+    pair.write(pair.tree, a="1\n", b="2\n", c="3\n")
+    found = pair.merge()
+    assert outcomes(found) == {"a": "reapplied", "b": "reapplied", "c": "reapplied"}
+    assert [one.path for one in found.prepared.records] == [b"a", b"b", b"c"]
+
+
+def test_all_calls_of_a_merge_have_one_deadline(two) -> None:
+    pair = two(("command",), calls=1, total_timeout="0.5s", command=["sleep", "600"])
+    pair.begin(a="a\n", b="b\n")
+    pair.fork_does(a="theirs\n", b="theirs\n")
+    pair.write(pair.tree, a="1\n", b="2\n")
+    said = [tried.said for one in pair.merge().prepared.records for tried in one.tried]
+    assert said == ["merge.total_timeout, 0.5 s, is over"] * 2
+
+
+PRODUCTION = """
+import json, os, subprocess, sys
+given = json.load(sys.stdin)
+about = given["about"]
+directory = about["production_directory"]
+walked = [os.path.join(above, name) for above, _, files in os.walk(directory) for name in files]
+found = sorted(path[len(directory) + 1 :] for path in walked)
+modes = sorted({oct(os.lstat(os.path.join(directory, name)).st_mode & 0o222) for name in found})
+link = os.readlink(os.path.join(directory, "link"))
+holdfast = [sys.executable, "-m", "holdfast"]
+shown = [
+    subprocess.check_output([*holdfast, "cat", about[name] + ":" + given["path"]], text=True)
+    for name in ("fork_checkpoint", "production_checkpoint", "promote_checkpoint")
+]
+print(json.dumps({"content": json.dumps([found, modes, link, shown]), "said": directory}))
+"""
+
+
+def test_an_agent_reaches_the_states_that_it_is_told_of(two, tmp_path: Path) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text(PRODUCTION)
+    pair = two(("command",), command=[sys.executable, str(script)])
+    (pair.tree / "sub").mkdir()
+    (pair.tree / "sub" / "deep").write_text("deep")
+    (pair.tree / "link").symlink_to("sub/deep")
+    (pair.tree / ".gitignore").write_text("ignored\n")
+    pair.begin(a="base\n", b="base\n")
+    pair.fork_does(a="theirs\n", b="theirs\n")
+    pair.write(pair.tree, a="ours\n", b="ours\n", ignored="x")
+    found = pair.merge()
+    assert outcomes(found) == {"a": "reapplied", "b": "reapplied"}, found.prepared.records
+    told = json.loads((pair.tree / "a").read_text())
+    assert told == [
+        [".gitignore", "a", "b", "link", "sub/deep"],
+        ["0o0", "0o222"],
+        "sub/deep",
+        ["base\n", "ours\n", "theirs\n"],
+    ]
+    (directory,) = {tried.said for one in found.prepared.records for tried in one.tried}
+    assert not os.path.lexists(directory)
+    assert os.listdir(pair.home / "reapply") == [".lock"]
+
+
 def test_what_a_fork_is_named_by(two, tmp_path: Path) -> None:
     pair = two()
     pair.begin(a="a\n")

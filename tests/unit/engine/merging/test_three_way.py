@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.merging.three_way import (
     CONFLICT_TEXTS,
+    Decision,
     MergeConflict,
     SideChanges,
     ThreeWayPlan,
@@ -150,7 +151,8 @@ def test_renames_that_cannot_be_brought_together(
     assert renamed(base, ours, theirs, here, there) == ([], [conflict], [])
     by_side = {"ours": ours, "theirs": theirs}
     for which, wanted in by_side.items():
-        found = plan(side(base, ours, *here), side(base, theirs, *there), prefer=which)  # type: ignore[arg-type]
+        settled = {conflict.merged_path(b"a"): Decision(which)}  # type: ignore[arg-type]
+        found = plan(side(base, ours, *here), side(base, theirs, *there), settled=settled)
         assert found.conflicts == []
         assert found.settled == [conflict]
         assert after(ours, found) == wanted
@@ -237,7 +239,7 @@ def test_who_has_done_nothing_takes_all(base: Tree, other: Tree) -> None:
 def test_preferring_a_side_leaves_no_conflict_but_directories(base: Tree, ours: Tree, theirs: Tree) -> None:
     plain = plan(side(base, ours), side(base, theirs))
     for which in ("ours", "theirs"):
-        found = plan(side(base, ours), side(base, theirs), prefer=which)
+        found = plan(side(base, ours), side(base, theirs), settled=dict.fromkeys(base | ours | theirs, Decision(which)))
         assert {one.why for one in found.conflicts} <= {"in_the_way"}
         by_side = ours if which == "ours" else theirs
         assert is_tree(after(ours, found))

@@ -261,4 +261,4 @@ def test_i11_a_dry_run_of_a_collection_says_what_it_does_and_does_nothing(
         assert planned.dry_run
         assert planned.bytes_freed > 1_500_000
         assert collect(context, grace=0) == planned._replace(dry_run=False)
-    assert collect(context, grace=0, dry_run=True) == (0, 0, 0, 0, True)
+    assert collect(context, grace=0, dry_run=True) == (0, 0, 0, 0, True, ())

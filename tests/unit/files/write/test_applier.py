@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,86 @@ def test_content_comes_whole_or_in_pieces(space: Workspace):
     applied = space.go({b"a": (file(b"in pieces"), b"in pieces"), b"d/b": (file(b"more"), b"more")}, pieces=True)
     assert sorted(applied.written) == [b"a", b"d/b"]
     assert (space.path / "a").read_bytes() == b"in pieces"
+
+
+def access_list(*entries: tuple[int, int, int]) -> bytes:
+    """As acl(5) and the kernel's ``posix_acl_xattr.h`` have it: tag, permissions, number."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def test_what_is_replaced_hands_its_attributes_on(space: Workspace, caplog: pytest.LogCaptureFixture):
+    none = 0xFFFFFFFF
+    read = access_list((1, 6, none), (2, 4, 1234), (4, 4, none), (16, 4, none), (32, 0, none))
+    given = {"user.a": b"1", "user.b": bytes(200), "system.posix_acl_access": read}
+    for name in ("f", "pieces", "to-link"):
+        for key, value in given.items():
+            os.setxattr(put(space, name), key, value)
+    put(space, "plain")
+    space.scan()
+    for name in ("f", "pieces", "to-link"):
+        assert (space.path / name).stat().st_mode & 0o777 == 0o640
+    for name in ("f", "pieces"):
+        new = (file(b"new", 0o640), b"new")
+        applied = space.go(
+            {b"f": new, b"pieces": new, b"to-link": (link(b"f"), b"f"), b"plain": new}, pieces=name != "f"
+        )
+        assert applied.skipped == []
+        at = space.path / name
+        assert {key: os.getxattr(at, key) for key in os.listxattr(at) if key in given} == given
+        assert at.stat().st_mode & 0o777 == 0o640
+    assert os.listxattr(space.path / "to-link", follow_symlinks=False) == []
+    assert not set(os.listxattr(space.path / "plain")) & given.keys()
+    assert caplog.messages == []
+
+
+def test_no_more_people_are_let_in_than_before(space: Workspace, caplog: pytest.LogCaptureFixture):
+    """A list of other permissions, and capabilities, which the content of another version was not given."""
+    none = 0xFFFFFFFF
+    wide = access_list((1, 6, none), (2, 6, 1234), (4, 4, none), (16, 6, none), (32, 0, none))
+    os.setxattr(put(space, "f"), "system.posix_acl_access", wide)
+    lost = ["f"]
+    put(space, "tool")
+    if not os.geteuid():
+        lost.append("tool")
+        capable = bytes.fromhex("0100000200200000000000000000000000000000")  # (cap_net_raw=ep)
+        os.setxattr(space.path / "tool", "security.capability", capable)
+    space.scan()
+    applied = space.go({b"f": (file(b"new", 0o600), b"new"), b"tool": (file(b"new"), b"new")})
+    assert applied.skipped == []
+    assert not {"system.posix_acl_access", "security.capability"} & {
+        name for path in ("f", "tool") for name in os.listxattr(space.path / path)
+    }
+    assert (space.path / "f").stat().st_mode & 0o777 == 0o600
+    assert caplog.messages == [f"these could not keep all of their extended attributes: {', '.join(lost)}"]
+
+
+def test_what_is_replaced_and_cannot_hand_on_everything_is_named(space: Workspace, caplog: pytest.LogCaptureFixture):
+    put(space, "one")
+    os.link(space.path / "one", space.path / "other")
+    (space.path / "changed").hardlink_to(put(space, "outside-of-it"))
+    space.scan()
+    known = {path: (seen.entry, b"old") for path, seen in space.seen.known.items()}
+    (space.path / "changed").write_bytes(b"late")  # not ours to lose
+    target = known | {b"one": (file(b"new"), b"new"), b"changed": (file(b"new"), b"new")}
+    assert [one.path for one in space.go(target).skipped] == [b"changed"]
+    assert (space.path / "one").read_bytes() + (space.path / "other").read_bytes() == b"newold"
+    assert caplog.messages == ["these had other names (hard links), and are files of their own now: one"]
+
+
+def test_attributes_that_the_system_refuses_are_named(
+    space: Workspace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """As those of ``trusted.`` are for a user who may not set them."""
+    os.setxattr(put(space, "f"), "user.a", b"1")
+    space.scan()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "no")
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    assert space.go({b"f": (file(b"new"), b"new")}).skipped == []
+    assert (space.path / "f").read_bytes() == b"new"
+    assert caplog.messages == ["these could not keep all of their extended attributes: f"]
 
 
 def test_types_change_both_ways(space: Workspace):

@@ -65,6 +65,7 @@ for path, entry in old.items():
     with open(at, "wb") as file:
         file.write(b"old")
     os.chmod(at, 0o644)
+    os.setxattr(at, "user.kept", path)
     seen.put(path, entry, signature_of(os.lstat(at)))
 
 supply = Memory()
@@ -93,6 +94,7 @@ def tree():
 def is_done(applied):
     assert sorted(applied.written) == sorted(entries) and not applied.skipped, applied
     assert tree() == contents
+    assert all(os.getxattr(os.path.join(base, path), "user.kept") == path for path in old)
     for path, entry in entries.items():
         assert seen[path] == (entry, signature_of(os.lstat(os.path.join(base, path)))), path
     assert all(one is not None for one in started)

@@ -119,7 +119,7 @@ def begin_merge(store, other, checkpoint):
     """A second parent, and a change that waits."""
     store.catalog.add_merge_parents(checkpoint, MergeParent(other, other, '{"files": []}'))
     waits = ReapplyRow("0" * 32, WorkspaceId("1" * 16), b"a", "{}", b"now", b"before", b"after", deadline=1 << 60)
-    ReapplyRows(store.catalog.database, store.catalog.tenant).ask(waits)
+    ReapplyRows(store.catalog).ask(waits)
 
 
 def begin_serving(store):

@@ -16,6 +16,7 @@ from holdfast.supervisor.process_tree.members import Processes, Run
 from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
 from holdfast.supervisor.syscalls.pending_call import LaterError, PendingCall, Reply, SlowError
 from holdfast.supervisor.syscalls.table import LOSING, NOTIFIED, numbers
+from holdfast.undo.interceptor import StepEndedError
 
 
 class Listening:
@@ -60,8 +61,16 @@ class Listening:
 class NoSteps:
     """Every change is of step 7."""
 
+    held: int | PermissionError = 0
+    """What has become of the step of a call that was held."""
+
     def step_of(self, _group: object) -> int:
         return 7
+
+    def held_step(self, _step: int) -> int:
+        if isinstance(self.held, PermissionError):
+            raise self.held
+        return self.held
 
 
 class NoWorker:
@@ -80,7 +89,7 @@ def tree(handler: Handler) -> tuple[SupervisedTree, Listening]:
     calls = {263: ("unlinkat", handler)}
     processes = Processes(lambda fd: None)
     workspace = ServedWorkspace(-1, (), nothing, nothing)
-    keeper = KeeperContext(workspace, nothing, steps, worker, nothing, lambda _ticket: None)
+    keeper = KeeperContext(workspace, nothing, steps, worker, nothing, nothing, nothing)
     made = SupervisedTree(keeper, run, TreeDescriptors(listening, nothing), processes, calls, lambda *_: None)
     return made, listening
 
@@ -168,6 +177,48 @@ def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:
     served.retry(set())
     assert listening.answers == [(1, 0, errno.EPERM)]
     assert served.held == []
+
+
+@pytest.mark.parametrize(
+    ("became", "answer"),
+    [
+        pytest.param(9, (1, 9, 0), id="it is open"),
+        pytest.param(0, (1, 7, 0), id="it has ended since it was allowed"),
+        pytest.param(PermissionError(errno.EPERM, "ended"), (1, 0, errno.EPERM), id="it was not allowed"),
+    ],
+)
+def test_what_is_held_happens_in_its_step_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, became: int | PermissionError, answer: tuple[int, int, int]
+) -> None:
+    held = [HeldError(4, "waits", 9), HeldError(0, "is taken back")]
+
+    def handle(call: PendingCall, world: HandlerContext) -> Reply:
+        if held:
+            raise held.pop(0)
+        return Reply(world.step(call))
+
+    served, listening = tree(handle)
+    served.serve(listening.receive())
+    monkeypatch.setattr(NoSteps, "held", became)
+    served.retry(set())
+    assert listening.answers == []
+    served.retry(set())
+    assert listening.answers == [answer]
+
+
+def test_what_comes_to_a_step_that_has_just_ended_is_tried_again() -> None:
+    ended = [StepEndedError(7)]
+
+    def handle(call: PendingCall, world: HandlerContext) -> Reply:
+        if ended:
+            raise ended.pop()
+        return Reply(world.step(call))
+
+    served, listening = tree(handle)
+    served.serve(listening.receive())
+    assert listening.answers == []
+    served.retry(set())
+    assert listening.answers == [(1, 7, 0)]
 
 
 def test_what_has_to_be_tried_again_takes_no_thread_and_a_few_turns_at_a_time() -> None:

@@ -129,7 +129,7 @@ def test_a_call_that_comes_while_another_is_carried_out_is_not_interrupted(selec
     nothing: Any = None
     calls = handler_table(os.uname().machine, {"rmdir": rmdir, "unlinkat": rmdir})
     processes = Processes(lambda fd: None)
-    keeper = KeeperContext(ServedWorkspace(-1, (), nothing, nothing), *[nothing] * 5)
+    keeper = KeeperContext(ServedWorkspace(-1, (), nothing, nothing), *[nothing] * 6)
     tree = SupervisedTree(keeper, Run("r", pid), TreeDescriptors(listener, nothing), processes, calls, lambda *_: None)
     turns = Counted(lambda: False, selector)
     receive_calls(tree, turns, lambda: None)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 from holdfast.processes.process_tree import descendants
-from holdfast.supervisor.process_tree.members import Processes, Run, parent_of
+from holdfast.supervisor.process_tree.members import Processes, Run, is_asked_to_end, parent_of
 
 from ....waiting import wait_until
 
@@ -162,6 +164,57 @@ def test_how_the_root_of_a_group_ended_is_known(world: World) -> None:
         if len(codes) == 1:
             assert agent.stdout.readline() == b"up\n"
     assert codes == [7, 137]
+
+
+def test_a_line_is_its_shell_and_what_that_starts_until_it_is_over(world: World, tmp_path: Path) -> None:
+    lines = [tmp_path / "first", tmp_path / "second"]
+    for line in lines:
+        os.mkfifo(line)
+    agent = world.start(
+        f"sh -c 'echo up; {WAIT}; :' & read line <{lines[0]}; "
+        f"sh -c 'sh -c \"echo up; {WAIT}; :\"; :' & read line <{lines[1]}; "
+        f"sh -c 'echo up; {WAIT}; :'; :",
+        1,
+    )
+    assert agent.stdout is not None
+    run = Run("r", agent.pid)
+    processes = world.processes
+    assert processes.group(run, agent.pid) is run.agents
+    (before,) = below(agent.pid)
+    processes.begin_line(run, (b"a line",))
+    first = run.line
+    assert first is not None
+    assert (first.command, first.directory, first.lives_on) == ((b"a line",), os.getcwdb(), False)
+    lines[0].write_text("go\n")
+    assert agent.stdout.readline() == b"up\n"
+    during = [pid for pid in below(agent.pid) if pid != before]
+    assert len(during) == 2
+    assert processes.group(run, before).root == before, "though it was not seen before the line"
+    assert {processes.group(run, pid) for pid in (agent.pid, *during)} == {first}
+    processes.begin_line(run, (b"another",))
+    lines[1].write_text("go\n")
+    assert agent.stdout.readline() == b"up\n"
+    (after,) = set(below(agent.pid)) - {before, *during}
+    assert processes.group(run, after) is processes.group(run, agent.pid) is run.line is not first
+    assert {processes.group(run, pid) for pid in during} == {first}
+    run.line = None
+    assert processes.group(run, agent.pid) is run.agents
+
+
+@pytest.mark.parametrize(("handling", "asked"), [("SIG_DFL", True), ("default_int_handler", True), ("SIG_IGN", False)])
+def test_a_signal_that_waits_asks_to_end_unless_it_is_ignored(world: World, handling: str, asked: bool) -> None:
+    blocks = f"""
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGUSR1])
+signal.signal(signal.SIGINT, signal.{handling})
+print("up", flush=True)
+sys.stdin.read()
+"""
+    process = world.start(f"exec {sys.executable} -c '{blocks}'", 1)
+    process.send_signal(signal.SIGUSR1)
+    assert not is_asked_to_end(process.pid)
+    process.send_signal(signal.SIGINT)
+    assert is_asked_to_end(process.pid) is asked
 
 
 def test_threads_belong_to_their_process(world: World) -> None:

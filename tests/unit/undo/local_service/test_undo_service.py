@@ -243,8 +243,10 @@ def test_a_safeguard_holds_the_removal_that_reaches_it(three: Bench) -> None:
         with pytest.raises(HeldError):  # the whole step waits, and the others do not
             keeper.act(step, write(b"new"))
         keeper.step(write(b"other"))
+        keeper.clock.advance(40)
         service.answer(ticket.id, allow=True)
         assert service.held() == []
+        assert keeper.log.recorder.step(step).last == keeper.clock.monotonic(), "to wait was no pause"
         keeper.act(step, lambda actor: actor.unlink(b"2"))
         keeper.act(step, lambda actor: actor.unlink(b"other"))
         assert os.listdir(three.tree) == []
@@ -385,8 +387,10 @@ def test_however_a_hold_ends_unanswered_nothing_is_left_of_the_step(
         keeper.act(step, write(b"made"))
         with pytest.raises(HeldError) as held:
             keeper.act(step, removals(3))
+        assert not service.was_refused(step)
         end(keeper, step, held.value.ticket)
         three.assert_as(before)
+        assert service.was_refused(step)
         assert [(info.id, info.state) for info in service.steps()] == [
             (step, "open" if _shown(end, kind) else "undone")
         ]

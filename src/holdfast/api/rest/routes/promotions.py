@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET
 
 from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._request_context import cut, decode_cursor, page
@@ -40,11 +43,12 @@ def promote(call: RequestCall) -> response_types.Promoted:
         raise UsageError("one of promote_checkpoint and fork is needed, and one alone", code="invalid")
     if "\0" in body.message + body.author:
         raise UsageError("message and author hold no NUL", code="invalid")
+    decided = [_decided(one) for one in body.resolutions]
     name, found = _attempt(call, row)
     if found is not None and found.phase == "ended":
         return _shown(found)
     if found is not None:
-        words = [b"--resume", name.encode()]
+        words, decided = [b"--resume", name.encode()], []
     else:
         if not os.path.isdir(context.workspace.path):
             raise NotFoundError(
@@ -77,7 +81,7 @@ def promote(call: RequestCall) -> response_types.Promoted:
             promotion=name,
         )
 
-    refused = call.world.outside.promote(words, settings, tell)
+    refused = call.world.outside.promote(words, settings, tell, decided)
     if refused is not None:
         raise refused
     ended = _rows(call).get(name)
@@ -85,6 +89,26 @@ def promote(call: RequestCall) -> response_types.Promoted:
         raise HoldfastError(f"the promotion {name} was cut short", code="promotion_stopped")
     call.happened(row.name, "promotion", promotion=name, result=ended.result, checkpoint=_shown(ended)["checkpoint"])
     return _shown(ended)
+
+
+def _decided(given: request_types.FileDecision) -> spec.DecidedFile:
+    """What was decided of one file."""
+    chosen = [given.keep, given.take, given.delete, given.content is not UNSET, given.content_base64 is not UNSET]
+    if sum(chosen) != 1:
+        raise UsageError(
+            "one of keep, take, content, content_base64 and delete is needed for each file, and one alone",
+            code="invalid",
+        )
+    content = None
+    if given.content is not UNSET:
+        content = given.content.encode()
+    elif given.content_base64 is not UNSET:
+        try:
+            content = base64.b64decode(given.content_base64, validate=True)
+        except ValueError:
+            raise UsageError("content_base64 cannot be read", code="invalid") from None
+    prefer = "ours" if given.keep else "theirs" if given.take else None
+    return spec.DecidedFile(given.path, prefer, content, given.version)
 
 
 def _production(context: Context) -> manager.ProductionRef:

@@ -11,6 +11,7 @@ import re
 from typing import Any, cast
 
 from holdfast.engine.merging.reapply._keyed_tree import Clash, merge_into
+from holdfast.model.fast_namedtuple import NamedTuple
 
 _INDENT = re.compile(r"[\[{]\r?\n([ \t]*)\S")
 
@@ -22,7 +23,7 @@ def merge(base: str, ours: str, theirs: str) -> str:
         raise Clash("it is no JSON object")
     layout = _layout(ours, sides[1])
     merge_into(sides[0], sides[1], sides[2])
-    return _write(sides[1], *layout)
+    return _write(sides[1], layout)
 
 
 class _Number(str):
@@ -46,42 +47,62 @@ def read(text: str) -> Any:
         raise Clash(f"it is no JSON: {error}") from None
 
 
-def _layout(text: str, value: Any) -> tuple[str | None, bool, str]:
-    """Indentation, whether other letters than ASCII are written as such, and what is behind it all."""
+class _Layout(NamedTuple):
+    """How a file is written."""
+
+    indent: str | None
+    """None: all of it is in one line."""
+    pad: str
+    """Inside the braces of an object in one line."""
+    comma: str
+    colon: str
+    as_is: bool
+    """Whether other letters than ASCII are written as such."""
+    ending: str
+    """What is behind it all."""
+
+
+def _layout(text: str, value: Any) -> _Layout:
+    """The layout in which ``value`` is ``text``; raises `Clash`."""
     found = _INDENT.match(text)
-    indent = found[1] if found else None
     ending = text[len(text.rstrip()) :]
-    for as_is in (True, False):
-        if _write(value, indent, as_is, ending) == text:
-            return indent, as_is, ending
+    # (One line is written so by Python's json, by JSON.stringify, and by people and prettier.)
+    one_line = (("", ", ", ": "), ("", ",", ":"), (" ", ", ", ": "))
+    for separators in (("", ",", ": "),) if found else one_line:
+        for as_is in (True, False):
+            layout = _Layout(found[1] if found else None, *separators, as_is, ending)
+            if _write(value, layout) == text:
+                return layout
     raise Clash("its layout cannot be kept")
 
 
-def _write(value: Any, indent: str | None, as_is: bool, ending: str) -> str:
-    """JSON with numbers as they were read; without indentation as `json.dumps` writes it."""
+def _write(value: Any, layout: _Layout) -> str:
+    """JSON with numbers as they were read."""
     out: list[str] = []
-    _add(out, value, indent, as_is, "\n")
-    return "".join(out) + ending
+    _add(out, value, layout, "\n")
+    return "".join(out) + layout.ending
 
 
-def _add(out: list[str], value: Any, indent: str | None, as_is: bool, line: str) -> None:
+def _add(out: list[str], value: Any, layout: _Layout, line: str) -> None:
+    indent = layout.indent
     if isinstance(value, _Number):
         out.append(str(value))
     elif isinstance(value, (dict, list)) and value:
         table = isinstance(value, dict)
         items = cast("dict[str, Any]", value).items() if table else [(None, item) for item in cast("list[Any]", value)]
         inner = line + (indent or "")
-        out.append("{" if table else "[")
+        pad = layout.pad if table else ""
+        out.append("{" + pad if table else "[")
         for at, (key, item) in enumerate(items):
             if at:
-                out.append("," if indent is not None else ", ")
+                out.append(layout.comma)
             if indent is not None:
                 out.append(inner)
             if key is not None:
-                out.append(json.dumps(key, ensure_ascii=not as_is) + ": ")
-            _add(out, item, indent, as_is, inner)
+                out.append(json.dumps(key, ensure_ascii=not layout.as_is) + layout.colon)
+            _add(out, item, layout, inner)
         if indent is not None:
             out.append(line)
-        out.append("}" if table else "]")
+        out.append(pad + "}" if table else "]")
     else:
-        out.append(json.dumps(value, ensure_ascii=not as_is))
+        out.append(json.dumps(value, ensure_ascii=not layout.as_is))

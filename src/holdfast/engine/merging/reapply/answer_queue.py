@@ -81,7 +81,7 @@ class QueueRung:
 
 def waiting_changes(store: Store) -> ReapplyRows:
     """The changes that wait in a store."""
-    return ReapplyRows(store.catalog.database, store.catalog.tenant)
+    return ReapplyRows(store.catalog)
 
 
 def sweep(store: Store, now: int) -> int:

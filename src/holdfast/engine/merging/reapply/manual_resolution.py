@@ -25,17 +25,10 @@ def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: in
     `UsageError` if it is none that the file can have.
     """
     name = display(one.path)
-    for_version = resolution.version or shown
-    if for_version is None:
-        raise RefusedError(
-            f"{name} was not looked at yet, so that nobody knows what the resolution is for",
-            hint="`holdfast merge FORK` shows what both sides have changed; then give the resolution",
-            code="not_shown",
-        )
-    if for_version != one.version:
+    if shown_version(one.path, resolution.version or shown) != one.version:
         raise RefusedError(
             f"{name} has changed since it was looked at; the resolution was not taken",
-            hint="`holdfast merge FORK` shows what it is now",
+            hint="the same without resolutions shows what it is now",
             code="stale",
         )
     if resolution.prefer is None and resolution.content is not None:
@@ -51,6 +44,17 @@ def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: in
             f"{name} is a file on one side and a directory on the other",
             hint="rename one of them, there or here, and merge again",
         )
+
+
+def shown_version(path: bytes, version: str | None) -> str:
+    """``version``, for which the file was decided. Raises `RefusedError` (code ``not_shown``) if that is not known."""
+    if version is None:
+        raise RefusedError(
+            f"{display(path)} was not looked at yet, so that nobody knows what the resolution is for",
+            hint="the same without resolutions shows what both sides have changed; then give the resolution",
+            code="not_shown",
+        )
+    return version
 
 
 def resolved_entry(one: Overlap, resolution: Resolution) -> Entry | None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.engine.merging.reapply._strategy import Declined, NewContent, Pending, ReapplyTask, refusal
@@ -10,15 +14,16 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.engine.merging.reapply._strategy import Rung, RungName, RungOutcome
     from holdfast.engine.merging.stacked_plan import MergePlan, Overlap, SmallChange
-    from holdfast.engine.merging.three_way import ConflictKind, Decision
+    from holdfast.engine.merging.three_way import ConflictKind, Decision, Prefer
     from holdfast.engine.opening.context import Context
     from holdfast.model.entries import Entry
 
+
+_LOOK_SECONDS = 0.5
 
 # What became of one file that overlaps, and what each rung did about it: kept with the merge.
 
@@ -51,11 +56,11 @@ class FileRecord(NamedTuple):
     tried: Sequence[RungAttempt]
 
 
-def record_decision(one: Overlap, settled: Decision) -> FileRecord:
-    """That a person has decided."""
+def record_decision(one: Overlap, settled: Decision, before: Sequence[RungAttempt] = ()) -> FileRecord:
+    """That a person has decided, after the rungs that were tried ``before``."""
     said = {"ours": "production's version", "theirs": "the fork's version", None: "a resolution"}[settled.prefer]
     tried = RungAttempt("person", one.numbers, "answered", said)
-    return FileRecord(one.path, one.why, one.version, "decided", [tried])
+    return FileRecord(one.path, one.why, one.version, "decided", [*before, tried])
 
 
 class PersonRung:
@@ -75,6 +80,23 @@ class Ladder(NamedTuple):
     rungs: Sequence[Rung]
     max_bytes: int
     """A larger file is for a person."""
+    prefer: Prefer | None = None
+    """The side that a person prefers, whatever the file is, where no rung applies the fork's changes."""
+    workers: LadderWorkers | None = None
+    """None: no rung has to wait for an agent, and each file is done by itself."""
+
+
+class LadderWorkers(NamedTuple):
+    """Threads that go up a ladder with a file each. One of them works at a time; what lets others do is a rung that
+    waits for an agent.
+    """
+
+    number: int
+    turn: threading.Lock
+    stop: threading.Event
+    """Set to end what rungs wait for."""
+    resources: ExitStack
+    """To be closed when the ladder is of no more use: what rungs have written down for agents."""
 
 
 class ReappliedFile(NamedTuple):
@@ -137,6 +159,34 @@ def reapply(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | No
     return ended("reapplied", tried, now)
 
 
+def reapply_all(
+    context: Context, plan: MergePlan, overlaps: Sequence[Overlap], ladder: Ladder | None
+) -> list[ReappliedFile]:
+    """`reapply` of each of ``overlaps``, in their order; those that wait for an agent side by side."""
+    workers = None if ladder is None else ladder.workers
+    if workers is None or len(overlaps) < 2:
+        with nullcontext() if workers is None else workers.turn:
+            return [reapply(context, plan, one, ladder) for one in overlaps]
+
+    def work(one: Overlap) -> ReappliedFile:
+        with workers.turn:
+            return reapply(context, plan, one, ladder)
+
+    pool = ThreadPoolExecutor(min(workers.number, len(overlaps)), "reapply")
+    try:
+        going = [pool.submit(work, one) for one in overlaps]
+        # (With a limit: the system may give an interrupt to another thread, and then nothing else wakes this one.)
+        while (found := wait(going, _LOOK_SECONDS, FIRST_EXCEPTION)).not_done:
+            for one in found.done:
+                one.result()
+        return [one.result() for one in going]
+    except BaseException:
+        workers.stop.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def needs_person(one: Overlap, ladder: Ladder) -> bool:
     """Whether only a person can decide: it is no matter of content, or too much of it."""
     sizes = [side.size for side in (one.base, one.production, one.fork, *_states(one.small)) if side is not None]
@@ -197,39 +247,51 @@ def ladder_of(
     context: Context,
     names: Sequence[str] | None = None,
     *,
+    prefer: Prefer | None = None,
     stop: threading.Event | None = None,
     environment: Mapping[bytes, bytes] | None = None,
 ) -> Ladder:
     """The ladder of ``merge.ladder``, or of ``names``; a command that is not configured is left out. Setting ``stop``
     ends one that runs; it gets the ``environment`` (None: this process's, as commands are handed it).
+
+    With ``prefer`` only the rungs that ask neither an agent nor a person: what is left to those is settled already.
     """
     settings = context.settings.merge
     rungs: list[Rung] = []
+    workers = LadderWorkers(settings.calls, threading.Lock(), stop or threading.Event(), ExitStack())
     for name in dict.fromkeys(settings.ladder if names is None else names):
-        rung = _rung(context, name, stop, environment)
+        if prefer is not None and name not in _COMPUTED:
+            continue
+        rung = _rung(context, name, workers, environment)
         if rung is not None:
             rungs.append(rung)
-    return Ladder(rungs, settings.max_bytes)
+    asks = any(rung.name == "command" for rung in rungs)
+    return Ladder(rungs, settings.max_bytes, prefer, workers if asks else None)
 
 
 def _rung(
-    context: Context, name: str, stop: threading.Event | None, environment: Mapping[bytes, bytes] | None
+    context: Context, name: str, workers: LadderWorkers, environment: Mapping[bytes, bytes] | None
 ) -> Rung | None:
     settings = context.settings.merge
     match name:
         case "command":
             if not settings.command:
                 return None
-            from holdfast.engine.merging.reapply._agent_command import CommandRung
+            from holdfast.engine.merging.reapply._agent_command import AgentCommand, CommandRung
 
-            return CommandRung(
+            if environment is not None:  # (It has nothing of ours, and `holdfast cat` has to find the states.)
+                tenant = os.fsencode(context.settings.store.tenant)
+                environment = {**environment, b"HOLDFAST_STORE_TENANT": tenant}
+            command = AgentCommand(
                 settings.command,
                 home=context.home,
                 timeout=settings.timeout,
+                total_timeout=settings.total_timeout,
                 max_bytes=settings.max_bytes,
-                stop=stop,
+                stop=workers.stop,
                 environment=environment,
             )
+            return CommandRung(context, command, turn=workers.turn, resources=workers.resources)
         case "queue":
             from holdfast.engine.merging.reapply.answer_queue import QueueRung
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.merging.deltas import find_bases
-from holdfast.engine.merging.tree_merge import merge_into, merge_provenance
+from holdfast.engine.merging import fork_merge
+from holdfast.engine.merging.fork_merge import merge_provenance
 from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.merging.three_way import Prefer
-    from holdfast.engine.merging.tree_merge import TreeMerge
+    from holdfast.engine.merging.fork_merge import ForkMerge
+    from holdfast.engine.merging.reapply.resolver import Ladder
+    from holdfast.engine.merging.stacked_plan import Resolution
+    from holdfast.engine.merging.three_way import MergeConflict, Prefer
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
     from holdfast.model.checkpoint import Provenance
@@ -31,11 +33,28 @@ class SessionMerge(NamedTuple):
     """What merging a session, or picking a command, did, or (dry run) would do."""
 
     source: SessionId
-    merged: TreeMerge
+    merged: ForkMerge
     checkpoint: SessionCheckpoint | None
     """The session's state with what was merged; None if nothing has changed."""
     not_captured: Sequence[NotCaptured] = ()
     """What the other one has in its directory alone, and in no checkpoint: it is not brought here."""
+
+    @property
+    def conflicts(self) -> Sequence[MergeConflict]:
+        """What stops it: the files that wait for an agent or a person."""
+        return [one.conflict for one in self.merged.waiting]
+
+    @property
+    def put_together(self) -> Sequence[bytes]:
+        """Of a dry run: the paths whose changes of both sides would be put together without asking anybody."""
+        waiting = {one.path for one in self.merged.waiting}
+        return [one.path for one in self.merged.plan.overlapping if one.path not in waiting]
+
+    @property
+    def settled(self) -> Sequence[MergeConflict]:
+        """What a person has settled, by a decision of each file or by preferring a side."""
+        decided = {one.path for one in self.merged.prepared.records if one.outcome == "decided"}
+        return [one.conflict for one in self.merged.plan.stacked.overlaps if one.path in decided]
 
 
 def merge(
@@ -44,12 +63,15 @@ def merge(
     other: str,
     *,
     prefer: Prefer | None = None,
+    resolutions: Mapping[bytes, Resolution] | None = None,
     dry_run: bool = False,
 ) -> SessionMerge:
     """Bring what the session ``other`` has done since the two parted into ``session``: files, and nothing of the shell.
 
-    Where it was merged before, only what it has done since. If anything is in conflict, nothing is changed. Raises
-    `RefusedError` (``unrelated``, ``not_owner``, ``changed_meanwhile``) and as `Sessions.open`.
+    Where it was merged before, only what it has done since. What both have changed goes through the ladder of the
+    settings, but for what ``resolutions`` decide; what it leaves open is as the side has it that is preferred, with
+    ``prefer``, and then no agent is asked. If anything is in conflict after that, nothing is changed. Raises
+    `RefusedError` (``unrelated``, ``not_owner``, ``changed_meanwhile``), as `fork_merge.merge` and `Sessions.open`.
     """
     if other == session.id:
         raise UsageError("a session cannot be merged into itself")
@@ -58,10 +80,9 @@ def merge(
         name = source.id
         missed = sessions.only_in(name, session.root)
     assert theirs is not None, "a saved state has a tree"
-    ours = session.workspace.checkpoint(kind="auto").checkpoint.id
-    both_hold = find_bases(session.context, ours, theirs)
     why = merge_provenance(session.agent, f"merged the session {name}")
-    done = _into(session, name, both_hold, theirs, why, {MERGED: name}, prefer=prefer, dry_run=dry_run, whole=True)
+    policy = _policy(session, prefer, resolutions, dry_run=dry_run)
+    done = _into(session, name, theirs, why, policy, metadata={MERGED: name})
     return done._replace(not_captured=missed)
 
 
@@ -71,12 +92,13 @@ def pick(
     entry: CommandEntry,
     *,
     prefer: Prefer | None = None,
+    resolutions: Mapping[bytes, Resolution] | None = None,
     dry_run: bool = False,
 ) -> SessionMerge:
     """Bring what one command of another session, or of this one, has changed into ``session``.
 
-    Where the session has changed the same, that is a conflict, and nothing is changed. Raises `NotFoundError` (code
-    ``state_gone``) if the tree before or after it is not kept any more, `RefusedError` (``nothing_changed``,
+    Where the session has changed the same, ``prefer`` and ``resolutions`` hold as in `merge`. Raises `NotFoundError`
+    (code ``state_gone``) if the tree before or after it is not kept any more, `RefusedError` (``nothing_changed``,
     ``changed_meanwhile``).
     """
     if entry.before is None or entry.after is None:
@@ -90,7 +112,7 @@ def pick(
     if base == theirs:
         raise RefusedError(f"the command {entry.seq} of {source} has changed no file", code="nothing_changed")
     why = merge_provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
-    return _into(session, source, [base], theirs, why, {}, prefer=prefer, dry_run=dry_run)
+    return _into(session, source, theirs, why, _policy(session, prefer, resolutions, dry_run=dry_run), since=base)
 
 
 def history_of(sessions: Sessions, name: str) -> tuple[SessionId, list[CommandEntry]]:
@@ -132,29 +154,39 @@ def _still_there(session: Session, checkpoint: CheckpointId, what: str) -> Check
         ) from None
 
 
+def _policy(
+    session: Session, prefer: Prefer | None, resolutions: Mapping[bytes, Resolution] | None, *, dry_run: bool
+) -> fork_merge.OverlapPolicy:
+    def ladder() -> Ladder:
+        from holdfast.engine.merging.reapply.resolver import ladder_of
+
+        return ladder_of(session.context, prefer=prefer)
+
+    return fork_merge.OverlapPolicy(ladder, resolutions or {}, dry_run)
+
+
 def _into(
     session: Session,
     source: SessionId,
-    bases: Sequence[CheckpointId],
     theirs: CheckpointId,
     why: Provenance,
-    metadata: dict[str, str],
+    policy: fork_merge.OverlapPolicy,
     *,
-    prefer: Prefer | None,
-    dry_run: bool,
-    whole: bool = False,
+    since: CheckpointId | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> SessionMerge:
     """Merge into the session's tree, and save its state, with the ``metadata``, if anything was brought in, or
     settled.
     """
     saved: list[SessionCheckpoint] = []
+    noted = dict(metadata or {})
 
     def bring(merged: CheckpointId, ours: CheckpointId) -> RestoreResult:
-        restored, point = session.bring(merged, expected=ours, message=why.message, metadata=metadata)
+        restored, point = session.bring(merged, expected=ours, message=why.message, metadata=noted)
         saved.append(point)
         return restored
 
-    merged = merge_into(session.context, bases, theirs, why, prefer=prefer, dry_run=dry_run, bring=bring, whole=whole)
-    if merged.restored is None and merged.done and merged.plan.settled and not dry_run:
-        saved.append(session.checkpoint(why.message, metadata=metadata))
+    merged = fork_merge.merge(session.context, theirs, why, policy, since=since, bring=bring)
+    if merged.restored is None and merged.prepared.merged is not None and merged.prepared.records:
+        saved.append(session.checkpoint(why.message, metadata=noted))
     return SessionMerge(source, merged, saved[0] if saved else None)

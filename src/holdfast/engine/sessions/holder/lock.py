@@ -182,9 +182,9 @@ def note_path(lock: bytes) -> bytes:
     return lock.removesuffix(b".lock") + b".running"
 
 
-def tree_path(lock: bytes) -> bytes:
-    """Where, beside the lock, the tree that the session's commands are started in is asked."""
-    return lock.removesuffix(b".lock") + b".tree"
+def tree_note_path(lock: bytes) -> bytes:
+    """Where it is noted, beside the lock, which run the tree is that the session's commands are started in."""
+    return lock.removesuffix(b".lock") + b".tree.run"
 
 
 @contextmanager
@@ -365,9 +365,7 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
 
 def remove_lock(path: bytes) -> None:
     """Remove the lock of a session that was deleted, which this process holds, and what else lies beside it."""
-    from holdfast.engine.running.child_start import tree_files
-
-    beside = (path.removesuffix(b".lock") + b".sock", *tree_files(tree_path(path)), note_path(path))
+    beside = (path.removesuffix(b".lock") + b".sock", tree_note_path(path), note_path(path))
     for name in (*beside, note_path(path) + b".new", path):
         with suppress(OSError):
             os.unlink(name)

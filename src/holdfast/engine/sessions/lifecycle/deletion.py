@@ -19,6 +19,7 @@ from holdfast.files.directories.removal_obstacles import mounted_at, refuse_othe
 from holdfast.files.directories.replication import remove_whole
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
+from holdfast.model.message_text import named_processes
 from holdfast.model.paths import display, under
 from holdfast.model.session_results import Deleted
 from holdfast.store.catalog_records import last_seen_path
@@ -80,7 +81,7 @@ def delete(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord,
     that was moved elsewhere stays. ``look`` as in `preview_deletion`.
 
     Raises `RefusedError` while other forks stand on what goes with it (code ``has_forks``), or other sessions work in
-    its directory (``in_use``), or something is mounted over that (``mounted_over``).
+    its directory (``in_use``), or `preview_deletion` does.
     """
     goes = preview_deletion(opener, record, look=look)
     if record.purpose != "session":
@@ -108,7 +109,8 @@ def delete(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord,
 
 def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     """What would go with a session now. ``look``: also what no checkpoint holds of a fork's directory, for which all of
-    that is walked. Deletes nothing. Raises `RefusedError` (``mounted_over``) if something is mounted over that.
+    that is walked. Deletes nothing. Raises `RefusedError` if something is mounted over that (``mounted_over``), or a
+    process works on in it that a command has left running (``left_running``).
     """
     from holdfast.engine.opening.missing_workspaces import find_moved
 
@@ -131,7 +133,29 @@ def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> De
     if made and not any(under(os.path.realpath(path), place) for place in made):
         # (Who has used it where it was moved to has noted that.)
         return nothing._replace(not_found=made[0] if path == seen else seen, now_at=path)
+    if record.purpose == "fork":
+        _refuse_running(opener, record, path)
     return nothing._replace(directory=path, not_captured=only_in(opener, record) if look else ())
+
+
+def _refuse_running(opener: Opener, record: SessionRecord, path: bytes) -> None:
+    """Raise `RefusedError` if a process that a command of the session has left works on in the directory ``path``."""
+    from holdfast.engine.running.session_tree import left_running
+    from holdfast.engine.sessions.holder.lock import lock_path, tree_note_path
+
+    assert record.workspace is not None, "it is live"
+    home = opener.open_home()
+    note = tree_note_path(lock_path(home.home, home.store.tenant, record.id))
+    if not os.path.lexists(note):
+        return
+    found = left_running(opener.open_known(record.workspace), note)
+    if found:
+        numbers = " ".join(str(one.pid) for one in found[:10])
+        raise RefusedError(
+            f"{named_processes(found)} of the session {record.id} still runs in {display(path)}, which goes with it",
+            hint=f"kill {numbers}",
+            code="left_running",
+        )
 
 
 def _fork_paths(opener: Opener, record: SessionRecord) -> list[bytes]:

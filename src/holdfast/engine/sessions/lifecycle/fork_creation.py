@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.engine.history.tree_copy import create_first_checkpoint
 from holdfast.engine.opening.home import INDEX
-from holdfast.engine.sessions._quotas import check_name
+from holdfast.engine.sessions._quotas import free_id
 from holdfast.engine.sessions.holder.lock import holding, lock_path, remove_lock
 from holdfast.engine.sessions.identifiers import PROCESS, check_id, new_id
 from holdfast.engine.sessions.lifecycle.deletion import delete
@@ -116,7 +116,7 @@ def fork(
         raise UsageError(f"a fork is no {request.kind}")
     context = scope.context
     session = new_id("fork", context.random) if request.name is None else check_id(request.name)
-    check_name(scope.tiers.rows, session)
+    session = free_id(scope.tiers.rows, session, context.workspace.id)
     path = lock_path(context.home, context.store.tenant, session)
     with holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock):
         try:

@@ -2,7 +2,8 @@
 
 Its own startup files are read as ever. Behind them it gets the session's directory and variables again, which those may
 have changed, and hooks: one before a line is run, which waits until that stands in the journal, and one when the prompt
-comes back. They write to a named pipe, ``tell``, fields that are each ended by a NUL, and read an answer from another.
+comes back, which waits until the line's step is over: it starts processes itself, and so may what else is run before a
+prompt. They write to a named pipe, ``tell``, fields that are each ended by a NUL, and read an answer from another.
 
 bash runs ``PS0`` before a line, in a subshell, and ``PROMPT_COMMAND`` behind it; zsh has lists of functions for both.
 The line is what bash puts into its history. What the user wants to have kept out of that (``HISTCONTROL``,
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
     from holdfast.model.session_types import ShellName, State
 
-BEGIN, PROMPT = b"begin", b"prompt"
+BEGIN, OVER, PROMPT = b"begin", b"over", b"prompt"
 
 _BASH = rb"""
 [[ -f ~/.bashrc ]] && . ~/.bashrc
 @STATE@
-__holdfast_last=
+__holdfast_last= __holdfast_prompts=0
 __holdfast_kept_out() {
   local pattern
   case $1 in ' '*) case :$__holdfast_control: in *:ignorespace:*|*:ignoreboth:*) return 0;; esac;; esac
@@ -49,12 +50,14 @@ __holdfast_begin() {
   { __holdfast_line; [[ -o history ]] || __holdfast_text=
   __holdfast_kept_out "$__holdfast_text" && __holdfast_text=
   builtin printf '%s\0' begin "$own" "$__holdfast_text" >@TELL@
-  while read -r answer && [[ $answer != "$own" ]]; do :; done <@ANSWER@; } 2>/dev/null
+  while builtin read -r answer && [[ $answer != "$own" ]]; do :; done <@ANSWER@; } 2>/dev/null
   builtin printf '%s' @BEGINS@
 }
 __holdfast_prompt() {
-  local status=$? __holdfast_text __holdfast_number
-  { @SAY@
+  local status=$? __holdfast_text __holdfast_number answer own=over$((++__holdfast_prompts))
+  { builtin printf '%s\0' over "$own" "$status" >@TELL@
+  while builtin read -r answer && [[ $answer != "$own" ]]; do :; done <@ANSWER@
+  @SAY@
   builtin printf '%s\0' prompt "$status" >@TELL@
   __holdfast_line
   if [[ $__holdfast_number != "$__holdfast_last" && -n $__holdfast_last ]]; then
@@ -99,16 +102,19 @@ __holdfast_begin() {
   local line=${1:-$3} answer own=$RANDOM$RANDOM$RANDOM
   [[ $line == ' '* && -o hist_ignore_space ]] && line=
   { builtin printf '%s\0' begin $own "$line" >@TELL@
-  while read -r answer && [[ $answer != $own ]]; do :; done <@ANSWER@; } 2>/dev/null
+  while builtin read -r answer && [[ $answer != $own ]]; do :; done <@ANSWER@; } 2>/dev/null
   builtin printf '%s' @BEGINS@
 }
 __holdfast_prompt() {
-  local status_=$?
-  { @SAY@
+  local status_=$? answer own=over$((++__holdfast_prompts))
+  { builtin printf '%s\0' over $own $status_ >@TELL@
+  while builtin read -r answer && [[ $answer != $own ]]; do :; done <@ANSWER@
+  @SAY@
   builtin printf '%s\0' prompt $status_ >@TELL@; } 2>/dev/null
   builtin printf '%s' @ENDS@
 }
 __holdfast_leave() { @SAY@ }
+typeset -gi __holdfast_prompts=0
 typeset -ga preexec_functions precmd_functions zshexit_functions
 preexec_functions+=(__holdfast_begin)
 precmd_functions=(__holdfast_prompt $precmd_functions)

@@ -24,6 +24,7 @@ from holdfast.engine.sessions.shell.execution import (
     exported_variables,
     shell_environment,
 )
+from holdfast.engine.sessions.shell.held_notices import report_held
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.model.session_types import CommandResult
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.holder.request_server import Served
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.shell.execution import StreamName
+    from holdfast.engine.sessions.shell.held_notices import HeldNotices
     from holdfast.model.session_types import CommandEntry
     from holdfast.processes.child import Ended
     from holdfast.supervisor.control.remote_service import RemoteUndoService
@@ -48,40 +50,42 @@ KEPT_OUT = "# a line that the shell was to keep out of its history"
 _OUTPUT_SECONDS = 1.0
 _CHECK_SECONDS = 10.0
 _MOST_BYTES = 1 << 20
-_FIELDS = {prompt_setup.BEGIN: 2, prompt_setup.PROMPT: 1}
+_FIELDS = {prompt_setup.BEGIN: 2, prompt_setup.OVER: 2, prompt_setup.PROMPT: 1}
 
 
-def interact(session: Session) -> int:
+def interact(session: Session, notices: HeldNotices | None = None) -> int:
     """Have the user work in ``session`` at this process's terminal until its shell ends; the shell's exit code.
+    ``notices`` are told what safeguards hold meanwhile.
 
     Standard input and output have to be terminals. For the main thread.
     """
     if session.config.shell == "sh":
-        return _loop(session)
+        tree = session.tree()
+        with report_held(session, b"" if tree is None else tree.undo_log, notices):
+            return _loop(session)
     try:
         with session.in_flight() as flight:
-            return _Interactive(session, flight).run()
+            return _Interactive(session, flight, notices).run()
     except UnsupportedError as error:
         if not session.records_commands:
             raise
         session.cannot_record(error)  # (its shell has not begun)
     with session.in_flight() as flight:
-        return _Interactive(session, flight).run()
+        return _Interactive(session, flight, None).run()
 
 
 class _Interactive:
     """A shell that tells what it runs."""
 
-    def __init__(self, session: Session, flight: InFlight) -> None:
+    def __init__(self, session: Session, flight: InFlight, notices: HeldNotices | None) -> None:
         self._session = session
+        self._notices = notices
         self._flight = flight
         self._folder = flight.folder
         self._said = os.path.join(self._folder, b"said")
         self._marks = PromptMarks(secrets.token_hex(8), session.config.max_output_bytes)
         self._undo_log = b""
         self._run = ""
-        self._step = 0
-        """Of the line that runs, if it is recorded."""
         self._told = b""
         self._entry: CommandEntry | None = None
         self._began = 0.0
@@ -132,7 +136,7 @@ class _Interactive:
                 self._flight.started(process.pid)
                 os.close(slave)
                 slave = -1
-                with relay, self._left_by_signals():
+                with relay, self._left_by_signals(), report_held(session, self._undo_log, self._notices):
                     self._follow(process, relay, servers)
                 return _exit_code(process)
         finally:
@@ -213,8 +217,11 @@ class _Interactive:
         if message[0] == prompt_setup.BEGIN:
             self._begin(message[2])
             os.write(self._answer, message[1] + b"\n")
+        elif message[0] == prompt_setup.OVER:
+            self._with_keeper(lambda keeper: keeper.end_line(self._run, _status(message[2])))
+            os.write(self._answer, message[1] + b"\n")
         elif message[0] == prompt_setup.PROMPT:
-            self._end(int(message[1]) if message[1].isdigit() else 0, relay, _OUTPUT_SECONDS)
+            self._end(_status(message[1]), relay, _OUTPUT_SECONDS)
 
     def _begin(self, line: bytes) -> None:
         session = self._session
@@ -228,15 +235,8 @@ class _Interactive:
             self._entry = session.begin(command, level=level)
         except HoldfastError as error:
             _LOG.warning("a line is not journalled: %s", error.message)
-        self._with_keeper(lambda keeper: self._begin_step(keeper, command))
+        self._with_keeper(lambda keeper: keeper.begin_line(command, self._run))
         self._began = time.monotonic()
-
-    def _begin_step(self, keeper: RemoteUndoService, command: str) -> None:
-        self._step = keeper.begin_line(command, self._run)
-
-    def _end_step(self, keeper: RemoteUndoService) -> None:
-        step, self._step = self._step, 0
-        keeper.commit(step)
 
     def _with_keeper(self, do: Callable[[RemoteUndoService], object]) -> None:
         """Tell the keeper of the shell's run, if there is one, where lines begin and end: each is a step."""
@@ -248,13 +248,11 @@ class _Interactive:
                 if keeper is not None:
                     with keeper:
                         do(keeper)
-            except HoldfastError as error:  # (as when a command has begun a step itself, which ends the line's)
+            except HoldfastError as error:  # (the keeper is ending, or the shell's run has)
                 _LOG.info("%s", error.message)
 
     def _end(self, exit_code: int, relay: TerminalRelay, seconds: float) -> None:
         duration = round((time.monotonic() - self._began) * 1000)
-        if self._step:
-            self._with_keeper(self._end_step)
         kept = relay.output(seconds)
         if self._entry is None:
             return
@@ -275,6 +273,11 @@ class _Interactive:
             session.end(entry, result, cwd=cwd, env=env, duration_ms=duration_ms)
         except HoldfastError as error:
             _LOG.warning("how a line has ended is not journalled: %s", error.message)
+
+
+def _status(told: bytes) -> int:
+    """An exit code, as a hook has told it."""
+    return int(told) if told.isdigit() else 0
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int:

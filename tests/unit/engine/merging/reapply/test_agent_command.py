@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.merging.reapply._agent_command import CommandRung, parse_answer
+from holdfast.engine.merging.reapply._agent_command import AgentCommand, parse_answer
 from holdfast.engine.merging.reapply._strategy import Declined, NewContent, ReapplyTask, RungOutcome, refusal
 
 from .....waiting import wait_until
@@ -31,9 +31,11 @@ HOME = b""
 
 def asked(code: str, *, timeout: float = 20.0, max_bytes: int = 1 << 16, task: ReapplyTask = TASK) -> RungOutcome:
     """What comes of an agent that is this Python code; nothing of what it was started in is left."""
-    command = CommandRung([sys.executable, "-c", code], home=HOME, timeout=timeout, max_bytes=max_bytes)
+    command = AgentCommand(
+        [sys.executable, "-c", code], home=HOME, timeout=timeout, total_timeout=900, max_bytes=max_bytes
+    )
     try:
-        return command.apply(task)
+        return command.ask(task)
     finally:
         assert os.listdir(os.path.join(HOME, b"reapply")) == [b".lock"]
 
@@ -91,7 +93,7 @@ def test_an_answer_that_is_none_declines(code: str, why: str) -> None:
 
 
 def test_one_that_is_not_there_declines() -> None:
-    found = CommandRung(["/nonexistent/agent"], home=HOME, timeout=5, max_bytes=1 << 16).apply(TASK)
+    found = AgentCommand(["/nonexistent/agent"], home=HOME, timeout=5, total_timeout=900, max_bytes=1 << 16).ask(TASK)
     assert isinstance(found, Declined)
     assert "/nonexistent/agent cannot be run" in found.reason
 
@@ -130,10 +132,10 @@ def test_nothing_of_it_is_left_where_whoever_asks_is_killed(tmp_path: Path) -> N
     note = tmp_path / "agent"
     agent = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid()) + ' '); time.sleep(600)"
     asker = (
-        "import sys; from holdfast.engine.merging.reapply._agent_command import CommandRung\n"
+        "import sys; from holdfast.engine.merging.reapply._agent_command import AgentCommand\n"
         "from holdfast.engine.merging.reapply._strategy import ReapplyTask\n"
-        f"CommandRung([sys.executable, '-c', {agent!r}], home={HOME!r}, timeout=600, max_bytes=9)"
-        ".apply(ReapplyTask(b'a', 'content', b'', b'', b'', [1], {}))"
+        f"AgentCommand([sys.executable, '-c', {agent!r}], home={HOME!r}, timeout=600, total_timeout=900, max_bytes=9)"
+        ".ask(ReapplyTask(b'a', 'content', b'', b'', b'', [1], {}))"
     )
     above = os.path.join(HOME, b"reapply")
     with subprocess.Popen([sys.executable, "-c", asker]) as process:
@@ -142,8 +144,8 @@ def test_nothing_of_it_is_left_where_whoever_asks_is_killed(tmp_path: Path) -> N
         (Path(os.fsdecode(above)) / os.fsdecode(used) / "closed").mkdir()
         (Path(os.fsdecode(above)) / os.fsdecode(used) / "closed").chmod(0)
         code = f'import os; assert os.path.isdir({os.path.join(above, used)!r}); print(\'{{"content": "x"}}\')'
-        beside = CommandRung([sys.executable, "-c", code], home=HOME, timeout=20, max_bytes=9)
-        assert beside.apply(TASK) == NewContent(b"x"), "what another one uses is left alone"
+        beside = AgentCommand([sys.executable, "-c", code], home=HOME, timeout=20, total_timeout=900, max_bytes=9)
+        assert beside.ask(TASK) == NewContent(b"x"), "what another one uses is left alone"
         process.kill()
     wait_until(lambda: not is_there(int(note.read_text())))
     assert os.listdir(os.path.join(above, used)) == [b"closed"], "nobody was left to remove it"
@@ -160,7 +162,9 @@ def test_one_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
     agent = f"import time; open({str(note)!r}, 'w').close(); time.sleep(600)"
     stopping = threading.Thread(target=stop_it)
     stopping.start()
-    found = CommandRung([sys.executable, "-c", agent], home=HOME, timeout=600, max_bytes=9, stop=stop).apply(TASK)
+    found = AgentCommand(
+        [sys.executable, "-c", agent], home=HOME, timeout=600, total_timeout=900, max_bytes=9, stop=stop
+    ).ask(TASK)
     stopping.join()
     assert found == Declined("it was interrupted")
 

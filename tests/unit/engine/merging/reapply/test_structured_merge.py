@@ -45,6 +45,18 @@ def test_two_that_add_dependencies_both_have_them(indent) -> None:
     assert found == dump(both, indent)
 
 
+@pytest.mark.parametrize(
+    ("base", "ours", "theirs", "both"),
+    [
+        ('{"a":1,"l":[1,2]}', '{"a":1,"l":[1,2],"b":2}', '{"a":3,"l":[1,2]}\n', '{"a":3,"l":[1,2],"b":2}'),
+        ('{"a": 1, "c": {}}', '{"a": 1, "b": 2, "c": {}}', '{"a": 3, "c": {}}', '{"a": 3, "b": 2, "c": {}}'),
+        ('{ "a": { "x": 1 } }\n', '{ "a": { "x": 2 } }\n', '{"a":{"x":1,"y":[]}}\n', '{ "a": { "x": 2, "y": [] } }\n'),
+    ],
+)
+def test_an_object_in_one_line_is_put_together_in_one_line(base: str, ours: str, theirs: str, both: str) -> None:
+    assert merged("x.json", base, ours, theirs) == both
+
+
 def test_numbers_letters_and_the_end_stay_as_they_are_written() -> None:
     base = '{\n  "a": 1.10,\n  "b": 1e5,\n  "ä": "ö",\n  "big": 123456789012345678901234567890\n}'
     assert merged("x.json", base, base.replace("1e5", "2e5"), base.replace('"ö"', '"o"')) == base.replace(
@@ -60,7 +72,7 @@ def test_numbers_letters_and_the_end_stay_as_they_are_written() -> None:
         ("{}", '{"a": 2}', '{"a": 3}', "both have changed a"),
         ("{}", '{"a": 1}', '{"a": true}', "both have changed a"),
         ('{"a": [1]}', '{"a": [1, 2]}', '{"a": [0, 1]}', "both have changed a"),
-        ('{"a":1}', '{"a":1,"b":2}', '{"a":1,"c":3}', "layout"),
+        ('{"a":1}', '{"a":1, "b":2}', '{"a":1,"c":3}', "layout"),
         ("[1]", "[1, 2]", "[0, 1]", "no JSON object"),
         ('{"a": 1, "a": 2}', '{"a": 3}', '{"a": 1}', "twice"),
         ("{", '{"a": 3}', '{"a": 1}', "no JSON"),

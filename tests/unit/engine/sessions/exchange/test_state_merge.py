@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.engine.merging.stacked_plan import Resolution
 from holdfast.engine.sessions.exchange.state_merge import find_command, history_of, merge, pick
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
@@ -48,7 +49,7 @@ def test_a_fork_comes_back_with_what_it_has_done_i6(make, session: Session, tree
     done(session, write("a", "main\n"))
     before = content(tree)
     found = merge(make, session, "side")
-    assert found.merged.done
+    assert not found.conflicts
     assert content(tree) == {"a": "main\n", "b": "side\n", "by hand": "x"}
     assert found.checkpoint is not None
     assert session.state.tree == session.workspace.resolve("@")
@@ -61,11 +62,11 @@ def test_merged_again_only_what_was_done_since_counts(make, session: Session, tr
     session.fork("side")
     with make() as sessions, sessions.open("side") as side:
         done(side, write("b", "one\n"))
-    assert merge(make, session, "side").merged.done
+    assert not merge(make, session, "side").conflicts
     with make() as sessions, sessions.open("side") as side:
         done(side, write("b", "two\n"))
     done(session, write("a", "main\n"))
-    assert merge(make, session, "side").merged.done
+    assert not merge(make, session, "side").conflicts
     assert content(tree) == {"a": "main\n", "b": "two\n", "c": "c\n"}
     assert merge(make, session, "side").checkpoint is None
 
@@ -87,9 +88,9 @@ def test_what_the_other_session_has_begun_to_ignore_stays_i5(make, session: Sess
         entry = done(side, write(".gitignore", "a\nb\n"))
     (Path(os.fsdecode(made.root)) / "b").unlink()
     (tree / "a").write_text("main\n")
-    assert pick(session, side.id, entry, dry_run=True).merged.uncaptured == [b"a"]
-    assert merge(make, session, "side", dry_run=True).merged.uncaptured == [b"a"]
-    assert merge(make, session, "side").merged.done
+    assert pick(session, side.id, entry, dry_run=True).merged.plan.uncaptured == [b"a"]
+    assert merge(make, session, "side", dry_run=True).merged.plan.uncaptured == [b"a"]
+    assert not merge(make, session, "side").conflicts
     assert content(tree) == {"a": "main\n", "c": "c\n", ".gitignore": "a\nb\n"}
     session.workspace.undo()
     assert content(tree) == {"a": "main\n", "b": "b\n", "c": "c\n"}
@@ -102,7 +103,7 @@ def test_what_was_settled_is_settled(make, session: Session, tree: Path) -> None
     found = merge(make, session, "side", prefer="ours")
     assert found.merged.restored is None
     assert found.checkpoint is not None
-    assert merge(make, session, "side").merged.plan == ([], [], [])
+    assert merge(make, session, "side").merged.plan.stacked.plan == ([], [], [])
     assert content(tree)["a"] == "main\n"
 
 
@@ -111,7 +112,7 @@ def test_two_forks_of_one_session(make, session: Session) -> None:
     (roots[0] / "a").write_text("one\n")
     (roots[1] / "b").write_text("two\n")
     with make() as sessions, sessions.open("two") as two:
-        assert merge(make, two, "one").merged.done
+        assert not merge(make, two, "one").conflicts
     assert content(roots[1]) == {"a": "one\n", "b": "two\n", "c": "c\n"}
     assert content(roots[0])["b"] == "b\n"
 
@@ -123,10 +124,10 @@ def test_a_conflict_changes_nothing_and_is_named(make, session: Session, tree: P
     done(session, write("a", "main\n"))
     head, before = session.head, content(tree)
     found = merge(make, session, "side")
-    assert [one.path for one in found.merged.plan.conflicts] == [b"a"]
+    assert [one.path for one in found.conflicts] == [b"a"]
     assert (session.head, content(tree)) == (head, before)
     preferred = merge(make, session, "side", prefer="ours")
-    assert preferred.merged.done
+    assert not preferred.conflicts
     assert content(tree) == {"a": "main\n", "b": "side\n", "c": "c\n"}
 
 
@@ -135,7 +136,7 @@ def test_a_dry_run_of_a_merge(make, session: Session, tree: Path) -> None:
     (Path(os.fsdecode(made.root)) / "a").write_text("side\n")
     before = content(tree)
     found = merge(make, session, "side", dry_run=True)
-    assert [change.path for change in found.merged.plan.changes] == [b"a"]
+    assert [change.path for change in found.merged.plan.stacked.plan.changes] == [b"a"]
     assert (found.checkpoint, content(tree)) == (None, before)
 
 
@@ -159,7 +160,7 @@ def test_what_one_command_has_changed_is_picked(make, session: Session, tree: Pa
         wanted = done(side, write("b", "yes\n"))
         done(side, write("c", "no\n"))
     found = pick(session, session.id, wanted)
-    assert found.merged.done
+    assert not found.conflicts
     assert content(tree) == {"a": "a\n", "b": "yes\n", "c": "c\n"}
     assert session.workspace.show().checkpoint.provenance.command == "a command"
     session.workspace.undo()
@@ -173,7 +174,7 @@ def test_what_overlaps_is_not_picked(make, session: Session, tree: Path) -> None
     done(session, write("b", "main\n"))
     before = content(tree)
     found = pick(session, session.id, wanted)
-    assert [one.why for one in found.merged.plan.conflicts] == ["content"]
+    assert [one.why for one in found.conflicts] == ["content"]
     assert content(tree) == before
 
 
@@ -205,11 +206,11 @@ def test_what_a_fork_does_not_capture_was_not_deleted_there(make, session: Sessi
     with make() as sessions, sessions.open("side") as side:
         entry = done(side, line("head -c 70000 /dev/zero > a; rm b c; mkfifo b"))
         done(side, line("rm a b; touch a b"))
-    assert pick(session, side.id, entry, dry_run=True).merged.uncaptured == [b"a", b"b"]
+    assert pick(session, side.id, entry, dry_run=True).merged.plan.uncaptured == [b"a", b"b"]
     (Path(os.fsdecode(made.root)) / "a").write_bytes(bytes(70_000))
     (Path(os.fsdecode(made.root)) / "b").unlink()
     os.mkfifo(Path(os.fsdecode(made.root)) / "b")
-    assert merge(make, session, "side").merged.uncaptured == [b"a", b"b"]
+    assert merge(make, session, "side").merged.plan.uncaptured == [b"a", b"b"]
     assert content(tree) == {"a": "a\n", "b": "b\n"}
 
 
@@ -259,3 +260,43 @@ def test_of_a_command_of_a_deleted_fork_it_is_said_that_it_may_have_gone_with_th
         pick(session, session.id, gone)
     assert caught.value.code == "state_gone"
     assert "before you delete it" in str(caught.value.hint)
+
+
+def test_lines_that_do_not_touch_are_no_conflict_of_merge_nor_of_pick(make, session: Session, tree: Path) -> None:
+    lines = [f"{number}\n" for number in range(1, 9)]
+    done(session, write("a", "".join(lines)))
+    session.fork("side")
+    with make() as sessions, sessions.open("side") as side:
+        entry = done(side, write("a", "".join([*lines[:7], "eight\n"])))
+    done(session, write("a", "".join(["one\n", *lines[1:]])))
+    both = "".join(["one\n", *lines[1:7], "eight\n"])
+    before = content(tree)
+    foreseen = merge(make, session, "side", dry_run=True)
+    assert (foreseen.conflicts, foreseen.put_together) == ([], [b"a"])
+    assert content(tree) == before
+    assert [one.outcome for one in pick(session, side.id, entry).merged.prepared.records] == ["reapplied"]
+    assert content(tree)["a"] == both
+    session.workspace.undo()
+    assert content(tree) == before
+    found = merge(make, session, "side")
+    assert found.checkpoint is not None
+    assert content(tree)["a"] == both
+    assert merge(make, session, "side").checkpoint is None
+
+
+def test_a_person_decides_a_file_that_was_shown(make, session: Session, tree: Path) -> None:
+    session.fork("side")
+    with make() as sessions, sessions.open("side") as side:
+        done(side, write("a", "side\n"))
+        done(side, write("b", "side\n"))
+    done(session, write("a", "main\n"))
+    done(session, write("b", "main\n"))
+    decided = {b"a": Resolution(content=b"both\n"), b"b": Resolution(prefer="theirs")}
+    with pytest.raises(RefusedError) as caught:
+        merge(make, session, "side", resolutions=decided)
+    assert caught.value.code == "not_shown"
+    shown = merge(make, session, "side")
+    assert shown.merged.prepared.differences[b"a"] == ("@@ -1 +1 @@\n-a\n+main\n", "@@ -1 +1 @@\n-a\n+side\n")
+    found = merge(make, session, "side", resolutions=decided)
+    assert [one.path for one in found.settled] == [b"a", b"b"]
+    assert content(tree) == {"a": "both\n", "b": "side\n", "c": "c\n"}

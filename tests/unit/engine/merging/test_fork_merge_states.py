@@ -9,8 +9,11 @@ import pytest
 
 import holdfast
 from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.deltas import find_bases
-from holdfast.engine.merging.tree_merge import merge_into
+from holdfast.engine.merging.fork_merge import ForkMerge, OverlapPolicy
+from holdfast.engine.merging.reapply.resolver import ladder_of
+from holdfast.engine.merging.three_way import Prefer
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError
@@ -43,11 +46,11 @@ def files(root: Path) -> dict[str, tuple[str, int]]:
     }
 
 
-def merge(workspace: Workspace, other: Workspace, **options):
+def merge(workspace: Workspace, other: Workspace, *, prefer: Prefer | None = None, dry_run: bool = False) -> ForkMerge:
     theirs = other.checkpoint().checkpoint.id
     with context_of(workspace) as context:
-        (base,) = find_bases(context, workspace.checkpoint().checkpoint.id, theirs)
-        return merge_into(context, [base], theirs, WHY, **options)
+        policy = OverlapPolicy(lambda: ladder_of(context, prefer=prefer), dry_run=dry_run)
+        return fork_merge.merge(context, theirs, WHY, policy)
 
 
 def test_both_sides_work_comes_together_and_can_be_taken_apart_again_i6(
@@ -63,7 +66,7 @@ def test_both_sides_work_comes_together_and_can_be_taken_apart_again_i6(
     (there / "link").symlink_to("a")
     before = files(tree)
     found = merge(workspace, forked)
-    assert found.done
+    assert not found.waiting
     after = before | {
         "moved": ("theirs\n", before["moved"][1]),
         "sub/d": (before["sub/d"][0], 0o755),
@@ -72,7 +75,7 @@ def test_both_sides_work_comes_together_and_can_be_taken_apart_again_i6(
     del after["c"]
     assert files(tree) == after
     head = workspace.show().checkpoint
-    assert (head.kind, head.provenance, head.parent) == ("merge", WHY, found.ours)
+    assert (head.kind, head.provenance, head.parent) == ("merge", WHY, found.plan.production)
     assert workspace.status().clean
     workspace.undo()
     assert files(tree) == before
@@ -87,25 +90,40 @@ def test_a_conflict_stops_all_of_it_and_is_told(workspace: Workspace, forked: Wo
     (there / "b").write_text("theirs\n")
     before = files(tree)
     found = merge(workspace, forked)
-    assert not found.done
-    assert [(one.path, one.why) for one in found.plan.conflicts] == [(b"a", "content")]
+    assert [(one.path, one.why) for one in found.waiting] == [(b"a", "content")]
     assert files(tree) == before
     assert found.restored is None
-    assert merge(workspace, forked, prefer="theirs").done
+    assert not merge(workspace, forked, prefer="theirs").waiting
     assert (tree / "a").read_text() == (tree / "b").read_text() == "theirs\n"
+
+
+def test_a_side_is_preferred_only_where_nothing_can_be_put_together(
+    workspace: Workspace, forked: Workspace, tree: Path
+) -> None:
+    there = Path(os.fsdecode(forked.path))
+    (tree / "a").write_text("ours\n" + "a\n" * 8)
+    (there / "a").write_text("a\n" * 8 + "theirs\n")
+    (tree / "b").write_text("ours\n")
+    (there / "b").unlink()
+    foreseen = merge(workspace, forked, prefer="theirs", dry_run=True)
+    assert [change.path for change in foreseen.plan.stacked.plan.changes] == [b"a", b"b"]
+    found = merge(workspace, forked, prefer="theirs")
+    assert (tree / "a").read_text() == "ours\n" + "a\n" * 7 + "theirs\n"
+    assert not (tree / "b").exists()
+    assert [(one.path, one.outcome) for one in found.prepared.records] == [(b"a", "reapplied"), (b"b", "decided")]
 
 
 def test_a_dry_run_changes_nothing(workspace: Workspace, forked: Workspace, tree: Path) -> None:
     (Path(os.fsdecode(forked.path)) / "b").write_text("theirs\n")
     before, head = files(tree), workspace.resolve("@")
     found = merge(workspace, forked, dry_run=True)
-    assert [change.path for change in found.plan.changes] == [b"b"]
+    assert [change.path for change in found.plan.stacked.plan.changes] == [b"b"]
     assert (files(tree), workspace.resolve("@")) == (before, head)
 
 
 def test_nothing_to_merge(workspace: Workspace, forked: Workspace) -> None:
     found = merge(workspace, forked)
-    assert found.done
+    assert not found.waiting
     assert found.restored is None
 
 

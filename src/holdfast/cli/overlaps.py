@@ -1,0 +1,139 @@
+"""Files that both sides of a merge have changed: the options that decide them, and how they are shown."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from holdfast import UsageError
+from holdfast.cli.phrases import foreseen
+from holdfast.model.message_text import visible
+from holdfast.model.paths import parse_display
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable
+
+    from holdfast import Workspace
+    from holdfast.cli.console import Console
+    from holdfast.engine.merging.fork_merge import ForkMerge
+    from holdfast.engine.merging.reapply.resolver import FileRecord
+    from holdfast.engine.merging.stacked_plan import Resolution
+
+DECIDE = "--resolve PATH=FILE, --keep PATH or --take PATH"
+
+_MOST = 16 << 20
+"""Bytes of a resolution: what merge.max_bytes can be. A device may have no end."""
+
+
+def add_decision_options(parser: argparse.ArgumentParser, *, here: str = "here", there: str = "the fork") -> None:
+    """``--resolve``, ``--keep`` and ``--take``."""
+    parser.add_argument(
+        "--resolve",
+        metavar="PATH=FILE",
+        action="append",
+        default=[],
+        help="the content of FILE is what becomes of PATH, which overlaps; may be repeated",
+    )
+    parser.add_argument(
+        "--keep", metavar="PATH", action="append", default=[], help=f"PATH, which overlaps, stays as it is {here}"
+    )
+    parser.add_argument(
+        "--take", metavar="PATH", action="append", default=[], help=f"PATH, which overlaps, becomes what {there} has"
+    )
+
+
+def decisions_in(console: Console, workspace: Workspace, arguments: argparse.Namespace) -> dict[bytes, Resolution]:
+    """What the options decide, by path in the workspace. Raises `UsageError`."""
+
+    def named(path: str) -> bytes:
+        (name,) = console.paths(workspace, [path])
+        if "\\" in path and not os.path.lexists(os.path.join(workspace.path, name)):
+            (name,) = console.paths(workspace, [parse_display(path)])  # as it was printed
+        return name
+
+    return decisions(arguments, named)
+
+
+def decisions(arguments: argparse.Namespace, named: Callable[[str], bytes]) -> dict[bytes, Resolution]:
+    """What the options decide; ``named`` gives the path in the workspace that an argument means.
+
+    Raises `UsageError`.
+    """
+    from holdfast.engine.merging.stacked_plan import Resolution
+
+    found: dict[bytes, Resolution] = {}
+
+    def add(path: str, resolution: Resolution) -> None:
+        name = named(path)
+        if name in found:
+            raise UsageError(f"{path} is decided twice")
+        found[name] = resolution
+
+    for given in arguments.resolve:
+        path, sign, file = given.partition("=")
+        if not sign or not path:
+            raise UsageError(f"{given!r} is no PATH=FILE", hint="--resolve src/app.py=/tmp/app.py")
+        try:
+            with open(file, "rb") as opened:
+                content = opened.read(_MOST + 1)
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+        if len(content) > _MOST:
+            raise UsageError(f"{file} is larger than a resolution may be, {_MOST >> 20} MiB")
+        add(path, Resolution(content=content))
+    for path in arguments.keep:
+        add(path, Resolution(prefer="ours"))
+    for path in arguments.take:
+        add(path, Resolution(prefer="theirs"))
+    return found
+
+
+def open_overlaps(found: ForkMerge) -> list[Any]:
+    """Each file that is open, for JSON: what both sides have changed in it, or what the ladder would do about it."""
+    from holdfast.model.answers.merges import OpenOverlap
+    from holdfast.model.json_encoder import encode
+
+    prepared = found.prepared
+    overlapping: list[OpenOverlap] = []
+    for one in found.plan.overlapping:
+        ours, theirs = prepared.differences.get(one.path, (None, None))
+        expected = prepared.foreseen.get(one.path)
+        overlapping.append(encode(OpenOverlap, one, production_diff=ours, fork_diff=theirs, foreseen=expected))
+    return overlapping
+
+
+def overlap_lines(found: ForkMerge, path: bytes, *, there: str = "in the fork") -> list[str]:
+    """About one file that is open: why no rung has applied it, or what each would do, and the differences."""
+    prepared = found.prepared
+    lines = declined(tried for one in prepared.records if one.path == path for tried in one.tried)
+    expected = prepared.foreseen.get(path)
+    if expected is not None:
+        from holdfast.model.answers.merges import Foreseen
+        from holdfast.model.json_encoder import encode
+
+        lines += foreseen(encode(Foreseen, expected))
+    return [*lines, *difference_lines(*prepared.differences.get(path, ("", "")), there=there)]
+
+
+def declined(tried: Iterable[Any]) -> list[str]:
+    """Why each rung has not applied a file."""
+    return [
+        f"{one.rung}: {visible(one.said)}"
+        for one in tried
+        if one.rung != "person" and one.result != "answered" and one.said
+    ]
+
+
+def rungs_of(record: FileRecord) -> list[str]:
+    """The rungs that have applied a file, each once."""
+    return list(dict.fromkeys(one.rung for one in record.tried if one.result == "answered"))
+
+
+def difference_lines(ours: str, theirs: str, *, here: str = "here", there: str) -> list[str]:
+    """What both sides have changed in a file, each as hunks, and called ``here`` and ``there``."""
+    lines: list[str] = []
+    for what, hunks in ((here, ours), (there, theirs)):
+        if hunks:
+            lines += [f"{what}:", *(f"  {visible(line)}" for line in hunks.splitlines())]
+    return lines

@@ -1,0 +1,121 @@
+"""What the system lets nobody change: it is left alone, named with what helps, and holds nothing of ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from holdfast.engine.workspace.workspace import Workspace
+
+SAID = "its directory takes new entries and gives none away again (chattr +a)"
+
+
+class Lock(Protocol):
+    def __call__(self, path: Path, attribute: str = "a") -> None: ...
+
+
+@pytest.fixture
+def lock() -> Iterator[Lock]:
+    """Lets a directory only grow, or gives something another attribute; until the end of the test."""
+    locked: list[tuple[str, Path]] = []
+
+    def change(path: Path, attribute: str = "a") -> None:
+        if (
+            shutil.which("chattr") is None
+            or subprocess.run(["chattr", f"+{attribute}", path], capture_output=True, check=False).returncode
+        ):
+            pytest.skip("needs chattr, the right to use it and a file system that has it")
+        locked.append((attribute, path))
+
+    yield change
+    for attribute, path in locked:
+        subprocess.run(["chattr", f"-{attribute}", path], check=True)
+
+
+@pytest.mark.parametrize("at", ["", "only"], ids=["root", "directory"])
+def test_a_directory_that_only_grows_is_left_alone(workspace: Workspace, tree: Path, lock: Lock, at: str) -> None:
+    directory = tree / at
+    (tree / "free").mkdir()
+    directory.mkdir(exist_ok=True)
+    (directory / "inner").mkdir()
+    for path in ("edited", "removed", "inner/file"):
+        (directory / path).write_bytes(b"one")
+    (tree / "free/file").write_bytes(b"one")
+    workspace.checkpoint("one")
+    (directory / "edited").write_bytes(b"two")
+    (directory / "removed").unlink()
+    (directory / "new").write_bytes(b"two")
+    shutil.rmtree(directory / "inner")
+    (tree / "free/file").write_bytes(b"two")
+    workspace.checkpoint("two")
+    before = sorted(os.listdir(directory))
+    lock(directory)
+    result = workspace.restore("one")
+    skipped = {os.fsdecode(item.path).removeprefix(f"{at}/"): item.reason for item in result.skipped}
+    assert skipped.pop("new") == f"its directory is protected: `chattr -a {at or '.'}` lifts that"
+    assert skipped == dict.fromkeys(("edited", "removed", "inner/file"), SAID)
+    assert sorted(os.listdir(directory)) == before
+    assert (directory / "edited").read_bytes() == b"two"
+    assert (tree / "free/file").read_bytes() == b"one"
+
+
+def test_what_is_immutable_is_named_with_what_helps(workspace: Workspace, tree: Path, lock: Lock) -> None:
+    for path in ("f", "d/edited", "free"):
+        (tree / path).parent.mkdir(exist_ok=True)
+        (tree / path).write_bytes(b"one")
+    workspace.checkpoint("one")
+    for path in ("f", "d/edited", "d/it's new", "free"):
+        (tree / path).write_bytes(b"two")
+    workspace.checkpoint("two")
+    for path in ("f", "d"):
+        lock(tree / path, "i")
+    result = workspace.restore("one")
+    assert {one.path: one.reason for one in result.skipped} == {
+        b"f": "it is protected: `chattr -i f` lifts that",
+        b"d/edited": "its directory is protected: `chattr -i d` lifts that",
+        b"d/it's new": "its directory is protected: `chattr -i d` lifts that",
+    }
+    assert (tree / "free").read_bytes() == b"one"
+
+
+@pytest.fixture
+def mounted_read_only() -> Iterator[Callable[[Path], None]]:
+    done: list[Path] = []
+
+    def mount(path: Path) -> None:
+        if os.geteuid() or subprocess.run(["mount", "--bind", path, path], capture_output=True, check=False).returncode:
+            pytest.skip("needs the right to mount")
+        done.append(path)
+        subprocess.run(["mount", "-o", "remount,ro,bind", path], check=True)
+
+    yield mount
+    for path in done:
+        subprocess.run(["umount", path], check=True)
+
+
+def test_what_is_mounted_read_only_keeps_nothing_else_back(
+    workspace: Workspace, tree: Path, mounted_read_only: Callable[[Path], None]
+) -> None:
+    for path in ("m/edited", "m/d/removed", "free"):
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_bytes(b"one")
+    workspace.checkpoint("one")
+    (tree / "m/d/removed").unlink()
+    for path in ("m/edited", "m/new", "free"):
+        (tree / path).write_bytes(b"two")
+    workspace.checkpoint("two")
+    mounted_read_only(tree / "m")
+    result = workspace.restore("one")
+    assert {one.path for one in result.skipped} == {b"m/edited", b"m/new", b"m/d/removed"}
+    assert {one.reason.removeprefix("its directory ").removeprefix("it ") for one in result.skipped} == {
+        "lies on what is mounted read-only"
+    }
+    assert (tree / "free").read_bytes() == b"one"
