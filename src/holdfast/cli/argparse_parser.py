@@ -7,14 +7,12 @@ import os
 from typing import TYPE_CHECKING, NoReturn
 
 from holdfast import UsageError
-from holdfast.cli.global_options import add_global_options
+from holdfast.cli.global_options import LINE, add_global_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.cli.command import Command
-
-USUAL_EXITS = ((0, "done"), (1, "failed"), (2, "wrong usage"), (3, "no such workspace, checkpoint or path"))
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,9 +47,11 @@ def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
         epilog=_epilog(command),
         formatter_class=_formatter,
         allow_abbrev=False,
+        add_help=False,
     )
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     command.configure(parser)
-    add_global_options(parser)
+    add_global_options(parser, argparse.SUPPRESS)  # (the epilog has one line on all of them)
     return parser
 
 
@@ -66,11 +66,11 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 def _epilog(command: Command) -> str:
     width = max(len(line) for line, _ in command.examples)
-    lines = ["examples:"]
+    lines = [LINE, "", "examples:"]
     lines += [f"  {line:<{width}}   {meaning}" for line, meaning in command.examples]
-    lines += ["", "exit codes:"]
-    exits = {**dict(USUAL_EXITS if command.usual_exits else ()), **dict(command.exits)}
-    lines += [f"  {code}  {meaning}" for code, meaning in sorted(exits.items())]
+    if command.exits:
+        lines += ["", "exit codes of its own:"]
+        lines += [f"  {code}  {meaning}" for code, meaning in sorted(command.exits)]
     if command.verbs is not None:
         width = max(map(len, command.verbs))
         lines = [

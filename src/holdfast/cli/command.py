@@ -26,9 +26,7 @@ class Command(NamedTuple):
     examples: Sequence[tuple[str, str]]
     """Command lines, each with what it does."""
     exits: Sequence[tuple[int, str]] = ()
-    """What exit codes other than the usual ones mean here."""
-    usual_exits: bool = True
-    """False if it has none but ``exits``."""
+    """What exit codes mean here, other than `holdfast --help` says of them."""
     paths_after_dashes: bool = False
     """True if what stands behind ``--`` are paths (``arguments.paths``), whatever stands before."""
     intermixed: bool = False

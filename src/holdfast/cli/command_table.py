@@ -114,6 +114,7 @@ def overview() -> str:
         "  --json               print one JSON object on standard output, and nothing else there",
         "  -q, --quiet          say nothing but what was asked for, and errors",
         "  -v, --verbose        say more; show tracebacks of unexpected errors",
+        "  --log-level LEVEL    what to log: error, warn, info, debug or trace",
         "  --version            print the version",
         "",
         "A checkpoint is named by its id or the beginning of it, by its label, or from the one that the tree stands on",

@@ -16,6 +16,10 @@ _BEGIN_WITH_VALUE = ("--home=", "--workspace=", "-w", "--log-level=")
 _QUIET_OR_VERBOSE = frozenset("-qv")
 
 
+LINE = "every command also takes: --home DIR, -w DIR, --json, -q, -v, --log-level LEVEL (`holdfast --help`)"
+"""All that a command's help says of them."""
+
+
 class CommandLine(NamedTuple):
     """A command line, taken apart as far as that goes without knowing the command."""
 
@@ -48,21 +52,10 @@ def split_options(argv: list[str]) -> CommandLine:
     return CommandLine(None, leading)
 
 
-def add_global_options(parser: argparse.ArgumentParser) -> None:
-    """The options that every command takes, before or after its name."""
-    group = parser.add_argument_group("options of every command")
-    group.add_argument("--home", metavar="DIR", help="where everything is kept (default: $HOLDFAST_HOME, else XDG)")
-    group.add_argument(
-        "-w", "--workspace", metavar="DIR", help="a directory in the workspace (default: the current directory)"
-    )
-    group.add_argument(
-        "--json", action="store_true", help="print one JSON object; see docs/reference/json.md for its fields"
-    )
-    group.add_argument("-q", "--quiet", action="store_true", help="say nothing but what was asked for, and errors")
-    group.add_argument("-v", "--verbose", action="store_true", help="say more; show tracebacks of unexpected errors")
-    group.add_argument(
-        "--log-level",
-        metavar="LEVEL",
-        choices=LEVELS,
-        help=f"what to log: {', '.join(LEVELS)}; see docs/reference/logs.md",
-    )
+def add_global_options(parser: argparse.ArgumentParser, about: str | None = None) -> None:
+    """The options that every command takes, before or after its name; ``about`` is the help of each."""
+    for names in (("--home",), ("-w", "--workspace")):
+        parser.add_argument(*names, metavar="DIR", help=about)
+    for names in (("--json",), ("-q", "--quiet"), ("-v", "--verbose")):
+        parser.add_argument(*names, action="store_true", help=about)
+    parser.add_argument("--log-level", metavar="LEVEL", choices=LEVELS, help=about)

@@ -241,6 +241,5 @@ COMMANDS = {
         run=_hook,
         examples=(("holdfast hook claude UserPromptSubmit", "as Claude Code does it"),),
         exits=((0, "whatever happens"),),
-        usual_exits=False,
     ),
 }
