@@ -183,7 +183,7 @@ def test_at_a_terminal_rows_are_cut_to_its_width(lived: Cli) -> None:
 
 def test_a_pager_shows_it_at_a_terminal_alone(lived: Cli) -> None:
     def paged(*words: str, **environment: str) -> list[str]:
-        shown, code = at_terminal(lived, *words, "-v", **environment)
+        shown, code = at_terminal(lived, *words, "-v", **environment)  # pyright: ignore[reportArgumentType]
         assert code == 0
         return plain(shown)
 

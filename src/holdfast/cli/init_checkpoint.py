@@ -119,8 +119,11 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
         console.say(
             f"Nothing has changed since {short(made.id)}, which now has the {what} {quoted_labels(made, ' and ')}."
         )
-    if not result.created and (message := _given(arguments.message, "HOLDFAST_MESSAGE")) != made.provenance.message:
-        console.say(f'  The message "{visible(message)}" was NOT taken: that checkpoint keeps what was said of it.')
+    if not result.created and (message := _given(arguments.message, "HOLDFAST_MESSAGE")):
+        if message == made.provenance.message:
+            console.say(f'  That checkpoint has the message "{visible(message)}".')
+        else:
+            console.say(f'  The message "{visible(message)}" was NOT taken: that checkpoint keeps the one that it has.')
     if result.not_captured:
         number = plural(len(result.not_captured), "path is", "paths are")
         where = f"show {short(made.id)}" if result.created else "status"

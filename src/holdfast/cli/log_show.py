@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.engine.history.queries import RowDetails
 
 _MOVES = ("restore", "undo", "redo")
+_ALIGNED_BY = 50
+"""As many of the newest rows tell how wide the column of names is. (All are not waited for.)"""
 _MOST_OF_LINE = 1000
 """Characters of a text that a row shows where nothing else cuts it."""
 
@@ -141,8 +143,11 @@ def _row_lines(console: Console, workspace: Workspace, rows: Iterable[TimelineIt
     except NotFoundError:
         head = None
 
-    for item in rows:
-        yield fit(console.paint, _row(item, head, told), width)
+    rows = iter(rows)
+    newest = list(islice(rows, _ALIGNED_BY))
+    names = max((len(_name(item)) for item in newest), default=0)
+    for item in chain(newest, rows):
+        yield fit(console.paint, _row(item, head, told, names), width)
 
 
 def _teller(console: Console) -> Callable[[int], str]:
@@ -151,18 +156,20 @@ def _teller(console: Console) -> Callable[[int], str]:
     return when if console.verbose else lambda at: f"{time_ago(at, now):>10}"
 
 
-def _row(item: TimelineItem, head: str | None, told: Callable[[int], str]) -> Iterator[Piece]:
-    """One row of the log, piece by piece, each with its styles."""
+def _name(item: TimelineItem) -> str:
+    return item.made.kind if item.kind == "checkpoint" and item.made is not None else visible(item.name)
+
+
+def _row(item: TimelineItem, head: str | None, told: Callable[[int], str], names: int = 0) -> Iterator[Piece]:
+    """One row of the log, piece by piece, each with its styles; ``names`` is the width of the column of names."""
     made = item.made
     is_head = made is not None and made.id == head
     dim = ("dim",) if item.kind in _MOVES else ()
     yield ("@ " if is_head else "  ", ())
     yield (f"{short(made.id) if made is not None else '':12}  ", ("yellow", "bold") if is_head else ("yellow",))
     yield (f"{told(item.at)}  ", dim)
-    if item.kind == "checkpoint" and made is not None:
-        yield (f"{made.kind:<7}", ())
-    else:
-        yield (f"{visible(item.name):<7}", dim or ("cyan",))
+    is_plain = item.kind == "checkpoint" and made is not None
+    yield (f"{_name(item):<{names}}", () if is_plain else dim or ("cyan",))
     if made is not None and made.changes != (0, 0, 0):
         yield (f"  {compact(made.changes)}", dim)
     what = _what(item)
@@ -235,7 +242,7 @@ def _checkpoint_lines(console: Console, result: Log, arguments: argparse.Namespa
         pieces: list[Piece] = [(drawn, ())]
         if name:
             made = known[CheckpointId(name)]
-            pieces += _row(_item_of(made), result.head, told)
+            pieces += _row(_item_of(made), result.head, told, len("manual"))
             pieces += [(f"  [{show_path(result.workspaces[made.workspace])}]", ())] if arguments.all else []
         yield fit(console.paint, pieces, width)
 

@@ -174,7 +174,7 @@ def test_a_field_that_the_value_or_the_object_does_not_have_is_a_mistake() -> No
 def status(*changes: Change) -> Status:
     """A status with these changes."""
     made = Checkpoint(
-        CheckpointId("c" * 24), WorkspaceId("w" * 16), None, HASH, "manual", "l", TIME, Counts(1), 1, 2, 3, 4, 0
+        CheckpointId("c" * 24), WorkspaceId("w" * 16), None, HASH, "manual", ("l",), TIME, Counts(1), 1, 2, 3, 4, 0
     )
     return Status(b"/w\xff", made, changes, [NotCaptured(b"p", "socket")], True, None)
 

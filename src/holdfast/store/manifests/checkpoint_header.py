@@ -91,7 +91,10 @@ def decode_header(data: bytes) -> CheckpointHeader:
     kind = _text(source, "kind")
     if kind not in KINDS:
         raise FormatError(f"kind: there is no {kind!r}")
-    labels, at = split_labels(_text(source, "labels")), source.number()
+    labels = split_labels(_text(source, "labels"))
+    if "" in labels:
+        raise FormatError("labels: one of them is empty")
+    at = source.number()
     if at > _LATEST:
         raise FormatError("created_at: that is no time")
     author, message, command = (_text(source, field) for field in ("author", "message", "command"))

@@ -17,7 +17,7 @@ ONE = CheckpointHeader(
     parent=CheckpointId("c3" * 12),
     root=Hash(b"\x07" * 16),
     kind="run",
-    label="für später",
+    labels=("für später", "two"),
     created_at=1_790_000_000_000_000,
     author="me",
     message="why",
@@ -33,7 +33,7 @@ ENCODED = encode_header(ONE)
     "header",
     [
         ONE,
-        ONE._replace(parent=None, path=b"", label="", author="", message="m" * 70_000, command="", is_state=False),
+        ONE._replace(parent=None, path=b"", labels=(), author="", message="m" * 70_000, command="", is_state=False),
         ONE._replace(other=CheckpointId("d4" * 12), base=CheckpointId("e5" * 12), created_at=0, kind="merge"),
     ],
 )
@@ -54,6 +54,7 @@ def test_the_bytes_are_those_of_the_specification():
         (ENCODED.replace(b"/home", b"xhome"), "path"),
         (ENCODED.replace(b"\xc4\x02me", b"\xc4\x02\xff\xff"), "author"),
         (encode_header(ONE._replace(root=Hash(b"short"))), "root"),
+        (encode_header(ONE._replace(labels=("one", "", "two"))), "labels"),
         (encode_header(ONE._replace(created_at=1 << 63)), "created_at"),
         (ENCODED + b"\0", "too many"),
         (ENCODED[:-1], "cut short"),
