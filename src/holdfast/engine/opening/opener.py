@@ -74,6 +74,8 @@ _OTHER_VARIABLES = frozenset(
         "HOLDFAST_SESSION",
         "HOLDFAST_AGENT",
         "HOLDFAST_HOOK",
+        *(f"HOLDFAST_HELD_{name}" for name in ("WORKSPACE", "RUN", "STEP", "TICKET", "KIND", "PATH", "FILES")),
+        *("HOLDFAST_HELD_UNTIL", "HOLDFAST_HELD_MESSAGE"),
     )
 )
 """Those that are no settings."""
