@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.shell.execution import StreamName
     from holdfast.model.session_types import Level
-    from holdfast.undo.service import StepInfo
+    from holdfast.undo.service import StepInfo, TicketInfo
 
 
 def command_of(words: Sequence[str], verb: str) -> str:
@@ -123,8 +123,10 @@ def _held_notices(console: Console, end: str) -> HeldNotices:
         sys.stderr.write(f"{end}holdfast: {line}{end}")
         sys.stderr.flush()
 
-    more = "; Ctrl-C denies what runs in the foreground"
-    return HeldNotices(lambda ticket: say_held(console, ticket, end=end, more=more), denied)
+    def held(ticket: TicketInfo) -> None:
+        say_held(console, ticket, end=end, more="; Ctrl-C denies what runs in the foreground")
+
+    return HeldNotices(held, denied)
 
 
 def _pass_on(stream: StreamName, data: bytes) -> None:

@@ -48,10 +48,11 @@ def _line(console: Console, one: SessionInfo) -> str:
     parent = f"  from {one.parent}" if one.parent else ""
     root = "" if one.root is None else f"  {show_path(one.root)}"
     forks = f"  {plural(len(one.forks), 'fork')}" if one.forks else ""
+    left = f"  {plural(len(one.processes), 'process', 'processes')} left running" if one.processes else ""
     return (
         f"{console.paint(f'{one.id:<20}', 'yellow')}  {when(one.updated_at)}  {plural(commands, 'command'):<12}  "
         f"{_provider(one)}  {one.mode}  {(one.tree or '-')[:SHORT_HASH]}  "
-        f"{visible(one.owner)}{parent}{forks}{busy}{state}{root}"
+        f"{visible(one.owner)}{parent}{forks}{left}{busy}{state}{root}"
     )
 
 
@@ -110,8 +111,14 @@ def _about(one: SessionInfo) -> Iterator[str]:
             f"{one.checkpoints:,}, {size(one.stored_bytes)}; since then {plural(one.journal, 'entry', 'entries')}",
         ),
         ("forks", ", ".join(one.forks) or "none"),
+        ("left running", "" if one.processes else "nothing"),
     ]
     yield from (f"{name:<13}{value}" for name, value in facts if value)
+    if one.processes:
+        yield "left running (a process that ends does not come back):"
+        for process in one.processes:
+            command = visible(" ".join(show_path(word) for word in process.command))
+            yield f"  {process.pid:>8}  since {when(process.since)}  {command}"
 
 
 # -- history ----------------------------------------------------------------------------------------------------------

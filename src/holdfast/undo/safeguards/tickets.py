@@ -75,7 +75,7 @@ class Safeguards:
         """``losses`` says what counts (None: whatever there is)."""
         self.thresholds = thresholds
         """May be changed at any time."""
-        self.on_held: Callable[[TicketInfo, str, int], object] = lambda *_: None
+        self.on_held: Callable[[TicketInfo, str, int], object] | None = None
         """Gets each new ticket, the run that it is of, and how many files its step would have lost. It must not wait.
         """
         self._losses = losses or Losses()
@@ -143,7 +143,8 @@ class Safeguards:
         self._tickets[info.id] = _Ticket(info, step, rule, self._clock.monotonic() + timeout)
         step.held = info.id
         _log.info("safeguard triggered", step_id=step.id, ticket=info.id, danger=info.danger, path=path)
-        self.on_held(info, step.begin.run, files)
+        if self.on_held is not None:
+            self.on_held(info, step.begin.run, files)
         raise HeldError(info.id, message, step.id)
 
     def held(self) -> list[TicketInfo]:

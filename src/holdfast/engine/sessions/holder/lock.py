@@ -224,6 +224,17 @@ def end_orphans(lock: bytes, session: SessionId) -> None:
         os.unlink(path)
 
 
+def at_work(lock: bytes) -> int:
+    """The process that was started for what runs in the session, as far as it is noted and lives; 0 for none."""
+    from holdfast.store.catalog.work_lease import process_named
+
+    try:
+        with open(note_path(lock), "rb") as file:
+            return process_named(json_decoder(_Note).decode(file.read(_MOST_CHILDREN)).process) or 0
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return 0
+
+
 def _members(note: _Note, folder: bytes, session: SessionId) -> Iterator[int]:
     """The processes that surely belong to what was noted."""
     from holdfast.store.catalog.work_lease import process_named
