@@ -624,12 +624,12 @@ def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole_if
 class Person:
     """Somebody at the terminal of a run."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, command: str = "run") -> None:
         self.shown = self.all = ""
         self.pid, self._terminal = pty.fork()
         if not self.pid:
             try:
-                os.execvp(INSTALLED[0], [*INSTALLED, "run", *words])
+                os.execvp(INSTALLED[0], [*INSTALLED, command, *words])
             finally:
                 os._exit(99)
 
@@ -705,3 +705,16 @@ def test_what_runs_cannot_type_or_take_the_terminal(bench: Cli) -> None:
     assert person.code() == 0
     assert f"said [{errno.EPERM}]" in person.shown
     assert bench.json("steps") == {"steps": []}
+
+
+def test_a_list_has_the_names_of_its_columns_on_a_terminal_and_nowhere_else(bench: Cli) -> None:
+    for command in ("steps", "barriers", "safeguard"):
+        empty = Person(command=command)
+        assert (empty.code(), empty.all) == (0, "")
+    run(bench, "--", "touch", "made")
+    person = Person(command="steps")
+    assert person.code() == 0
+    heading, row = (re.sub(r"\x1b\[\d*m", "", line) for line in person.all.splitlines())
+    assert heading.split() == ["step", "began", "kind", "changed", "command"]
+    assert row == bench("steps").out.removesuffix("\n")
+    assert row.index("touch made") == heading.index("command")
