@@ -347,7 +347,10 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
                 hint="use what has it open, or close that first",
                 code="session_busy",
             ) from None
-        hint = "one process at a time has a session open; fork it to work beside that one"
+        hint = (
+            "one process at a time has a session open; beside it you can work in a session of your own in the same "
+            "directory (`holdfast session start`), or in a fork"
+        )
         raise LockedError(error.message, hint=hint, code="session_busy") from None
     ours = None
     try:
