@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +100,32 @@ def test_it_may_answer_as_a_person_does(guarded: Cli, tmp_path: Path) -> None:
     _notify(guarded, str(program))
     assert guarded.process("run", "--", "rm", "-r", "many").returncode == 0
     assert not (guarded.root / "many").exists()
+
+
+def test_it_is_started_for_what_a_session_holds_too(guarded: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "told"
+    _notify(guarded, str(_program(folder)))
+    guarded("session", "start", "one")
+    with guarded.start("session", "exec", "--json", "rm -r many", stdout=subprocess.PIPE) as process:
+        (run,) = {one["run"] for one in _told_step(guarded, folder)}
+        assert run
+        assert process.stderr is not None
+        said = json.loads(process.stderr.readline())["message"]
+        assert "is about to delete its file number 3" in said
+        assert "`holdfast safeguard allow 1` or `deny 1`" in said
+        guarded("safeguard", "deny", "1")
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+    messages = [json.loads(line)["message"] for line in err.splitlines()]
+    assert "step 1 was not allowed, and was taken back" in messages
+
+
+def _told_step(cli: Cli, folder: Path) -> list[dict[str, Any]]:
+    """The step that was told of."""
+    told = _told(folder, 1)
+    steps = [one for one in cli.json("steps")["steps"] if str(one["id"]) == told["HOLDFAST_HELD_STEP"]]
+    assert [one["run"] for one in steps] == [told["HOLDFAST_HELD_RUN"]]
+    return steps
 
 
 @pytest.mark.parametrize("kind", ["no such program", "in the workspace", "found in the workspace", "fails"])
