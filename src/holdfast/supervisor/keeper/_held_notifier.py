@@ -13,6 +13,7 @@ import shutil
 import threading
 from typing import TYPE_CHECKING
 
+from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.model.message_text import visible
 from holdfast.model.paths import display, under
@@ -49,7 +50,11 @@ class HeldNotifier:
         if not self._free.acquire(blocking=False):
             _LOG.warning("safeguard.notify: %d of it run already", _MOST, ticket=ticket.id)
             return
-        threading.Thread(target=self._run, args=(ticket, run, files), daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(ticket, run, files), daemon=True).start()
+        except RuntimeError as error:  # there may be no more threads
+            self._free.release()
+            _LOG.warning("safeguard.notify: %s", error, ticket=ticket.id)
 
     def _run(self, ticket: TicketInfo, run: str, files: int) -> None:
         from holdfast.processes import child  # (few keepers start anything)
@@ -60,7 +65,7 @@ class HeldNotifier:
             # (It may put the question to a person, and answer: no longer than an answer counts.)
             limits = child.Limits((ticket.denied_at - ticket.asked_at) / 1e9, errors=_MOST_ERRORS)
             ended = child.run([program, *self._words[1:]], limits, cwd=b"/", environment=environment)
-        except (OSError, ValueError) as error:
+        except (HoldfastError, OSError, ValueError) as error:
             _LOG.warning("safeguard.notify: %s", visible(str(error)), ticket=ticket.id)
         else:
             if ended.code:
