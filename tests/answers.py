@@ -37,7 +37,7 @@ SECTIONS: dict[str, list[type]] = {
     "safeguard": [steps.Tickets, steps.Ticket, steps.AnsweredTicket],
     "session start": [sessions.Started, sessions.Configuration],
     "session list": [sessions.Sessions],
-    "session info": [sessions.SessionInfo],
+    "session info": [sessions.SessionInfo, sessions.BackgroundProcess],
     "session exec": [sessions.Executed],
     "session history": [sessions.History, sessions.Command],
     "session checkpoint": [sessions.SessionCheckpoint],

@@ -579,13 +579,19 @@ def test_who_runs_a_script_learns_what_was_held_and_that_no_answer_came(
     assert "Operation not permitted" in err
     if is_json:
         result = json.loads(err.splitlines()[-1])
+        (meanwhile,) = [json.loads(line) for line in err.splitlines() if '"level":' in line]
+        assert "is about to delete its file number 2: b" in meanwhile["message"]
+        assert "`holdfast safeguard allow 1` or `deny 1`" in meanwhile["message"]
         (held,) = result["unanswered"]
         assert held["step"] == result["steps"][0]["id"]
         assert (held["danger"], held["path"], held["seconds"]) == ("delete", "b", 1)
         assert bench.is_documented("run", result)
         assert bench.is_documented("run", {"seconds": 1})
     else:
-        (said,) = [line for line in err.splitlines() if "safeguard" in line]
+        meanwhile, how, said = [line for line in err.splitlines() if "safeguard" in line or "is about to" in line]
+        assert meanwhile == "holdfast: step 1 (rm a b) is about to delete its file number 2: b (2 bytes in all)"
+        assert re.fullmatch(r"  held: `holdfast safeguard allow 1` or `deny 1` in another terminal, within [01] s", how)
+        assert "\a" not in err, "no terminal shows it"
         assert "`delete`: step 1 (rm a b) is about to delete its file number 2: b" in said
         assert "No answer came within 1 s, so Holdfast took the step back." in said
         assert "`holdfast safeguard list`" in said
@@ -618,12 +624,12 @@ def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole_if
 class Person:
     """Somebody at the terminal of a run."""
 
-    def __init__(self, *words: str) -> None:
-        self.shown = ""
+    def __init__(self, *words: str, command: str = "run") -> None:
+        self.shown = self.all = ""
         self.pid, self._terminal = pty.fork()
         if not self.pid:
             try:
-                os.execvp(INSTALLED[0], [*INSTALLED, "run", *words])
+                os.execvp(INSTALLED[0], [*INSTALLED, command, *words])
             finally:
                 os._exit(99)
 
@@ -647,7 +653,9 @@ class Person:
     def _look(self) -> None:
         ready, _, _ = select.select([self._terminal], [], [], 30)
         assert ready, self.shown
-        self.shown += os.read(self._terminal, 4096).decode()
+        text = os.read(self._terminal, 4096).decode()
+        self.shown += text
+        self.all += text
 
 
 @pytest.fixture(name="guarded")
@@ -674,6 +682,7 @@ def test_what_was_typed_before_the_question_does_not_answer_it(guarded: Cli) -> 
         person.type(line)
     person.type(person.asked())
     assert person.code() == 0
+    assert person.all.count("\a") == 1, "the terminal rings once for a question"
     assert not (guarded.root / "many").exists()
 
 
@@ -696,3 +705,16 @@ def test_what_runs_cannot_type_or_take_the_terminal(bench: Cli) -> None:
     assert person.code() == 0
     assert f"said [{errno.EPERM}]" in person.shown
     assert bench.json("steps") == {"steps": []}
+
+
+def test_a_list_has_the_names_of_its_columns_on_a_terminal_and_nowhere_else(bench: Cli) -> None:
+    for command in ("steps", "barriers", "safeguard"):
+        empty = Person(command=command)
+        assert (empty.code(), empty.all) == (0, "")
+    run(bench, "--", "touch", "made")
+    person = Person(command="steps")
+    assert person.code() == 0
+    heading, row = (re.sub(r"\x1b\[\d*m", "", line) for line in person.all.splitlines())
+    assert heading.split() == ["step", "began", "kind", "changed", "command"]
+    assert row == bench("steps").out.removesuffix("\n")
+    assert row.index("touch made") == heading.index("command")

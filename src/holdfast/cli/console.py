@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast import Home, Workspace
+    from holdfast.cli.terminal import Column, Row
     from holdfast.model.content import Progress
     from holdfast.model.log import Level
 
@@ -101,6 +102,18 @@ class Console:
             if "PAGER" in os.environ or "HOLDFAST_PAGER" in os.environ:
                 self.warn(f"the pager {command[0]!r} cannot be started: {error.strerror}")
             self.answer(lines)
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
+        """Print a list that was asked for: a line for each of ``rows``, in aligned columns, without those that are
+        empty. On a terminal a line with the columns' names stands above them, unless there are no rows; elsewhere there
+        is none, so that a program that reads it finds rows alone.
+
+        A row has a cell for each column, its text without colour (`visible`), or with one; the first one is yellow. A
+        row that is a text is a line below the one before it. The last column may be as wide as it is.
+        """
+        from holdfast.cli.terminal import table_lines
+
+        self.answer(table_lines(self.paint, columns, list(rows), named=is_terminal(sys.stdout)))
 
     def write(self, pieces: Iterable[bytes]) -> None:
         """Write bytes to standard output as they are, all of them."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 from holdfast import RefusedError
-from holdfast.cli.terminal import STATUS_COLOURS, Palette, show_path
+from holdfast.cli.terminal import STATUS_COLOURS, Palette, is_terminal, show_path
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.message_text import plural, visible
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast import Change, Checkpoint, Counts, NotCaptured
+    from holdfast.cli.console import Console
     from holdfast.undo.service import TicketInfo
 
 SHORT = 12
@@ -61,11 +63,28 @@ def changed(paint: Palette, changes: Iterable[Change]) -> list[str]:
     return [f"  {status_line(paint, change.status, change.path)}" for change in changes]
 
 
-def held_until(ticket: TicketInfo) -> str:
-    """How, and until when, what a safeguard holds is answered elsewhere."""
+BELL = "\a"
+"""Rung once for each question that a terminal shows."""
+
+
+def held_lines(ticket: TicketInfo, *, more: str = "") -> Sequence[str]:
+    """What a safeguard holds, and how and until when that is answered elsewhere; ``more`` is said at the end."""
     seconds = max(0.0, ticket.denied_at / 1e9 - time.time())
     command = f"`holdfast safeguard allow {ticket.id}` or `deny {ticket.id}`"
-    return f"held: {command} in another terminal, within {seconds:.0f} s"
+    return visible(ticket.message), f"  held: {command} in another terminal, within {seconds:.0f} s{more}"
+
+
+def say_held(console: Console, ticket: TicketInfo, *, end: str = "\n", more: str = "") -> None:
+    """Say the same on standard error, each line with this ``end``: also with ``-q``, as what runs waits for the answer.
+    With ``--json`` it is a record of the log.
+    """
+    about, how = held_lines(ticket, more=more)
+    if console.json:
+        console.warn(f"{about}; {how.strip()}")
+        return
+    bell = BELL if is_terminal(sys.stderr) else ""
+    sys.stderr.write(f"{bell}{end}holdfast: {about}{end}{how}{end}")
+    sys.stderr.flush()
 
 
 def reasons(items: Sequence[NotCaptured]) -> list[str]:

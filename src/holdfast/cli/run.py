@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
-from holdfast.cli.phrases import held_until
+from holdfast.cli.phrases import BELL, held_lines, say_held
 from holdfast.cli.plain_parser import REST
 from holdfast.model import fast_msgspec
 from holdfast.model.config.keys import KEYS
@@ -99,7 +99,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             one_step=arguments.one_step,
             guard=arguments.guard,
             isolation=_isolation(workspace.isolation, arguments),
-            ask=_ask if console.interactive else None,
+            ask=lambda ticket: _ask(console, ticket),
             bridge=arguments.bridge is not None,
             outside=arguments.outside,
         )
@@ -202,8 +202,9 @@ def _were(steps: Sequence[int]) -> str:
     return f"{named_steps(steps)} {'was' if len(steps) == 1 else 'were'}"
 
 
-def _ask(ticket: TicketInfo) -> bool | None:
-    """Ask a person at the terminal; None if that is not for us: no person answers, or a program has the keyboard.
+def _ask(console: Console, ticket: TicketInfo) -> bool | None:
+    """Ask a person at the terminal; None if that is not for us: no person answers, or a program has the keyboard. Then
+    it is said how it is answered elsewhere.
 
     What allows it is a number that only the question shows: what was typed before it, and what a program has the
     terminal say by itself (reports of its colours, its title, its cursor), is no answer.
@@ -213,15 +214,19 @@ def _ask(ticket: TicketInfo) -> bool | None:
 
     seconds = ticket.denied_at / 1e9 - time.time()
     try:
-        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC) if console.interactive else -1
     except OSError:
+        terminal = -1
+    if terminal < 0:
+        say_held(console, ticket)
         return None
     try:
-        text = f"\r\nholdfast: {visible(ticket.message)}\r\n"
+        about, how = held_lines(ticket)
+        text = f"{BELL}\r\nholdfast: {about}\r\n"
         reads_keys = not termios.tcgetattr(terminal)[3] & termios.ICANON
         if reads_keys or os.tcgetpgrp(terminal) != os.getpgrp():
             # An answer would be mistaken for input to what runs, and the other way round; or reading it would stop us.
-            os.write(terminal, f"{text}  {held_until(ticket)}\r\n".encode())
+            os.write(terminal, f"{text}{how}\r\n".encode())
             return None
         number = str(1000 + secrets.randbelow(9000))
         termios.tcflush(terminal, termios.TCIFLUSH)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from holdfast.cli.console import Console
+    from holdfast.cli.terminal import Row
     from holdfast.engine.opening.opener import Opener
     from holdfast.store.catalog.token_rows import TokenRow
 
@@ -142,7 +143,7 @@ def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> 
         if console.json:
             console.give(commands.Tokens, tenant=catalog.name, tokens=rows)
         else:
-            console.answer(map(_line, rows))
+            console.table(_TOKEN_COLUMNS, map(_row, rows))
         return 0
     secret, row = tokens.create_token(
         catalog,
@@ -171,13 +172,19 @@ def _age(given: str) -> float:
         raise UsageError(f"bad --expires: {error}") from None
 
 
-def _line(row: TokenRow) -> str:
+_TOKEN_COLUMNS = (("token", 0), ("rights", 5), ("made", 0), ("for what", 0), ("label", 0))
+
+
+def _row(row: TokenRow) -> Row:
     from holdfast.model.clock import isoformat
 
-    expires = "" if row.expires_at is None else f"  until {isoformat(row.expires_at)[:10]}"
-    where = f"  for {', '.join(row.exports)}" if row.exports else ""
-    below = "".join(f"  below {visible(display(root))}" for root in row.roots)
-    return f"{row.id}  {row.rights:<5}  {isoformat(row.created_at)[:10]}{expires}{where}{below}  {visible(row.label)}"
+    what = (
+        "" if row.expires_at is None else f"until {isoformat(row.expires_at)[:10]}",
+        f"for {', '.join(row.exports)}" if row.exports else "",
+        *(f"below {visible(display(root))}" for root in row.roots),
+    )
+    made = isoformat(row.created_at)[:10]
+    return [row.id, row.rights, made, "  ".join(filter(None, what)), visible(row.label)]
 
 
 COMMANDS = {

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast import Workspace
     from holdfast.cli.console import Console
+    from holdfast.cli.terminal import Row
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo
 
 _MOST_STEPS = 1_000_000
@@ -78,7 +79,7 @@ def _steps(console: Console, arguments: argparse.Namespace) -> int:
                 console.give(answers.Steps, steps=found)
             else:
                 width = terminal_width(sys.stdout)
-                console.answer(_step_line(console, step, width) for step in reversed(found))
+                console.table(_STEP_COLUMNS, (_step_row(step, width) for step in reversed(found)))
         else:
             show_step(console, workspace, arguments.id, pager=False)
     return 0
@@ -96,21 +97,22 @@ def show_step(console: Console, workspace: Workspace, number: int, *, pager: boo
         console.answer_paged(_about(step, changes, left), pager=pager)
 
 
-def _step_line(console: Console, step: StepInfo, width: int | None) -> str:
+_STEP_COLUMNS = ((">step", 5), ("began", 19), ("kind", 8), ("changed", 12), ("command", 0))
+
+
+def _step_row(step: StepInfo, width: int | None) -> Row:
     """``width``: of the terminal, to which the command is cut."""
     state = "" if step.state == "done" else f"  [{step.state}]"
     code = f"  exit {step.exit_code}" if step.exit_code else ""
     bare = "  not protected" if step.unprotected else ""
     barrier = "  (others have changed something since)" if step.barrier_after else ""
-    number, rest = (
-        f"{step.id:>5}",
-        f"  {when(step.started_at // 1000)}  {step.kind:<8}  {plural(step.paths, 'path'):<12}  ",
-    )
+    cells = [str(step.id), when(step.started_at // 1000), step.kind, plural(step.paths, "path")]
+    taken = sum(max(len(cell), least) + 2 for cell, (_, least) in zip(cells, _STEP_COLUMNS, strict=False))
     command, after = _command(step), f"{code}{state}{bare}{barrier}"
-    room = None if width is None else max(width - len(number) - len(rest) - len(after), _LEAST_COMMAND)
+    room = None if width is None else max(width - taken - len(after), _LEAST_COMMAND)
     if room is not None and len(command) > room:
         command = f"{command[: room - 1]}…"
-    return f"{console.paint(number, 'yellow')}{rest}{command}{after}".rstrip()
+    return [*cells, f"{command}{after}"]
 
 
 def _command(step: StepInfo) -> str:
@@ -206,16 +208,16 @@ def _barriers(console: Console, _arguments: argparse.Namespace) -> int:
     if console.json:
         console.give(answers.Barriers, barriers=found)
     else:
-        console.answer(map(_barrier_line, found))
+        console.table((("seen", 19), ("who changed what", 0)), map(_barrier_row, found))
     return 0
 
 
-def _barrier_line(barrier: BarrierInfo) -> str:
+def _barrier_row(barrier: BarrierInfo) -> Row:
     paths = ", ".join(show_path(path) for path in barrier.paths[:3] if path) or "anything"
     more = ", …" if len(barrier.paths) > 3 else ""
     after = "" if barrier.after is None else f"after step {barrier.after}  "
     only = "" if barrier.blocks else "  (only noted)"
-    return f"{when(barrier.at // 1000)}  {after}{visible(barrier.who) or 'somebody else'}: {paths}{more}{only}"
+    return when(barrier.at // 1000), f"{after}{visible(barrier.who) or 'somebody else'}: {paths}{more}{only}"
 
 
 # -- safeguard --------------------------------------------------------------------------------------------------------
@@ -237,7 +239,7 @@ def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
             if console.json:
                 console.give(answers.Tickets, held=held)
             else:
-                console.answer(map(_ticket_line, held))
+                console.table(((">ticket", 5), ("what waits", 0)), map(_ticket_row, held))
             return 0
         ticket = workspace.answer(arguments.id, allow=arguments.verb == "allow")
     left = ticket.conflicts
@@ -249,8 +251,8 @@ def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _ticket_line(ticket: TicketInfo) -> str:
-    return f"{ticket.id:>5}  {visible(ticket.message)}  (denied by itself at {when(ticket.denied_at // 1000)})"
+def _ticket_row(ticket: TicketInfo) -> Row:
+    return str(ticket.id), f"{visible(ticket.message)}  (denied by itself at {when(ticket.denied_at // 1000)})"
 
 
 _REFUSED = "refused: by a process that is supervised itself, or nothing is being recorded"

@@ -10,11 +10,15 @@ from holdfast.model.message_text import visible
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import TextIO, TypeAlias
 
     Piece: TypeAlias = tuple[str, Sequence[str]]
     """A part of a line, and its styles (names of `_COLOURS`)."""
+    Column: TypeAlias = tuple[str, int]
+    """The name of a column, with ``>`` before it if its cells stand to the right, and how wide it is at least."""
+    Row: TypeAlias = str | Sequence[str | tuple[str, str]]
+    """A line as it is, or a cell for each column: its text, or that and its colour."""
 
 _COLOURS = {
     "bold": "1",
@@ -78,6 +82,37 @@ def is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:
         return False
+
+
+def table_lines(paint: Palette, columns: Sequence[Column], rows: Sequence[Row], *, named: bool) -> Iterator[str]:
+    """The lines of `Console.table`; ``named``: with the columns' names above."""
+    cells = [
+        [(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows if not isinstance(row, str)
+    ]
+    if not cells:
+        return
+    widest = [max(len(row[at][0]) for row in cells) for at in range(len(columns))]
+    kept = [at for at, width in enumerate(widest) if width]
+    names = [name.lstrip(">") for name, _ in columns]
+    widths = [max(width, columns[at][1], len(names[at]) if named else 0) for at, width in enumerate(widest)]
+
+    def line(row: Sequence[tuple[str, str]]) -> str:
+        parts: list[str] = []
+        for at in kept:
+            text, colour = row[at]
+            padded = text.rjust(widths[at]) if columns[at][0][:1] == ">" else text.ljust(widths[at])
+            parts.append(paint(padded if at != kept[-1] else padded.rstrip(), *filter(None, (colour,))))
+        return "  ".join(parts).rstrip()
+
+    if named:
+        yield paint(line([(name, "") for name in names]), "dim")
+    each = iter(cells)
+    for row in rows:
+        if isinstance(row, str):
+            yield row
+        else:
+            first, *rest = next(each)
+            yield line([(first[0], first[1] or "yellow"), *rest])
 
 
 def terminal_width(stream: TextIO) -> int | None:

@@ -27,6 +27,17 @@ Purpose = Literal["session", "fork", "experiment"]
 Status = Literal["making", "live", "going"]
 
 
+class BackgroundProcess(NamedTuple):
+    """A process that a command of a session has left running."""
+
+    pid: int
+    command: tuple[bytes, ...]
+    since: int
+    """When it began, in microseconds since 1970-01-01 UTC."""
+    recoverable: bool = False
+    """Whether it comes back if it is ended, as by a restart of the machine: nothing holds what is in a process."""
+
+
 class SessionInfo(NamedTuple):
     """A session, looked at from outside."""
 
@@ -60,6 +71,8 @@ class SessionInfo(NamedTuple):
     """How many entries its journal has, and its bytes."""
     journal_bytes: int
     forks: tuple[SessionId, ...]
+    processes: Sequence[BackgroundProcess] = ()
+    """What its commands have left running and that runs now, without what belongs to ``running``."""
 
 
 class ForkResult(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from holdfast.cli.terminal import (
     fit,
     is_terminal,
     show_path,
+    table_lines,
     time_ago,
     visible_line,
     wants_colour,
@@ -125,3 +127,35 @@ def test_a_question_ends_with_the_careful_answer(
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     assert ask("Go on? ", "yn") == answer
     assert capsys.readouterr().err.startswith("Go on? ")
+
+
+COLUMNS = ((">number", 5), ("when", 0), ("note", 0), ("command", 0))
+ROWS = [
+    ["1", "now", "", "a b"],
+    "        a line as it is",
+    ["12", ("yesterday", "red"), "", ""],
+]
+
+
+def test_a_table_is_aligned_without_what_is_empty_and_named_where_it_is_to_be() -> None:
+    plain = Palette(False)
+    assert list(table_lines(plain, COLUMNS, ROWS, named=False)) == [
+        "    1  now        a b",
+        "        a line as it is",
+        "   12  yesterday",
+    ]
+    assert list(table_lines(plain, COLUMNS, ROWS, named=True)) == [
+        "number  when       command",
+        "     1  now        a b",
+        "        a line as it is",
+        "    12  yesterday",
+    ]
+    assert list(table_lines(plain, COLUMNS, [], named=True)) == []
+
+
+def test_colours_take_no_room_in_a_table() -> None:
+    coloured = list(table_lines(Palette(True), COLUMNS, ROWS, named=True))
+    assert "\x1b[31myesterday\x1b[0m" in coloured[3]
+    assert coloured[0].startswith("\x1b[2mnumber")
+    uncoloured = [re.sub(r"\x1b\[\d*m", "", line).rstrip() for line in coloured]
+    assert uncoloured == list(table_lines(Palette(False), COLUMNS, ROWS, named=True))

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.console import current_directory
-from holdfast.cli.phrases import held_until
+from holdfast.cli.phrases import say_held
 from holdfast.cli.plain_parser import REST
 from holdfast.cli.session.checkpoint_branch_checkout import BUSY
 from holdfast.cli.session.selection import add_options, open_session
 from holdfast.cli.terminal import is_terminal
 from holdfast.engine.sessions.shell.held_notices import HeldNotices, report_held
-from holdfast.model.message_text import visible
 
 if TYPE_CHECKING:
     import argparse
@@ -108,26 +107,24 @@ def _options_of(words: Sequence[str]) -> list[str]:
 @contextmanager
 def _held_reported(console: Console, session: Session) -> Generator[None]:
     tree = session.tree()
-    with report_held(session, b"" if tree is None or console.json else tree.undo_log, _held_notices("\n")):
+    with report_held(session, b"" if tree is None else tree.undo_log, _held_notices(console, "\n")):
         yield
 
 
-def _held_notices(end: str) -> HeldNotices:
-    """Say at the terminal what is held, and what helps; each line with this ``end``."""
-
-    def say(*lines: str) -> None:
-        sys.stderr.write("".join(f"{line}{end}" for line in lines))
-        sys.stderr.flush()
-
-    def held(ticket: TicketInfo) -> None:
-        say(
-            f"{end}holdfast: {visible(ticket.message)}",
-            f"  {held_until(ticket)}; Ctrl-C denies what runs in the foreground",
-        )
+def _held_notices(console: Console, end: str) -> HeldNotices:
+    """Say what is held, and what helps; each line with this ``end``."""
 
     def denied(step: StepInfo) -> None:
         left = f" but for what others had changed: `holdfast steps show {step.id}`" if step.state == "partly" else ""
-        say(f"{end}holdfast: step {step.id} was not allowed, and was taken back{left}")
+        line = f"step {step.id} was not allowed, and was taken back{left}"
+        if console.json:
+            console.warn(line)
+            return
+        sys.stderr.write(f"{end}holdfast: {line}{end}")
+        sys.stderr.flush()
+
+    def held(ticket: TicketInfo) -> None:
+        say_held(console, ticket, end=end, more="; Ctrl-C denies what runs in the foreground")
 
     return HeldNotices(held, denied)
 
@@ -177,7 +174,7 @@ def _shell(console: Console, arguments: argparse.Namespace) -> int:
         if not console.quiet:
             sys.stderr.write(f"holdfast: session {session.id}; `exit` leaves it as it is then\n")
         # (The terminal is raw while a shell with line editing has it.)
-        return interact(session, _held_notices("\n" if session.config.shell == "sh" else "\r\n"))
+        return interact(session, _held_notices(console, "\n" if session.config.shell == "sh" else "\r\n"))
 
 
 # -- classify ---------------------------------------------------------------------------------------------------------

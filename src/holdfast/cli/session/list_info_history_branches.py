@@ -13,9 +13,10 @@ from holdfast.model.message_text import plural, size, visible
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from holdfast.cli.console import Console
+    from holdfast.cli.terminal import Row
     from holdfast.model.session_results import SessionInfo
     from holdfast.model.session_types import CommandEntry, SessionRef
 
@@ -37,22 +38,35 @@ def _list(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         console.give(answers.Sessions, sessions=found)
     else:
-        console.answer(_line(console, one) for one in reversed(found))
+        console.table(_COLUMNS, map(_row, reversed(found)))
     return 0
 
 
-def _line(console: Console, one: SessionInfo) -> str:
-    commands = 0 if one.state is None else one.state.seq
-    state = "" if one.status == "live" else f"  [{one.status}]"
-    busy = "  in use" if one.busy else ""
-    parent = f"  from {one.parent}" if one.parent else ""
-    root = "" if one.root is None else f"  {show_path(one.root)}"
-    forks = f"  {plural(len(one.forks), 'fork')}" if one.forks else ""
-    return (
-        f"{console.paint(f'{one.id:<20}', 'yellow')}  {when(one.updated_at)}  {plural(commands, 'command'):<12}  "
-        f"{_provider(one)}  {one.mode}  {(one.tree or '-')[:SHORT_HASH]}  "
-        f"{visible(one.owner)}{parent}{forks}{busy}{state}{root}"
+_COLUMNS = (
+    *(("session", 20), ("last used", 19), ("done", 12), ("provider", 0), ("mode", 0), ("snapshot", 0)),
+    *(("owner", 0), ("notes", 0), ("directory", 0)),
+)
+
+
+def _row(one: SessionInfo) -> Row:
+    notes = (
+        f"from {one.parent}" if one.parent else "",
+        plural(len(one.forks), "fork") if one.forks else "",
+        f"{plural(len(one.processes), 'process', 'processes')} left running" if one.processes else "",
+        "in use" if one.busy else "",
+        "" if one.status == "live" else f"[{one.status}]",
     )
+    return [
+        one.id,
+        when(one.updated_at),
+        plural(0 if one.state is None else one.state.seq, "command"),
+        _provider(one),
+        one.mode,
+        (one.tree or "-")[:SHORT_HASH],
+        visible(one.owner),
+        "  ".join(filter(None, notes)),
+        "" if one.root is None else show_path(one.root),
+    ]
 
 
 def _provider(one: SessionInfo) -> str:
@@ -110,8 +124,14 @@ def _about(one: SessionInfo) -> Iterator[str]:
             f"{one.checkpoints:,}, {size(one.stored_bytes)}; since then {plural(one.journal, 'entry', 'entries')}",
         ),
         ("forks", ", ".join(one.forks) or "none"),
+        ("left running", "" if one.processes else "nothing"),
     ]
     yield from (f"{name:<13}{value}" for name, value in facts if value)
+    if one.processes:
+        yield "left running (a process that ends does not come back):"
+        for process in one.processes:
+            command = visible(" ".join(show_path(word) for word in process.command))
+            yield f"  {process.pid:>8}  since {when(process.since)}  {command}"
 
 
 # -- history ----------------------------------------------------------------------------------------------------------
@@ -143,36 +163,33 @@ def _history(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         console.give(answers.History, session=session, commands=found, dropped=dropped)
     else:
-        console.answer(_history_lines(console, found, dropped, running, with_output=arguments.output))
+        rows = (row for entry in found for row in _command(entry, entry is running, with_output=arguments.output))
+        console.table(_HISTORY_COLUMNS, rows)
+        if dropped:
+            console.answer([f"{plural(dropped, 'older command')} not kept any more (session.max_history_bytes)"])
     return 0
 
 
-def _history_lines(
-    console: Console,
-    found: Sequence[CommandEntry],
-    dropped: int | None,
-    running: CommandEntry | None,
-    *,
-    with_output: bool,
-) -> Iterator[str]:
-    for entry in found:
-        yield from _command(console, entry, going_on=entry is running, with_output=with_output)
-    if dropped:
-        yield f"{plural(dropped, 'older command')} not kept any more (session.max_history_bytes)"
+_HISTORY_COLUMNS = (
+    *((">number", 5), ("began", 19), ("ended", 0), (">time", 0), ("level", 0)),
+    *(("files", 0), ("command", 0)),
+)
 
 
-def _command(console: Console, entry: CommandEntry, *, going_on: bool, with_output: bool) -> Iterator[str]:
+def _command(entry: CommandEntry, going_on: bool, *, with_output: bool) -> Iterator[Row]:
     result = entry.result
     if result is None:
-        ended = "running" if going_on else console.paint("cut short", "red")
+        ended = ("running", "") if going_on else ("cut short", "red")
     else:
-        colour = "green" if result.exit_code == 0 else "red"
-        ended = console.paint(f"exit {result.exit_code}", colour) + ("  timed out" if result.timed_out else "")
-    changed = "" if going_on or entry.before == entry.after else "  changed files"
-    yield (
-        f"{console.paint(f'{entry.seq:>5}', 'yellow')}  {when(entry.started_at)}  {ended}  "
-        f"{entry.duration_ms / 1000:.1f} s  {entry.level}{changed}  {visible(_one_line(entry))}"
-    )
+        late = "  timed out" if result.timed_out else ""
+        ended = (f"exit {result.exit_code}{late}", "green" if result.exit_code == 0 else "red")
+    changed = "" if going_on or entry.before == entry.after else "changed files"
+    took = f"{entry.duration_ms / 1000:.1f} s"
+    yield [
+        str(entry.seq),
+        *(when(entry.started_at), ended, took, entry.level, changed),
+        visible(_one_line(entry)),
+    ]
     if with_output and result is not None:
         for text in (result.stdout, result.stderr):
             yield from (f"        {visible(line)}" for line in text.splitlines())
@@ -201,7 +218,7 @@ def _branches(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         console.give(answers.Branches, session=session, branches=found)
     else:
-        console.answer(_branch(console, one) for one in found)
+        console.table((("state", 0), ("made", 19), ("branch", 0), ("message", 0)), map(_branch, found))
     return 0
 
 
@@ -210,11 +227,9 @@ def branch_name(reference: SessionRef) -> str:
     return reference.name.removeprefix(f"branches/{reference.session}/")
 
 
-def _branch(console: Console, one: SessionRef) -> str:
-    message = one.metadata.get("message", "")
-    return f"{console.paint(one.checkpoint[:SHORT_HASH], 'yellow')}  {when(one.updated_at)}  {branch_name(one)}" + (
-        f"  {visible(message)}" if message else ""
-    )
+def _branch(one: SessionRef) -> Row:
+    message = visible(one.metadata.get("message", ""))
+    return [one.checkpoint[:SHORT_HASH], when(one.updated_at), branch_name(one), message]
 
 
 _NONE = (3, "no such session, or no session of yours in this workspace")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.model.errors import HoldfastError
-from holdfast.model.log import Log
+from holdfast.engine.running.keeper_watch import KeeperWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from holdfast.model.errors import HoldfastError
     from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport
 
-_log = Log(__name__)
-
-_LOOK_SECONDS = 0.2
 _SAMPLE = 20
 
 
@@ -65,42 +61,20 @@ class Monitor:
 
     def __init__(self, undo_log: bytes, notify: Callable[[HostEvent], object], keeper: RemoteUndoService) -> None:
         """Look on from now, with what ``keeper`` has noted already left out, until `stop`; ``notify`` is told."""
-        self._undo_log = undo_log
         self._notify = notify
-        self._held: set[int] = set()
         self._noted = max((barrier.id for barrier in keeper.barriers()), default=0)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, daemon=True)
-        self._thread.start()
+        self._watch = KeeperWatch(undo_log, self._look)
 
     def stop(self) -> None:
         """Look no longer."""
-        self._over.set()
-        self._thread.join()
+        self._watch.finish()
 
-    def _look_on(self) -> None:
-        from holdfast.supervisor.control.remote_service import connect
-
-        while not self._over.wait(_LOOK_SECONDS):
-            try:
-                keeper = connect(self._undo_log)
-                if keeper is None:
-                    self._held.clear()  # the next one counts anew
-                    continue
-                with keeper:
-                    self._look(keeper)
-            except HoldfastError as error:
-                _log.info("%s", error.message)  # the keeper has just ended
-
-    def _look(self, keeper: RemoteUndoService) -> None:
-        held = {ticket.id: ticket for ticket in keeper.held()}
-        for number, ticket in held.items():
-            if number not in self._held:
-                step = next((step for step in keeper.steps() if step.id == ticket.step), None)
-                changes = () if step is None else keeper.changes(step.id)
-                deleted = sum(change.change == "deleted" for change in changes)
-                self._notify(OperationHeld(ticket, step, [change.path for change in changes[:_SAMPLE]], deleted))
-        self._held = set(held)
+    def _look(self, keeper: RemoteUndoService, begun: Sequence[TicketInfo], _over: object) -> None:
+        for ticket in begun:
+            step = next((step for step in keeper.steps() if step.id == ticket.step), None)
+            changes = () if step is None else keeper.changes(step.id)
+            deleted = sum(change.change == "deleted" for change in changes)
+            self._notify(OperationHeld(ticket, step, [change.path for change in changes[:_SAMPLE]], deleted))
         for barrier in keeper.barriers():
             if barrier.id > self._noted:
                 self._noted = barrier.id

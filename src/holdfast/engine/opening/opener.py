@@ -75,6 +75,8 @@ _OTHER_VARIABLES = frozenset(
         "HOLDFAST_AGENT",
         "HOLDFAST_HOOK",
         "HOLDFAST_PAGER",
+        *(f"HOLDFAST_HELD_{name}" for name in ("WORKSPACE", "RUN", "STEP", "TICKET", "KIND", "PATH", "FILES")),
+        *("HOLDFAST_HELD_UNTIL", "HOLDFAST_HELD_MESSAGE"),
     )
 )
 """Those that are no settings."""

@@ -7,7 +7,6 @@ every change in the undo log, in steps.
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -36,12 +35,11 @@ if TYPE_CHECKING:
     from holdfast.model.config.settings import Isolation, OutsidePolicy, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.store.catalog_records import Cursor
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.undo.service import LogLimits, RunEnding, StepInfo, Thresholds, TicketInfo, UndoReport
 
 _LOG = Log(__name__)
-
-_LOOK_SECONDS = 0.2
 
 
 class RunResult(NamedTuple):
@@ -214,6 +212,8 @@ def keeper_settings(
         outside_blocks=outside == "barrier",
         server="holdfast.engine.running.mount_service",
         log_level=child_level(),
+        notify=context.settings.safeguard.notify,
+        home=context.home,
     )
 
 
@@ -257,34 +257,23 @@ def _answer_tickets(log: bytes, ask: Callable[[TicketInfo], bool | None] | None)
     if ask is None:
         yield
         return
-    over = threading.Event()
-    thread = threading.Thread(target=_ask_about, args=(log, ask, over), daemon=True)
-    thread.start()
+    from holdfast.engine.running.keeper_watch import KeeperWatch
+
+    def look(keeper: RemoteUndoService, begun: Sequence[TicketInfo], _over: object) -> None:
+        for ticket in begun:
+            answer = ask(ticket)
+            if answer is not None:
+                try:
+                    keeper.answer(ticket.id, allow=answer)
+                except HoldfastError as error:
+                    # It was answered elsewhere, or its time was over, or the keeper has ended.
+                    _LOG.info("%s", error.message)
+
+    watch = KeeperWatch(log, look)
     try:
         yield
     finally:
-        over.set()
-
-
-def _ask_about(log: bytes, ask: Callable[[TicketInfo], bool | None], over: threading.Event) -> None:
-    from holdfast.supervisor.control.remote_service import connect
-
-    asked = 0
-    while not over.wait(_LOOK_SECONDS):
-        try:
-            keeper = connect(log)
-            if keeper is None:
-                continue
-            with keeper:
-                for ticket in keeper.held():
-                    if ticket.id > asked:
-                        asked = ticket.id
-                        answer = ask(ticket)
-                        if answer is not None:
-                            keeper.answer(ticket.id, allow=answer)
-        except HoldfastError as error:
-            # It was answered elsewhere, or its time was over, or the keeper has ended.
-            _LOG.info("%s", error.message)
+        watch.stop()
 
 
 def new_run_id(random: Callable[[int], bytes]) -> str:

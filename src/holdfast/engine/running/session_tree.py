@@ -33,7 +33,7 @@ from holdfast.model.paths import display, under
 from holdfast.processes import forked_process
 from holdfast.processes.child_environment import inherited_environment
 from holdfast.processes.helper_process import program_words
-from holdfast.supervisor.control.remote_service import connect, visit
+from holdfast.supervisor.control.remote_service import visit
 from holdfast.supervisor.keeper.stderr_log import open_log
 from holdfast.supervisor.launch import launcher_process
 from holdfast.supervisor.launch.launcher_process import LaunchFile
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.supervisor.control.remote_service import RemoteUndoService
-    from holdfast.undo.service import ProcessInfo
 
 _LOG = Log(__name__)
 _LENGTH = Struct(">I")
@@ -215,7 +214,7 @@ class SessionTree:
         """Whether there is a tree, which goes on with us."""
         from holdfast.engine.opening.undo_log import log_directory
 
-        self.run = _noted(self._note)
+        self.run = noted_run(self._note)
         if not self.run:
             return False
         self.undo_log = os.path.realpath(log_directory(self._context))
@@ -323,24 +322,13 @@ def _give_up(keeper: RemoteUndoService, step: int | None, connection: _Connectio
             keeper.settle(step, None)
 
 
-def left_running(context: Context, note: bytes) -> Sequence[ProcessInfo]:
-    """What commands of a session that is not open have left running in its tree; ``note`` as in `SessionTree`."""
-    from holdfast.engine.opening.undo_log import log_directory
-
-    run, keeper = _noted(note), connect(os.path.realpath(log_directory(context)))
-    if keeper is None:
-        return ()
-    with keeper:
-        try:
-            connection, agent = keeper.connect_agent(run)
-        except NotFoundError:
-            return ()
-        with connection:
-            return [one for one in keeper.processes(run) if one.pid != agent]
+def is_command_starter(command: Sequence[bytes]) -> bool:
+    """Whether what was called so is the first process of a session's tree."""
+    return os.fsencode(_STARTER) in command
 
 
-def _noted(note: bytes) -> str:
-    """The run that is noted; empty if there is none."""
+def noted_run(note: bytes) -> str:
+    """The run that is noted; empty if there is none. ``note`` as in `SessionTree`."""
     try:
         # (What is no file, such as a pipe that another process has put there, is not waited for.)
         with open(note, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:

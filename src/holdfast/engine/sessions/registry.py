@@ -11,6 +11,7 @@ from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.sessions import identifiers
 from holdfast.engine.sessions._quotas import free_id
+from holdfast.engine.sessions.holder.background_processes import left_by, running_processes
 from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path, remove_lock
 from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.engine.sessions.session import Session
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from holdfast.engine.opening.context import Context, HomeContext
+    from holdfast.engine.sessions.holder.background_processes import Running
     from holdfast.engine.sessions.holder.request_client import ReachableSession, RemoteSession
     from holdfast.model.config.settings import Session as Settings
     from holdfast.model.entries import NotCaptured
@@ -289,7 +291,8 @@ class Sessions:
             context = self._opener.open(os.fsencode(path))
             self._warn(context.workspace.id, context.misconfigured)
             records = tiers.rows.list(context.workspace.id)
-        return [self._info(home, tiers, record) for record in records]
+        running = running_processes()
+        return [self._info(home, tiers, record, running) for record in records]
 
     def id_of(self, name: str, path: str | bytes | os.PathLike[str]) -> str:
         """The id of the session that is called ``name`` in the workspace at ``path``: of one with the name alone, or
@@ -306,7 +309,7 @@ class Sessions:
     def info(self, id: str) -> SessionInfo:  # noqa: A002 - the field's own name
         """One session, as it is at the moment. Takes no lock. Raises `NotFoundError` (``no_session``)."""
         home, tiers = self._open_read_only()
-        return self._info(home, tiers, self._get(tiers, id))
+        return self._info(home, tiers, self._get(tiers, id), running_processes())
 
     def history(self, id: str, limit: int | None = None) -> list[CommandEntry]:  # noqa: A002
         """The commands of a session, the last first, at most ``limit``. Takes no lock."""
@@ -441,13 +444,17 @@ class Sessions:
         if record.status != "live":
             delete(opener, tiers, record)
 
-    def _info(self, home: HomeContext, tiers: SessionCheckpointTiers, record: SessionRecord) -> SessionInfo:
+    def _info(
+        self, home: HomeContext, tiers: SessionCheckpointTiers, record: SessionRecord, running: Sequence[Running]
+    ) -> SessionInfo:
         catalog, rows = home.store.catalog, tiers.rows
         stored = rows.checkpoints(record.id)
         line: SessionLine | None = None
         if record.status == "live":
             line = SessionLine(tiers, record, catalog.clock).load()
         path = lock_path(home.home, home.store.tenant, record.id)
+        workspace = None if record.workspace is None else catalog.workspace(record.workspace)
+        root = None if workspace is None else last_seen_path(workspace.path)
         return SessionInfo(
             id=record.id,
             parent=record.parent,
@@ -455,7 +462,7 @@ class Sessions:
             shared=record.shared,
             purpose=record.purpose,
             status=record.status,
-            root=None if record.workspace is None else last_seen_path(catalog.workspace(record.workspace).path),
+            root=root,
             workspace=record.workspace,
             provider=record.provider,
             mode=record.mode,
@@ -471,6 +478,7 @@ class Sessions:
             journal=0 if line is None else line.journal.entries,
             journal_bytes=0 if line is None else len(line.journal.data),
             forks=tuple(one.id for one in rows.forks_of(record.id)),
+            processes=() if workspace is None else left_by(record.id, path, home, workspace, running),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.model.answers.workspace import NotCaptured, Restored
+from holdfast.model.answers.workspace import NotCaptured, Process, Restored
 from holdfast.model.fast_typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
@@ -111,6 +111,13 @@ class Started(TypedDict):
     tree: Annotated[str | None, "state.tree"]
 
 
+class BackgroundProcess(Process):
+    """A process that a command has left running."""
+
+    since: Time
+    recoverable: bool
+
+
 class SessionInfo(TypedDict):
     """A session, looked at from outside."""
 
@@ -143,6 +150,7 @@ class SessionInfo(TypedDict):
     journal: int
     journal_bytes: int
     forks: list[str]
+    processes: list[BackgroundProcess]
 
 
 class Sessions(TypedDict):

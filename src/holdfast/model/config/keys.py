@@ -141,6 +141,10 @@ KEYS: dict[str, Key] = {
         "integer", "1: ask before a rename replaces a file; 0: never; -1: as the preset has it", least=-1, most=1
     ),
     "safeguard.timeout": Key("duration", "an operation that nobody answers for this long is denied", least=1, most=DAY),
+    "safeguard.notify": Key(
+        "texts",
+        "a command that says that a safeguard waits, word by word (docs/guide/run.md); empty: there is none",
+    ),
     "isolation.level": Key(
         "text",
         "where `run` runs a command: as any program of the user's, or in namespaces of its own",

@@ -116,6 +116,7 @@ class Safeguard(NamedTuple):
     overwrite_bytes: int = -1
     rename_over: int = -1
     timeout: float = 30.0
+    notify: tuple[str, ...] = ()
 
 
 class Isolation(NamedTuple):

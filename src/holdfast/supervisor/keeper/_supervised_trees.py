@@ -383,8 +383,16 @@ class SupervisedTrees:
 
     def _is_inside(self, pid: int, trees: Iterable[Member]) -> bool | None:
         """None if it cannot be told."""
-        anchors = frozenset[int]().union(*(tree.anchors for tree in trees))
-        return descends_from(pid, lambda each: each in anchors or self._processes.is_known(each))
+        anchors, own, found = frozenset[int]().union(*(tree.anchors for tree in trees)), os.getpid(), 0
+
+        def is_end(each: int) -> bool:
+            nonlocal found
+            found = each
+            return each in anchors or self._processes.is_known(each) or each == own != pid
+
+        inside = descends_from(pid, is_end)
+        # (What the keeper has started is outside, though the keeper may be a child of what looks after a tree.)
+        return False if inside and found == own else inside
 
     def held_for_writing(self, thorough: bool) -> frozenset[int] | None:
         """See `UndoLog.writers`."""

@@ -36,6 +36,7 @@ from holdfast.supervisor.control.keeper_port import GONE, SUPERVISED
 from holdfast.supervisor.control.keeper_server import LATER, KeeperServer
 from holdfast.supervisor.keeper._background_thread import BackgroundThread
 from holdfast.supervisor.keeper._call_dispatcher import DispatchLock, raise_priority, receive_calls
+from holdfast.supervisor.keeper._held_notifier import HeldNotifier
 from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.keeper._step_lifecycle import StepLifecycle
 from holdfast.supervisor.keeper._supervised_trees import SupervisedTrees
@@ -99,6 +100,7 @@ class Keeper:
         safeguards = Safeguards(
             clock, losses=Losses(lambda: _rules(settings), GitObjects(os.path.realpath(settings.root)).hold)
         )
+        safeguards.on_held = HeldNotifier(settings).notify
         least = Heartbeat(*settings.least)
         self._undo_log = _open_log_in_time(
             lambda: UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)

@@ -36,3 +36,9 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     log_level: Level = "warn"
     """From which level on the keeper logs."""
+    notify: tuple[str, ...] = ()
+    """A command, word by word, that is started when a safeguard begins to hold an operation. Never from a file of the
+    workspace.
+    """
+    home: bytes = b""
+    """The home that the command is to find."""

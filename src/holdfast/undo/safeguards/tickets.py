@@ -75,6 +75,9 @@ class Safeguards:
         """``losses`` says what counts (None: whatever there is)."""
         self.thresholds = thresholds
         """May be changed at any time."""
+        self.on_held: Callable[[TicketInfo, str, int], object] | None = None
+        """Gets each new ticket, the run that it is of, and how many files its step would have lost. It must not wait.
+        """
         self._losses = losses or Losses()
         self.note_made, self.note_touch = self._losses.note_made, self._losses.note_touch
         self.note_moved = self._losses.note_moved
@@ -102,18 +105,19 @@ class Safeguards:
         files, lost = step.lost_files + weight.files, step.lost_bytes + weight.bytes
         if (limits.deletes and files >= limits.deletes) or (limits.overwrite_bytes and lost >= limits.overwrite_bytes):
             about = f"{_VERBS[loss.danger]} its file number {files}: {display(loss.path)} ({lost} bytes in all)"
-            self._ask(step, Rule.LOSS, loss.danger, loss.path, about)
+            self._ask(step, Rule.LOSS, loss.danger, loss.path, about, files)
         if limits.rename_over and loss.danger is Danger.RENAME_OVER:
-            self._ask(step, Rule.RENAME_OVER, loss.danger, loss.path, f"replace {display(loss.path)} by a rename")
+            about = f"replace {display(loss.path)} by a rename"
+            self._ask(step, Rule.RENAME_OVER, loss.danger, loss.path, about, files)
         return lambda: self._losses.count(step, loss, weight)
 
     def ask_limit(self, step: OpenStep, path: bytes) -> None:
         """See `Guard.ask_limit`."""
         if self.thresholds.limit:
             about = f"change more than can be undone, at {display(path)}"
-            self._ask(step, Rule.LIMIT, Danger.LIMIT, path, about)
+            self._ask(step, Rule.LIMIT, Danger.LIMIT, path, about, step.lost_files)
 
-    def _ask(self, step: OpenStep, rule: Rule, danger: Danger, path: bytes, what: str) -> None:
+    def _ask(self, step: OpenStep, rule: Rule, danger: Danger, path: bytes, what: str, files: int) -> None:
         if rule in step.allowed:
             return
         about = _about(step, rule)
@@ -139,6 +143,8 @@ class Safeguards:
         self._tickets[info.id] = _Ticket(info, step, rule, self._clock.monotonic() + timeout)
         step.held = info.id
         _log.info("safeguard triggered", step_id=step.id, ticket=info.id, danger=info.danger, path=path)
+        if self.on_held is not None:
+            self.on_held(info, step.begin.run, files)
         raise HeldError(info.id, message, step.id)
 
     def held(self) -> list[TicketInfo]:

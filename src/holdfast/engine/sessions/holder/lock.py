@@ -224,6 +224,17 @@ def end_orphans(lock: bytes, session: SessionId) -> None:
         os.unlink(path)
 
 
+def at_work(lock: bytes) -> int:
+    """The process that was started for what runs in the session, as far as it is noted and lives; 0 for none."""
+    from holdfast.store.catalog.work_lease import process_named
+
+    try:
+        with open(note_path(lock), "rb") as file:
+            return process_named(json_decoder(_Note).decode(file.read(_MOST_CHILDREN)).process) or 0
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return 0
+
+
 def _members(note: _Note, folder: bytes, session: SessionId) -> Iterator[int]:
     """The processes that surely belong to what was noted."""
     from holdfast.store.catalog.work_lease import process_named
@@ -336,7 +347,10 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
                 hint="use what has it open, or close that first",
                 code="session_busy",
             ) from None
-        hint = "one process at a time has a session open; fork it to work beside that one"
+        hint = (
+            "one process at a time has a session open; beside it you can work in a session of your own in the same "
+            "directory (`holdfast session start`), or in a fork"
+        )
         raise LockedError(error.message, hint=hint, code="session_busy") from None
     ours = None
     try:

@@ -140,15 +140,13 @@ def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> De
 
 def _refuse_running(opener: Opener, record: SessionRecord, path: bytes) -> None:
     """Raise `RefusedError` if a process that a command of the session has left works on in the directory ``path``."""
-    from holdfast.engine.running.session_tree import left_running
-    from holdfast.engine.sessions.holder.lock import lock_path, tree_note_path
+    from holdfast.engine.sessions.holder.background_processes import left_by, running_processes
+    from holdfast.engine.sessions.holder.lock import lock_path
 
     assert record.workspace is not None, "it is live"
     home = opener.open_home()
-    note = tree_note_path(lock_path(home.home, home.store.tenant, record.id))
-    if not os.path.lexists(note):
-        return
-    found = left_running(opener.open_known(record.workspace), note)
+    lock = lock_path(home.home, home.store.tenant, record.id)
+    found = left_by(record.id, lock, home, home.store.catalog.workspace(record.workspace), running_processes())
     if found:
         numbers = " ".join(str(one.pid) for one in found[:10])
         raise RefusedError(

@@ -1,0 +1,66 @@
+"""Sees what safeguards begin to hold in a workspace, and what they hold no more, while something else goes on there."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import HoldfastError
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
+    from holdfast.undo.service import TicketInfo
+
+    Look = Callable[[RemoteUndoService, Sequence[TicketInfo], Sequence[TicketInfo]], object]
+
+_LOG = Log(__name__)
+_LOOK_SECONDS = 0.2
+
+
+class KeeperWatch:
+    """Asks the keeper of an undo log a few times a second, on a thread of its own, whichever keeper that is."""
+
+    def __init__(self, undo_log: bytes, look: Look) -> None:
+        """Each time ``look`` gets the keeper, the tickets that it holds since the last time, and those that it held
+        then. Each ticket is told once, also if ``look`` raises a `HoldfastError`, which is logged.
+        """
+        self._undo_log = undo_log
+        self._look = look
+        self._over = threading.Event()
+        self._looks_again = False
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no longer. A ``look`` that waits, as for a person, is not waited for."""
+        self._over.set()
+
+    def finish(self, *, look_again: bool = False) -> None:
+        """The same, and wait until it is over; ``look_again`` for what has happened just now."""
+        self._looks_again = look_again
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        from holdfast.supervisor.control.remote_service import connect
+
+        known: dict[int, TicketInfo] = {}
+        is_over = False
+        while not is_over:
+            is_over = self._over.wait(_LOOK_SECONDS)
+            if is_over and not self._looks_again:
+                return
+            try:
+                keeper = connect(self._undo_log)
+                if keeper is None:
+                    known = {}  # (the next one counts anew)
+                    continue
+                with keeper:
+                    before, known = known, {ticket.id: ticket for ticket in keeper.held()}
+                    begun = [ticket for number, ticket in known.items() if number not in before]
+                    self._look(keeper, begun, [ticket for number, ticket in before.items() if number not in known])
+            except HoldfastError as error:
+                _LOG.info("%s", error.message)  # the keeper has just ended
