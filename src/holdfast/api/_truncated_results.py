@@ -33,6 +33,14 @@ class Restored(workspace.Restored):
     totals: Totals
 
 
+class Reverted(workspace.ChangedTree):
+    """The same for clients that have no command line: without the command that takes it back."""
+
+    steps: list[int]
+    together: list[list[int]]
+    totals: Totals
+
+
 class Step(steps.StepWithChanges):
     """One step, with what it did to at most so many paths as were asked for."""
 

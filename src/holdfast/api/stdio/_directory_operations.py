@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.api._request_arguments import named_steps, path_in
-from holdfast.api._truncated_results import MadeCheckpoint, Restored, Status, cut
+from holdfast.api._truncated_results import MadeCheckpoint, Reverted, Status, cut
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio import _result_types as result_types
@@ -42,7 +42,7 @@ class Operation(NamedTuple):
     work: Callable[[HostedDirectory, Any], result_types.Result]
 
 
-def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Restored:
+def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Reverted:
     """Take changes back."""
     chosen = named_steps(asked.step_id, asked.step_ids)
     count = _count(asked.steps, alone=chosen is not None or asked.run is not None)
@@ -60,7 +60,7 @@ def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Rest
     return _restored(done)
 
 
-def redo(hosted: HostedDirectory, asked: messages.Redo) -> Restored:
+def redo(hosted: HostedDirectory, asked: messages.Redo) -> Reverted:
     """Bring changes forward again."""
     chosen = named_steps(asked.step_id, asked.step_ids)
     count = _count(asked.steps, alone=chosen is not None)
@@ -191,20 +191,20 @@ def checkpoint_diff(hosted: HostedDirectory, asked: messages.CheckpointDiff) -> 
         return workspace.diff_json(diff)
 
 
-def checkpoint_restore(hosted: HostedDirectory, asked: messages.CheckpointRestore) -> Restored:
+def checkpoint_restore(hosted: HostedDirectory, asked: messages.CheckpointRestore) -> Reverted:
     """Bring the tree, or some paths, to a checkpoint."""
     with hosted.workspace() as workspace:
         done = workspace.restore(asked.checkpoint, _paths(hosted, asked.paths), dry_run=asked.dry_run, as_state=True)
     return _restored(done)
 
 
-def checkpoint_restore_continue(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Restored:
+def checkpoint_restore_continue(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Reverted:
     """Finish a restore that was cut short."""
     with hosted.workspace() as workspace:
         return _restored(workspace.restore_continue(as_state=True))
 
 
-def checkpoint_restore_abort(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Restored:
+def checkpoint_restore_abort(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Reverted:
     """Take a restore that was cut short back."""
     with hosted.workspace() as workspace:
         return _restored(workspace.restore_abort())
@@ -228,8 +228,8 @@ def fork(hosted: HostedDirectory, asked: messages.Fork) -> answers.Forked:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "undo.rollback": Operation(messages.UndoRollback, Restored, undo_rollback),
-    "redo": Operation(messages.Redo, Restored, redo),
+    "undo.rollback": Operation(messages.UndoRollback, Reverted, undo_rollback),
+    "redo": Operation(messages.Redo, Reverted, redo),
     "undo.history": Operation(messages.UndoHistory, result_types.History, undo_history),
     "undo.configure": Operation(messages.UndoConfigure, result_types.UndoLimits, undo_configure),
     "undo.discard": Operation(messages.UndoDiscard, result_types.Discarded, undo_discard),
@@ -241,9 +241,9 @@ OPERATIONS: dict[str, Operation] = {
     "checkpoint.list": Operation(messages.CheckpointList, result_types.Checkpoints, checkpoint_list),
     "checkpoint.diff": Operation(messages.CheckpointDiff, answers.Diff, checkpoint_diff),
     "checkpoint.read": Operation(messages.CheckpointRead, files.Part, checkpoint_read),
-    "checkpoint.restore": Operation(messages.CheckpointRestore, Restored, checkpoint_restore),
-    "checkpoint.restore_continue": Operation(messages.CheckpointMend, Restored, checkpoint_restore_continue),
-    "checkpoint.restore_abort": Operation(messages.CheckpointMend, Restored, checkpoint_restore_abort),
+    "checkpoint.restore": Operation(messages.CheckpointRestore, Reverted, checkpoint_restore),
+    "checkpoint.restore_continue": Operation(messages.CheckpointMend, Reverted, checkpoint_restore_continue),
+    "checkpoint.restore_abort": Operation(messages.CheckpointMend, Reverted, checkpoint_restore_abort),
     "fork": Operation(messages.Fork, answers.Forked, fork),
 }
 
@@ -268,9 +268,9 @@ def _page(items: Sequence[T], key: Callable[[T], K], before: K | None, limit: in
     return page, key(page[-1]) if begin + limit < len(items) else None
 
 
-def _restored(done: RestoreResult) -> Restored:
+def _restored(done: RestoreResult) -> Reverted:
     names = ("written", "deleted", "skipped")
-    return cut(encode(answers.Restored, done), *names, most=result_types.MAX_LISTED)
+    return cut(encode(Reverted, done, totals={}), *names, most=result_types.MAX_LISTED)
 
 
 def _said(values: dict[str, Any]) -> dict[str, Any]:

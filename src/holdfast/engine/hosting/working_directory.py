@@ -95,8 +95,9 @@ class HostedDirectory:
         """Where its commands run; None where none do."""
         self.agent_command: Sequence[str] = ()
         """The coding agent that prompts go to, as the settings have it."""
-        self._home = home
-        self._flags = flags
+        self.home = home
+        self.flags: Mapping[str, object] = flags or {}
+        """Settings that go before all others."""
         self._notify = notify
         self._session: CommandExecutor | None = None
         self._inside: EnclosingRun | None = None
@@ -124,7 +125,7 @@ class HostedDirectory:
         self.label = given.label or os.fsdecode(os.path.basename(self.path)) or "/"
 
     def _begin(self, isolation: Isolation | Callable[[Isolation], Isolation] | None, guard: bool) -> None:
-        opener = Opener(home=self._home, flags=self._flags)
+        opener = Opener(home=self.home, flags=self.flags)
         try:
             context, _ = opener.open_or_init(self.path)
             self.path = context.workspace.path
@@ -147,7 +148,7 @@ class HostedDirectory:
                 self.path,
                 self._undo_log,
                 home=opener.home,
-                flags=self._flags,
+                flags=self.flags,
                 isolation=self.isolation,
                 thresholds=self._thresholds,
                 inside=self._inside,
@@ -440,7 +441,7 @@ class HostedDirectory:
 
     @contextmanager
     def _opened(self) -> Generator[tuple[Workspace, Context]]:
-        opener = Opener(home=self._home, flags=self._flags)
+        opener = Opener(home=self.home, flags=self.flags)
         try:
             context = opener.open(self.path)
             yield Workspace(opener, context), context

@@ -360,6 +360,29 @@ class Sessions:
 
         return retry_with_reserve(home, held)
 
+    def end_left_running(self, id: str) -> int:  # noqa: A002 - the field's own name
+        """End what commands of a session have left running (SIGTERM, after two seconds SIGKILL), as far as it is
+        recorded; how many processes that were. The session stays as it is.
+
+        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``), `LockedError` (``session_busy``).
+        """
+        import signal
+
+        from holdfast.engine.running.session_tree import left_running
+        from holdfast.engine.sessions.holder.lock import end_all, tree_note_path
+
+        home, tiers = self._open_read_only()
+        forbid_inside_run(home, "ending what a session has left running")
+        record = self._get(tiers, id)
+        check_may_use(record, self._agent)
+        if record.workspace is None:
+            return 0
+        context = self._opener.open_known(record.workspace)
+        path = lock_path(home.home, home.store.tenant, record.id)
+        with holding(path, record.id, timeout=home.settings.lock.timeout, clock=home.store.catalog.clock):
+            note = tree_note_path(path)
+            return end_all(lambda: [one.pid for one in left_running(context, note)], (signal.SIGTERM,))
+
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
         from holdfast.engine.sessions.lifecycle.sweep import sweep
