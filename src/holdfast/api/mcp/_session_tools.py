@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.shell.execution import StreamName
     from holdfast.model.session_results import SessionInfo
+    from holdfast.undo.service import StepInfo, TicketInfo
 
 _LAST_LINE_BYTES = 4096
 
@@ -198,7 +199,8 @@ def _find(sessions: Sessions, hosted: HostedDirectory, name: str) -> SessionInfo
     found = one = sessions.info(sessions.id_of(name, hosted.path))
     every: dict[Any, SessionInfo] = {one.id: one}
     while one.parent is not None:
-        one = every[one.parent] = sessions.info(one.parent)
+        one = sessions.info(one.parent)
+        every[one.id] = one
     if not _belongs(hosted, every, found):
         raise NotFoundError(f"there is no session {name!r:.100}", hint="list_sessions has all", code="no_session")
     return found
@@ -248,11 +250,14 @@ def _check(host: SharedHost, hosted: HostedDirectory) -> None:
 @contextmanager
 def _told(host: SharedHost, hosted: HostedDirectory, session: Session, activity: CallActivity) -> Generator[None]:
     """Have the call say what safeguards hold meanwhile."""
-    tree = session.tree()
-    notices = HeldNotices(
-        lambda ticket: host.soon(lambda: activity.wait_for_person(session.root, ticket)),
-        lambda _step: host.soon(activity.go_on),
-    )
+
+    def held(ticket: TicketInfo) -> None:
+        host.soon(lambda: activity.wait_for_person(session.root, ticket))
+
+    def denied(_step: StepInfo) -> None:
+        host.soon(activity.go_on)
+
+    tree, notices = session.tree(), HeldNotices(held, denied)
     guarded = hosted.thresholds.asks
     with report_held(session, b"" if tree is None else tree.undo_log, notices, guarded=guarded):
         yield

@@ -167,12 +167,15 @@ class EndedSession(TypedDict):
     checkpoint: str
 
 
+# (What these override is there without the command that takes it back.)
+
+
 class Merged(merges.Merged):
-    restored: ChangedTree | None
+    restored: ChangedTree | None  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class MergedSession(experiments.SessionMerge):
-    restored: Annotated[ChangedTree | None, "merged.restored"]
+    restored: Annotated[ChangedTree | None, "merged.restored"]  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class Adopted(ChangedTree):
@@ -180,7 +183,7 @@ class Adopted(ChangedTree):
 
 
 class Experiment(experiments.Experiment):
-    adopted: Adopted | None
+    adopted: Adopted | None  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 # The engine's objects as the tools answer them, with their long lists cut.
@@ -217,7 +220,8 @@ def clipped(value: Any) -> Any:
     """``value`` with at most `SHOWN` items in each list, and `MOST_TEXT` characters in each text."""
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
-        cut_short = {name: len(each) for name, each in members.items() if isinstance(each, list) and len(each) > SHOWN}
+        lists = {name: cast("list[Any]", each) for name, each in members.items() if isinstance(each, list)}
+        cut_short = {name: len(each) for name, each in lists.items() if len(each) > SHOWN}
         shown = {name: clipped(each) for name, each in members.items()}
         return {**shown, "totals": cut_short} if cut_short else shown
     if isinstance(value, list):
