@@ -259,3 +259,40 @@ def test_safeguards_hold_in_sessions_and_no_tool_answers(place: Place) -> None:
             assert differences(before, photograph(place.tree)) == []
 
     run(work)
+
+
+def test_what_is_done_between_begin_and_commit_is_one_step(place: Place) -> None:
+    """I1."""
+    before = photograph(place.tree)
+
+    async def work() -> None:
+        async with place.client() as client:
+            begun = (await call(client, "begin_step", label="both"))["id"]
+            await call(client, "execute_command", command="echo 1 > f")
+            await call(client, "write_file", path="g", content="2")
+            step = await call(client, "commit_step")
+            assert (step["id"], [change["path"] for change in step["changes"]]) == (begun, ["f", "g"])
+            assert (await call(client, "undo"))["steps"] == [begun]
+            assert differences(before, photograph(place.tree)) == []
+            begun = (await call(client, "begin_step"))["id"]
+            await call(client, "execute_command", command="echo 1 > f")
+            assert (await call(client, "rollback_step"))["steps"] == [begun]
+            assert differences(before, photograph(place.tree)) == []
+            assert await refused(client, "commit_step") == "no_open_step"
+
+    run(work)
+
+
+def test_a_step_of_a_person_is_not_for_a_model_to_end(place: Place) -> None:
+    """I9."""
+
+    async def work() -> None:
+        async with place.client() as client:
+            await call(client, "execute_command", command="echo 1 > f")
+            place.holdfast("step", "begin")
+            assert await refused(client, "begin_step") == "refused"
+            for tool in ("commit_step", "rollback_step"):
+                assert await refused(client, tool) == "no_open_step"
+            place.holdfast("step", "commit")
+
+    run(work)

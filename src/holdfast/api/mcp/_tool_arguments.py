@@ -87,6 +87,14 @@ class ListDirectory(Request):
     limit: Limit = DEFAULT_ITEMS
 
 
+class BeginStep(Request):
+    label: Annotated[str, Meta(max_length=1000, description="What it is for")] = ""
+
+
+class EndStep(Request):
+    pass
+
+
 class Undo(Request):
     count: Annotated[Count, Meta(description="So many of the newest changes to the tree that steps or tools made")] = 1
     step: Annotated[int | None, Meta(description="Instead: this step, by its id")] = None

@@ -58,6 +58,10 @@ class FileEdited(TypedDict):
     step: Step | None
 
 
+class BegunStep(TypedDict):
+    id: int
+
+
 class Listing(TypedDict):
     path: Path
     entries: list[files.Entry]

@@ -15,7 +15,7 @@ from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp import _write_tools as write_tools
 from holdfast.api.mcp._execute_tool import execute
 from holdfast.api.mcp._read_tools import ToolAnswer
-from holdfast.model.answers import sessions
+from holdfast.model.answers import sessions, steps
 from holdfast.model.answers import workspace as answers
 from holdfast.model.decoders import converted
 from holdfast.model.errors import RefusedError, UsageError
@@ -110,6 +110,35 @@ TOOLS = (
         tool_results.Listing,
         "look",
         read_tools.list_directory,
+    ),
+    Tool(
+        "begin_step",
+        "Begin a step",
+        "Open a step that takes in all that is changed until commit_step or rollback_step: commands and writes are no "
+        "steps of their own then, and undo takes all of it back at once.",
+        tool_arguments.BeginStep,
+        tool_results.BegunStep,
+        "change",
+        write_tools.begin_step,
+    ),
+    Tool(
+        "commit_step",
+        "Close the step",
+        "Close the step that begin_step has opened.",
+        tool_arguments.EndStep,
+        truncated_results.Step,
+        "change",
+        write_tools.commit_step,
+    ),
+    Tool(
+        "rollback_step",
+        "Take the step back",
+        "Close the step that begin_step has opened, and take back all that it did.",
+        tool_arguments.EndStep,
+        steps.RolledBack,
+        "change",
+        write_tools.rollback_step,
+        destructive=True,
     ),
     Tool(
         "undo",

@@ -14,6 +14,7 @@ from holdfast.api.mcp._resolutions import resolutions
 from holdfast.api.mcp._text_content import decode_text
 from holdfast.api.mcp._tool_results import checkpoint_object, clipped, restored_object, step_object
 from holdfast.engine.merging.fork_merge import merge_object
+from holdfast.model.answers.steps import RolledBack
 from holdfast.model.answers.workspace import Forked
 from holdfast.model.errors import RefusedError, StorageError, UsageError
 from holdfast.model.ids import HASH_BYTES, hash_bytes
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from holdfast.api.mcp._shared_host import SharedHost
     from holdfast.api.mcp._tool_arguments import (
         AnswerReapply,
+        BeginStep,
         EditFile,
+        EndStep,
         Fork,
         Merge,
         NextReapply,
@@ -58,6 +61,25 @@ def edit_file(_host: SharedHost, hosted: HostedDirectory, request: EditFile) -> 
     require_keeper(hosted)
     done = hosted.edit_file(path, request.old_text.encode(), request.new_text.encode(), every=request.replace_all)
     return ToolAnswer(encode(tool_results.FileEdited, done, path=path, step=_step(done.step)))
+
+
+def begin_step(_host: SharedHost, hosted: HostedDirectory, request: BeginStep) -> ToolAnswer:
+    """A step that takes in what follows."""
+    return ToolAnswer(encode(tool_results.BegunStep, id=hosted.begin_step(request.label)))
+
+
+def commit_step(_host: SharedHost, hosted: HostedDirectory, _request: EndStep) -> ToolAnswer:
+    """It is closed."""
+    closed = hosted.commit_step()
+    with hosted.undo_log() as log:
+        changes = () if log is None or not closed.paths else log.changes(closed.id)
+    return ToolAnswer(step_object(closed, changes))
+
+
+def rollback_step(_host: SharedHost, hosted: HostedDirectory, _request: EndStep) -> ToolAnswer:
+    """It is closed, and taken back."""
+    report = hosted.rollback_step()
+    return ToolAnswer(encode(RolledBack, report, conflicts=report.conflicts[: tool_results.SHOWN]))
 
 
 def undo(_host: SharedHost, hosted: HostedDirectory, request: Undo) -> ToolAnswer:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.api._request_arguments import named_steps, path_in
-from holdfast.api._truncated_results import MadeCheckpoint, Reverted, Status, cut
+from holdfast.api._truncated_results import MadeCheckpoint, Reverted, Status, Step, cut
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio import _result_types as result_types
 from holdfast.model.answers import files
 from holdfast.model.answers import workspace as answers
-from holdfast.model.answers.steps import Barrier
+from holdfast.model.answers.steps import Barrier, RolledBack
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.json_encoder import encode, encode_all
 from holdfast.model.paths import display, parse_display
@@ -24,7 +24,6 @@ from holdfast.model.paths import display, parse_display
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.api._truncated_results import Step
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.model.command_results import Diff, RestoreResult
     from holdfast.undo.service import BarrierInfo, Thresholds
@@ -75,6 +74,25 @@ def _count(steps: int | msgspec.UnsetType, *, alone: bool) -> int:
     if alone:
         raise UsageError("steps counts changes, and stands alone: not beside step_id, step_ids or run")
     return steps
+
+
+def step_begin(hosted: HostedDirectory, asked: messages.StepBegin) -> result_types.BegunStep:
+    """Open a step for all that follows."""
+    return result_types.BegunStep(step_id=hosted.begin_step(asked.label))
+
+
+def step_commit(hosted: HostedDirectory, _asked: messages.StepEnd) -> Step:
+    """Close it."""
+    closed = hosted.commit_step()
+    with hosted.undo_log() as log:
+        changes = () if log is None or not closed.paths else log.changes(closed.id)
+    return event_messages.step(closed, changes, (), result_types.MAX_LISTED)
+
+
+def step_rollback(hosted: HostedDirectory, _asked: messages.StepEnd) -> RolledBack:
+    """Close it, and take back what it did."""
+    report = hosted.rollback_step()
+    return encode(RolledBack, report, conflicts=report.conflicts[: result_types.MAX_LISTED])
 
 
 def undo_history(hosted: HostedDirectory, asked: messages.UndoHistory) -> result_types.History:
@@ -228,6 +246,9 @@ def fork(hosted: HostedDirectory, asked: messages.Fork) -> answers.Forked:
 
 
 OPERATIONS: dict[str, Operation] = {
+    "step.begin": Operation(messages.StepBegin, result_types.BegunStep, step_begin),
+    "step.commit": Operation(messages.StepEnd, Step, step_commit),
+    "step.rollback": Operation(messages.StepEnd, RolledBack, step_rollback),
     "undo.rollback": Operation(messages.UndoRollback, Reverted, undo_rollback),
     "redo": Operation(messages.Redo, Reverted, redo),
     "undo.history": Operation(messages.UndoHistory, result_types.History, undo_history),

@@ -92,6 +92,20 @@ class Nothing(Payload, frozen=True, kw_only=True):
     """No fields."""
 
 
+class StepBegin(Payload, frozen=True, kw_only=True):
+    """Open a step that takes in all that is changed until it is closed."""
+
+    directory: Directory = None
+    label: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    """What it is for."""
+
+
+class StepEnd(Payload, frozen=True, kw_only=True):
+    """Close the step that ``step.begin`` has opened, or take it back."""
+
+    directory: Directory = None
+
+
 class UndoRollback(Payload, frozen=True, kw_only=True):
     """Take back the newest changes to the tree, or some steps, or all that a run did (empty: the newest run)."""
 

@@ -109,6 +109,8 @@ class HostedDirectory:
         self._others: Sequence[bytes] = ()
         """The other working directories."""
         self._monitor: Monitor | None = None
+        self._group: int | None = None
+        """The step that `begin_step` has opened."""
         self._oldest: int | None = None
         """Of the steps of commands in the undo log, after the last command."""
         self._is_mismatched = False
@@ -229,6 +231,9 @@ class HostedDirectory:
         with self._lock:
             monitor, self._monitor = self._monitor, None
         if self._session is not None:
+            if self._group is not None:
+                with suppress(HoldfastError):  # (it may have been closed, or have ended with its keeper)
+                    self.commit_step()
             try:
                 self._session.stop()
             finally:
@@ -380,6 +385,41 @@ class HostedDirectory:
         self._writable()
         with self._opened() as (_, context), self._reached(context) as log:
             yield log
+
+    def begin_step(self, label: str = "") -> int:
+        """Open a step that takes in all that is changed until it is closed, by commands, writes and other runs here;
+        its id. Begins the session. Raises `RefusedError` if such a step is open, whoever has opened it.
+        """
+        self.start()
+        with self.workspace() as workspace:
+            try:
+                self._group = workspace.begin_step(label)
+            except RefusedError as error:
+                if self._group is None:
+                    raise
+                raise RefusedError(error.message, code="open_step") from error
+            return self._group
+
+    def commit_step(self) -> StepInfo:
+        """Close the step that `begin_step` has opened. Raises `NotFoundError` (``no_open_step``) if it is not open, and
+        `RefusedError` (``denied``).
+        """
+        with self.workspace() as workspace:
+            return workspace.commit_step(self._opened_group())
+
+    def rollback_step(self) -> UndoReport:
+        """Close it, and take back what it did. Raises as `commit_step`."""
+        with self.workspace() as workspace:
+            report = workspace.rollback_step(self._opened_group())
+        self.rolled_back(report.steps)
+        return report
+
+    def _opened_group(self) -> int:
+        """The step that was opened here, which is so no more. (What a person has opened is not closed by a client.)"""
+        group, self._group = self._group, None
+        if group is None:
+            raise NotFoundError("no step was begun here that is open", code="no_open_step")
+        return group
 
     def rolled_back(self, steps: Sequence[int]) -> None:
         """To be called after an undo: what runs is told of the steps that were taken back."""

@@ -25,6 +25,9 @@ NAMES = [
     "write_file",
     "edit_file",
     "list_directory",
+    "begin_step",
+    "commit_step",
+    "rollback_step",
     "undo",
     "redo",
     "get_undo_history",
@@ -56,6 +59,8 @@ HARMLESS = (
     "start_session",
     "fork_session",
     "end_session",
+    "begin_step",
+    "commit_step",
 )
 """What changes something, and takes nothing away."""
 
