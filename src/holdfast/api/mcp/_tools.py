@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.api import _truncated_results as truncated_results
 from holdfast.api._error_details import with_details
+from holdfast.api._field_names import naming_hint
 from holdfast.api.mcp import _read_tools as read_tools
 from holdfast.api.mcp import _session_tools as session_tools
 from holdfast.api.mcp import _tool_arguments as tool_arguments
@@ -371,7 +372,8 @@ def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> tool_arguments.R
     try:
         request = converted(arguments or {}, tool.takes)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{tool.name}: {error}", code="bad_arguments") from None
+        naming = naming_hint(str(error), tool.takes)
+        raise UsageError(f"{tool.name}: {error}", hint=naming, code="bad_arguments") from None
     if isinstance(request, tool_arguments.ExecuteCommand):
         _check_size(request)
         _check_variables(request)

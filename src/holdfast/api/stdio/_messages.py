@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, ca
 import msgspec
 
 from holdfast.api._error_details import FOR_FRONTENDS, hint
+from holdfast.api._field_names import naming_hint
 from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import UsageError
 from holdfast.model.fast_typing import TypedDict
@@ -320,8 +321,16 @@ class BadRequestError(UsageError):
 
     code = "bad_request"
 
-    def __init__(self, message: str, *, request_id: str | None, field: str | None, code: str | None = None) -> None:
-        super().__init__(message, code=code)
+    def __init__(
+        self,
+        message: str,
+        *,
+        request_id: str | None,
+        field: str | None,
+        hint: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, code=code)
         self.request_id = request_id
         self.field = field
 
@@ -367,7 +376,7 @@ def decode(line: bytes, known: Mapping[str, type[Payload]]) -> Request:
     try:
         return Request(found.type, found.request_id, json_decoder(kind).decode(found.payload))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _refused(error, "payload", found.request_id) from None
+        raise _refused(error, "payload", found.request_id, naming_hint(str(error), kind)) from None
 
 
 def response(request_id: str, payload: object) -> bytes:
@@ -424,7 +433,7 @@ def _with_half_a_character(line: bytes) -> BadRequestError | None:
     )
 
 
-def _refused(error: Exception, where: str, request_id: str | None) -> BadRequestError:
+def _refused(error: Exception, where: str, request_id: str | None, naming: str | None = None) -> BadRequestError:
     if isinstance(error, RecursionError):
         return BadRequestError("it is nested too deeply", request_id=request_id, field=where or None)
     match = _WRONG.match(str(error))
@@ -436,4 +445,5 @@ def _refused(error: Exception, where: str, request_id: str | None) -> BadRequest
     if shown.startswith(_NO_SUCH_VALUE):
         # Behind that stands what the client has said: the reason is logged, and it may be a secret in the wrong field.
         shown = "none of the values that it may have"
-    return BadRequestError(f"{field}: {shown}" if field else shown, request_id=request_id, field=field)
+    said = f"{field}: {shown}" if field else shown
+    return BadRequestError(said, request_id=request_id, field=field, hint=naming)
