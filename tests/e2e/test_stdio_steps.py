@@ -1,11 +1,16 @@
-"""Steps of several commands, by requests of a frontend."""
+"""Steps of several commands, and a session in several directories, by requests of a frontend."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import holdfast
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.opening.undo_log import log_directory
+from holdfast.supervisor.control.remote_service import visit
 from holdfast.testing.tree_state import differences, photograph
 
+from ..waiting import wait_until
 from .frontend import Start
 
 
@@ -56,3 +61,29 @@ def test_a_step_that_is_open_at_the_end_of_the_session_is_closed(start: Start, t
     assert (found[begun]["state"], found[begun]["paths"]) == ("done", 1)
     assert client.ask("undo.rollback", step_id=begun)["deleted"] == ["f"]
     assert not (tree / "f").exists()
+
+
+def test_one_directory_does_not_wait_for_another_to_begin(start: Start, tmp_path: Path) -> None:
+    home, places = tmp_path / "home", [tmp_path / "one", tmp_path / "two"]
+    for place in places:
+        place.mkdir()
+        holdfast.init(place, home=home).close()
+    client = start(HOLDFAST_LOCK_TIMEOUT="10m")
+    client.ask("hello", versions=[1])
+    opener = Opener(home=bytes(home))
+    try:
+        one, two = (opener.open(bytes(place)) for place in places)
+
+        def is_kept() -> bool:
+            keeper = visit(log_directory(two))
+            if keeper is not None:
+                keeper.close()
+            return keeper is not None
+
+        with one.lock():
+            asked = client.send("session.start", working_directories=[{"path": str(place)} for place in places])
+            wait_until(is_kept)
+    finally:
+        opener.close()
+    states = [each["state"] for each in client.answer(asked)["payload"]["directories"]]
+    assert states == ["idle", "idle"]
