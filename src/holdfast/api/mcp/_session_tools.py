@@ -7,9 +7,10 @@ recorded, in the workspace that they work in; a session that cannot record is re
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.api._request_arguments import path_in
+from holdfast.api._truncated_results import ListedSession
 from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp._pagination import page
 from holdfast.api.mcp._read_tools import ToolAnswer
@@ -28,7 +29,7 @@ from holdfast.model.json_encoder import encode, encode_all
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator
 
     from holdfast.api.mcp._call_progress import CallActivity
     from holdfast.api.mcp._shared_host import SharedHost
@@ -55,17 +56,16 @@ _LAST_LINE_BYTES = 4096
 def list_sessions(_host: SharedHost, hosted: HostedDirectory, request: ListSessions) -> ToolAnswer:
     """The sessions of the working directory and their forks, the newest first."""
     with _sessions(hosted) as sessions:
-        every = {one.id: one for one in sessions.list()}
-    found = [one for one in every.values() if _belongs(hosted, every, one)][::-1]
+        found = sessions.family(hosted.path)[::-1]
     shown, following = page(found, lambda one: str(one.id), "sessions", request.cursor, str, request.limit)
-    listed = encode_all(tool_results.ListedSession, shown)
+    listed = encode_all(ListedSession, shown)
     return ToolAnswer(encode(tool_results.Sessions, sessions=listed, total=len(found), next_cursor=following))
 
 
 def get_session(_host: SharedHost, hosted: HostedDirectory, request: GetSession) -> ToolAnswer:
     """One session, with its last commands."""
     with _sessions(hosted) as sessions:
-        found = _find(sessions, hosted, request.session)
+        found = sessions.info_in_family(hosted.path, request.session)
         history = sessions.history(found.id, request.history)
     commands = tool_results.clipped(encode_all(answers.Command, history))
     return ToolAnswer(encode(tool_results.Session, found, history=commands))
@@ -121,7 +121,7 @@ def merge_session(host: SharedHost, hosted: HostedDirectory, request: MergeSessi
     """Bring what another session has done into one."""
     decided = resolutions(hosted, request.resolutions)
     with _open(host, hosted, request.session) as (sessions, session):
-        other = _find(sessions, hosted, request.other).id
+        other = sessions.info_in_family(hosted.path, request.other).id
         done = merge(
             lambda: _sessions(hosted),
             session,
@@ -137,7 +137,7 @@ def end_session(host: SharedHost, hosted: HostedDirectory, request: EndSession) 
     """End what the commands of a session have left running, and save its state."""
     _check(host, hosted)
     with _sessions(hosted) as sessions:
-        found = _find(sessions, hosted, request.session).id
+        found = sessions.info_in_family(hosted.path, request.session).id
         ended = sessions.end_left_running(found)
         with sessions.open(found) as session:
             saved = session.checkpoint(kind="auto")
@@ -184,28 +184,6 @@ def _sessions(hosted: HostedDirectory) -> Sessions:
     return Sessions(home=hosted.home, flags={**hosted.flags, "session.supervised": True})
 
 
-def _belongs(hosted: HostedDirectory, every: Mapping[Any, SessionInfo], one: SessionInfo) -> bool:
-    """Whether a session works in the working directory, or was forked, over however many, from one that does."""
-    while one.root != hosted.path:
-        above = None if one.parent is None else every.get(one.parent)
-        if above is None:
-            return False
-        one = above
-    return True
-
-
-def _find(sessions: Sessions, hosted: HostedDirectory, name: str) -> SessionInfo:
-    """A session by its name. Raises `NotFoundError` (``no_session``), for all that do not belong here, too."""
-    found = one = sessions.info(sessions.id_of(name, hosted.path))
-    every: dict[Any, SessionInfo] = {one.id: one}
-    while one.parent is not None:
-        one = sessions.info(one.parent)
-        every[one.id] = one
-    if not _belongs(hosted, every, found):
-        raise NotFoundError(f"there is no session {name!r:.100}", hint="list_sessions has all", code="no_session")
-    return found
-
-
 def _newest(sessions: Sessions, hosted: HostedDirectory) -> SessionInfo | None:
     mine = [one for one in sessions.list(hosted.path) if sessions.agent in (one.owner, *one.shared)]
     return next((one for one in reversed(mine) if one.status == "live" and not one.busy), None)
@@ -221,7 +199,7 @@ def _open(
     _check(host, hosted)
     require_keeper(hosted)
     with _sessions(hosted) as sessions:
-        found = _find(sessions, hosted, name) if name is not None else _newest(sessions, hosted)
+        found = sessions.info_in_family(hosted.path, name) if name is not None else _newest(sessions, hosted)
         if found is None and not starts:
             raise NotFoundError("no session works here", hint="start_session begins one", code="no_session")
         opened = sessions.start(hosted.path) if found is None else sessions.open(found.id, begins=begins)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
-from holdfast.api._truncated_results import MadeCheckpoint, Reverted, Step, cut
+from holdfast.api._truncated_results import ListedSession, MadeCheckpoint, Reverted, Step, cut
 from holdfast.api.mcp._text_content import Encoding  # noqa: TC001 - schemas are made of it
 from holdfast.model.answers import experiments, files, merges, sessions
 from holdfast.model.answers import workspace as answers
@@ -16,7 +16,7 @@ from holdfast.model.json_encoder import encode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.model.answers.words import ContentHash, Path, SystemPath, Time
+    from holdfast.model.answers.words import ContentHash, Path
     from holdfast.model.command_results import CheckpointResult, RestoreResult
     from holdfast.undo.service import ConflictInfo, PathChange, StepInfo
 
@@ -140,19 +140,6 @@ class Difference(TypedDict):
     patch_omitted: int
     total: int
     next_cursor: str | None
-
-
-class ListedSession(TypedDict):
-    id: str
-    parent: str | None
-    owner: str
-    purpose: str
-    root: Path | None
-    directory: Annotated[SystemPath | None, "state.cwd"]
-    created_at: Time
-    updated_at: Time
-    busy: bool
-    forks: list[str]
 
 
 class Sessions(TypedDict):

@@ -291,6 +291,26 @@ class Sessions:
             records = tiers.rows.list(context.workspace.id)
         return [self._info(home, tiers, record) for record in records]
 
+    def family(self, root: bytes) -> list[SessionInfo]:
+        """The sessions that work in the workspace whose root is ``root``, and all that were forked from those, over
+        however many; oldest first. Takes no lock.
+        """
+        every = {one.id: one for one in self.list()}
+        return [one for one in every.values() if _is_of_family(root, one, every)]
+
+    def info_in_family(self, root: bytes, name: str) -> SessionInfo:
+        """The one of `family` that is called ``name``, see `id_of`. Raises `NotFoundError` (``no_session``), for all
+        others, too.
+        """
+        found = one = self.info(self.id_of(name, root))
+        every = {one.id: one}
+        while one.parent is not None:
+            one = self.info(one.parent)
+            every[one.id] = one
+        if not _is_of_family(root, found, every):
+            raise NotFoundError(f"there is no session {name!r:.100} here", code="no_session")
+        return found
+
     def id_of(self, name: str, path: str | bytes | os.PathLike[str]) -> str:
         """The id of the session that is called ``name`` in the workspace at ``path``: of one with the name alone, or
         with its workspace's id behind it; where that workspace has none of the name, ``name``. Takes no lock.
@@ -495,6 +515,15 @@ class Sessions:
             journal_bytes=0 if line is None else len(line.journal.data),
             forks=tuple(one.id for one in rows.forks_of(record.id)),
         )
+
+
+def _is_of_family(root: bytes, one: SessionInfo, every: Mapping[SessionId, SessionInfo]) -> bool:
+    while one.root != root:
+        above = None if one.parent is None else every.get(one.parent)
+        if above is None:
+            return False
+        one = above
+    return True
 
 
 def _recover(scope: SessionScope, line: SessionLine, session: Session, *, begins: bool) -> None:
