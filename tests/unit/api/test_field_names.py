@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from starlette.datastructures import Headers
 
 from holdfast.api.mcp import _tools as tools
 from holdfast.api.rest import _request_types as request_types
@@ -53,5 +54,5 @@ def test_a_model_is_told() -> None:
 def test_a_client_of_the_rest_api_is_told() -> None:
     (restore,) = [one for one in ENDPOINTS if one.body is request_types.Restore]
     with pytest.raises(UsageError, match="checkpoint_id") as caught:
-        body_of(restore, {"content-type": "application/json"}, b'{"checkpoint_id": "1"}')
+        body_of(restore, Headers({"content-type": "application/json"}), b'{"checkpoint_id": "1"}')
     assert caught.value.hint == "it is called checkpoint here"
