@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 from anyio import to_thread
 
-from holdfast.engine.hosting.monitor import ForeignEdit, OperationHeld, StepsRolledBack, VersionMismatch
+from holdfast.engine.hosting.monitor import ForeignEdit, KeeperLogged, OperationHeld, StepsRolledBack, VersionMismatch
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
@@ -148,6 +148,8 @@ class SharedHost:
                 _log.info("somebody else has changed the tree", paths=event.barrier.paths, who=event.barrier.who)
             case StepsRolledBack():
                 self.recovered.append(event.report)
+            case KeeperLogged():
+                pass  # (it has a log of its own, and a model is no reader of it)
             case VersionMismatch():
                 pass  # (who sets the log aside, or cannot, says so)
             case _:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
+from holdfast.supervisor.keeper.stderr_log import LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 _LOOK_SECONDS = 0.2
+_EVERY = ("timestamp", "level", "component", "message")
+"""What each line of a log has."""
 _SAMPLE = 20
 
 
@@ -57,7 +61,14 @@ class HostWarning(NamedTuple):
     step: int | None = None
 
 
-HostEvent = OperationHeld | ForeignEdit | StepsRolledBack | VersionMismatch | HostWarning
+class KeeperLogged(NamedTuple):
+    """The keeper has logged something (docs/reference/logs.md)."""
+
+    record: Mapping[str, Any]
+    """The line: ``timestamp``, ``level``, ``component``, ``message``, and what else there is."""
+
+
+HostEvent = OperationHeld | ForeignEdit | StepsRolledBack | VersionMismatch | HostWarning | KeeperLogged
 
 
 class Monitor:
@@ -69,6 +80,7 @@ class Monitor:
         self._notify = notify
         self._held: set[int] = set()
         self._noted = max((barrier.id for barrier in keeper.barriers()), default=0)
+        self._log = LogReader(undo_log)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, daemon=True)
         self._thread.start()
@@ -82,6 +94,7 @@ class Monitor:
         from holdfast.supervisor.control.remote_service import connect
 
         while not self._over.wait(_LOOK_SECONDS):
+            self._tell_log()
             try:
                 keeper = connect(self._undo_log)
                 if keeper is None:
@@ -91,6 +104,17 @@ class Monitor:
                     self._look(keeper)
             except HoldfastError as error:
                 _log.info("%s", error.message)  # the keeper has just ended
+        self._tell_log()
+        self._log.close()
+
+    def _tell_log(self) -> None:
+        for line in self._log.lines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # what Python itself had to say
+            if isinstance(record, dict) and all(isinstance(record.get(name), str) for name in _EVERY):
+                self._notify(KeeperLogged(cast("dict[str, Any]", record)))
 
     def _look(self, keeper: RemoteUndoService) -> None:
         held = {ticket.id: ticket for ticket in keeper.held()}
