@@ -53,7 +53,8 @@ def test_what_a_model_does_is_steps_and_can_be_undone(place: Place, mode: str) -
             written = await call(client, "write_file", path="a/b.txt", content="one\ntwo\n")
             assert written["step"]["kind"] == "api"
             read = await call(client, "read_file", path=f"{place.tree}/a/b.txt")
-            assert (read["content"], read["hash"], read["next_cursor"]) == ("one\ntwo\n", written["hash"], None)
+            assert (read["content"], read["hash"]) == ("one\ntwo\n", written["hash"])
+            assert "next_cursor" not in read
             edited = await call(client, "edit_file", path="a/b.txt", old_text="two", new_text="three")
             assert edited["replaced"] == 1
             done = await client.call_tool(
@@ -66,7 +67,7 @@ def test_what_a_model_does_is_steps_and_can_be_undone(place: Place, mode: str) -
             assert text(done).splitlines()[:3] == ["one", "three", "no"]
             assert "exit code 3" in text(done)
             nothing = await call(client, "execute_command", command="true")
-            assert nothing["step"] is None
+            assert "step" not in nothing
             undone = await call(client, "undo", count=3)
             assert undone["steps"] == [3, 2, 1]
             assert differences(before, photograph(place.tree)) == []
@@ -248,7 +249,7 @@ def test_long_answers_come_in_pages(place: Place) -> None:
         while pages == 0 or cursor is not None:
             value = await call(client, tool, **arguments, **({} if cursor is None else {"cursor": cursor}))
             out += value[field] if isinstance(value[field], list) else [value]
-            cursor, pages = value["next_cursor"], pages + 1
+            cursor, pages = value.get("next_cursor"), pages + 1
         assert pages > 1
         return out
 
@@ -308,7 +309,7 @@ def test_a_patch_that_is_long_comes_in_pages_too(place: Place) -> None:
                 seen += [row["path"] for row in value["files"]]
                 assert len(value["patch"]) < 600_000
                 assert (value["patch_omitted"] > 0) == (value["files"][-1]["path"] in ("a", "b", "c", "huge"))
-                cursor = {"cursor": value["next_cursor"]} if value["next_cursor"] else {}
+                cursor = {"cursor": value["next_cursor"]} if "next_cursor" in value else {}
             assert seen == ["a", "b", "c", "huge"]
 
     run(work)

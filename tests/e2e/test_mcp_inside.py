@@ -76,7 +76,7 @@ def test_each_command_and_each_write_is_a_step_of_the_run(place: Place) -> None:
             value: Any = done.structured_content
             assert (value["exit_code"], value["stdout"], value["stderr"]) == (3, "one\nthree\n", "no\n")
             assert [change["path"] for change in value["step"]["changes"]] == ["ignored"]
-            assert (await call(client, "execute_command", command="true"))["step"] is None
+            assert "step" not in await call(client, "execute_command", command="true")
             steps = await finished(client)
             assert [step["id"] for step in steps] == [
                 value["step"]["id"],
@@ -107,14 +107,21 @@ def test_what_goes_back_is_for_outside_and_says_so(place: Place) -> None:
         async with place.client(under=under_run(place)) as client:
             await call(client, "write_file", path="f", content="1")
             names = {tool.name for tool in (await client.list_tools()).tools}
-            outside = {"undo": {}, "redo": {}, "restore": {"checkpoint": "@"}, "fork": {"name": "try"}}
+            outside = {
+                "undo": {},
+                "redo": {},
+                "restore": {"checkpoint": "@"},
+                "fork": {"name": "try"},
+                "merge": {"fork": "try"},
+                "start_session": {},
+            }
             assert not names & outside.keys()
             assert {"execute_command", "write_file", "edit_file", "checkpoint", "diff"} <= names
             for tool, arguments in outside.items():
                 assert await refused(client, tool, **arguments) == "inside_run"
                 assert "another terminal" in text(await client.call_tool(tool, arguments))
             assert not (place.base / "tree.forks").exists()
-            assert "holdfast undo" in (client.instructions or "")
+            assert "only a person" in (client.instructions or "")
 
     run(work)
     assert (place.tree / "f").read_text() == "1"

@@ -101,7 +101,7 @@ def test_arguments_are_taken_as_their_schema_says(tool: tools.Tool, arguments: d
         assert error.code == "bad_arguments"
         return
     said = {name: value for name, value in arguments.items() if value is not None}
-    Draft202012Validator(tools.schema(tool.takes, optional=True)).validate(said)
+    Draft202012Validator(tools.schema(tool.takes)).validate(said)
     assert msgspec.to_builtins(request)
 
 

@@ -38,6 +38,8 @@ FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "barrier": "force takes it back nevertheless, and what others have changed with it; redo brings that back",
         "steps_connected": "step_ids takes several steps: all of data.together at once, or those of data.first before",
+        "open_step": "step.commit or step.rollback closes what step.begin has opened",
+        "no_open_step": "step.begin opens one",
         "step_open": "wait until it ends; where no step_id is named, force takes back what is there of it",
         "others_since": "undo those first, or force takes all of it back",
         "steps_forgotten": "force takes back the steps that are left, and the rest by the run's first checkpoint",
@@ -60,6 +62,8 @@ FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
         "barrier": "only a person goes past it; get_undo_history lists the steps, and undo takes back those (step, "
         "steps) whose files nobody else has changed since",
         "steps_connected": "undo and redo take several steps at once (steps): all that the message names, and this one",
+        "open_step": "commit_step or rollback_step closes what begin_step has opened",
+        "no_open_step": "begin_step opens one",
         "step_open": "wait until it ends",
         "others_since": "undo those first",
         "steps_forgotten": "undo with step or steps takes back those that are left; only a person goes past it",

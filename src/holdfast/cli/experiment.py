@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from holdfast.engine.experiments.attempts import Comparison, Measure, Order, Outcome, Tell
     from holdfast.engine.experiments.experiment import Adoption, Experiment
     from holdfast.engine.sessions.session import Session
-    from holdfast.model.answers.experiments import Attempt
 
 _MOST_NAMED = 10
 """So many paths of an attempt are named that no checkpoint holds."""
@@ -125,8 +124,8 @@ def _board(console: Console, order: Order, shown: ExitStack) -> Tell | None:
 def _answer(console: Console, arguments: argparse.Namespace, session: Session, found: Experiment) -> int:
     """Say what came of it, and adopt the best if that was asked for; the exit code."""
     from holdfast.cli.experiment_attempts import table
+    from holdfast.engine.experiments.experiment import experiment_object
     from holdfast.model.answers import experiments as answers
-    from holdfast.model.json_encoder import encode
 
     winner = found.comparison.winner
     adopted: Adoption | None = None
@@ -139,12 +138,7 @@ def _answer(console: Console, arguments: argparse.Namespace, session: Session, f
             failed = error
     try:
         if console.json:
-            console.give(
-                answers.Experiment,
-                found,
-                attempts=[_attempt(found, one) for one in found.comparison.ranked],
-                adopted=adopted and encode(answers.Adopted, adopted.restored, state=adopted.checkpoint.hash),
-            )
+            console.give(answers.Experiment, experiment_object(answers.Experiment, found, adopted, answers.Adopted))
         else:
             console.answer(table(console.paint, found.comparison, found.files))
             if arguments.diff:
@@ -157,16 +151,6 @@ def _answer(console: Console, arguments: argparse.Namespace, session: Session, f
     if adopted is not None and adopted.restored.skipped:
         raise left_alone(adopted.restored.skipped)
     return 0 if winner is not None else 1
-
-
-def _attempt(found: Experiment, outcome: Outcome) -> Attempt:
-    """An attempt as it is answered; its fork, while that is kept."""
-    from holdfast.model.answers.experiments import Attempt
-    from holdfast.model.json_encoder import encode
-
-    kept = found.is_kept(outcome)
-    fork, directory = (outcome.fork, outcome.root) if kept else (None, None)
-    return encode(Attempt, outcome, fork=fork, directory=directory, changed=found.files(outcome))
 
 
 def _closing(session: Session, found: Experiment, adopted: Adoption | None, adopts: bool) -> Iterator[str]:

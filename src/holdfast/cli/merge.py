@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import RefusedError
 from holdfast.cli.command import Command, text
-from holdfast.cli.overlaps import DECIDE, add_decision_options, decisions_in, open_overlaps, overlap_lines, rungs_of
+from holdfast.cli.overlaps import DECIDE, add_decision_options, decisions_in, overlap_lines, rungs_of
 from holdfast.cli.phrases import changed, files, left_alone, only_there, reasons, short, uncaptured
 from holdfast.cli.terminal import show_path
 from holdfast.model.message_text import plural
@@ -39,19 +39,10 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     if console.json:
+        from holdfast.engine.merging.fork_merge import merge_object
         from holdfast.model.answers import merges as answers
 
-        prepared = found.prepared
-        console.give(
-            answers.Merged,
-            found.plan,
-            overlapping_files=open_overlaps(found) or None,
-            dry_run=found.dry_run,
-            files=prepared.records,
-            merged=prepared.merged,
-            restored=found.restored,
-            not_captured=found.not_captured,
-        )
+        console.give(answers.Merged, merge_object(answers.Merged, found))
     else:
         _say(console, found)
     return _ended(found)

@@ -89,20 +89,6 @@ def decisions(arguments: argparse.Namespace, named: Callable[[str], bytes]) -> d
     return found
 
 
-def open_overlaps(found: ForkMerge) -> list[Any]:
-    """Each file that is open, for JSON: what both sides have changed in it, or what the ladder would do about it."""
-    from holdfast.model.answers.merges import OpenOverlap
-    from holdfast.model.json_encoder import encode
-
-    prepared = found.prepared
-    overlapping: list[OpenOverlap] = []
-    for one in found.plan.overlapping:
-        ours, theirs = prepared.differences.get(one.path, (None, None))
-        expected = prepared.foreseen.get(one.path)
-        overlapping.append(encode(OpenOverlap, one, production_diff=ours, fork_diff=theirs, foreseen=expected))
-    return overlapping
-
-
 def overlap_lines(found: ForkMerge, path: bytes, *, there: str = "in the fork") -> list[str]:
     """About one file that is open: why no rung has applied it, or what each would do, and the differences."""
     prepared = found.prepared

@@ -7,13 +7,14 @@ the typed classes of the port's module. That module imports the names in its ann
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import msgspec
 
 from holdfast.ipc.messages import rebuild
 from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import FormatError
+from holdfast.model.log import MOST_REQUEST_ID, current_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -58,12 +59,19 @@ class Method:
         return json_decoder(self._types[1]).decode(raw)
 
 
+class _Request(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    method: str
+    arguments: msgspec.Raw
+    request_id: Annotated[str, msgspec.Meta(max_length=MOST_REQUEST_ID)] = ""
+    """What it is asked for, as both logs name it."""
+
+
 class _Answer(msgspec.Struct):
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: dict[str, Any] | None = None
 
 
-_request = json_decoder(tuple[str, msgspec.Raw])
+_request = json_decoder(_Request)
 _answer = json_decoder(_Answer)
 _MISTAKES = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -81,24 +89,32 @@ class Port:
         }
 
     def encode_request(self, name: str, arguments: list[Any]) -> bytes:
-        """The body of a request. Raises `FormatError` for a text that is not UTF-8."""
+        """The body of a request, which says what this is asked for (`logged`). Raises `FormatError` for a text that is
+        not UTF-8.
+        """
+        asked = current_request()
         try:
-            return msgspec.json.encode((name, arguments))
+            return msgspec.json.encode((name, arguments, asked) if asked else (name, arguments))
         except UnicodeEncodeError as error:
             raise FormatError(f"a text that is not UTF-8 cannot be sent: {error.reason}") from None
 
     def decode_request(self, body: bytes) -> tuple[str, tuple[Any, ...]]:
         """The method and its arguments, of the right types. Raises `FormatError` naming what is wrong."""
         try:
-            name, arguments = _request.decode(body)
+            found = _request.decode(body)
         except _MISTAKES as error:
             raise FormatError(f"request: {error}") from error
+        name, arguments = found.method, found.arguments
         if name not in self.methods:
             raise FormatError(f"request: there is no method {name[:40]!r}")
         try:
             return name, self.methods[name].decode_arguments(arguments)
         except _MISTAKES as error:
             raise FormatError(f"{name}: {error}") from error
+
+    def request_id(self, body: bytes) -> str | None:
+        """What a request is asked for, if it says so; it is one that `decode_request` takes."""
+        return _request.decode(body).request_id or None
 
     def decode_answer(self, name: str, body: bytes) -> Any:
         """The result. Raises the error that the answer holds instead; `FormatError` if it is no answer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -27,3 +27,21 @@ def correlated(request_id: str | None, step_id: int | None) -> Generator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+_MOST_STEPS: Final = 1000
+_asked: dict[int, str] = {}
+"""The requests that steps belong to; the newest steps alone."""
+
+
+def note_step(step_id: int) -> None:
+    """What is logged of the step from now on, in whatever context, belongs to the request of this one, if any."""
+    if (request_id := correlation().get("request_id")) is not None:
+        _asked[step_id] = str(request_id)
+        if len(_asked) > _MOST_STEPS:
+            del _asked[next(iter(_asked))]
+
+
+def request_of(step_id: object) -> str | None:
+    """What `note_step` was told in."""
+    return _asked.get(step_id) if isinstance(step_id, int) else None

@@ -22,6 +22,9 @@ Level = Literal["error", "warn", "info", "debug", "trace"]
 LEVELS: dict[Level, int] = {"error": 40, "warn": 30, "info": 20, "debug": 10, "trace": 5}
 """As Python's logging counts, which knows no ``trace``."""
 
+MOST_REQUEST_ID = 128
+"""Characters of a ``request_id`` that one process tells another."""
+
 _WARNING = LEVELS["warn"]
 """What is less grave is wanted only where logging is loaded: to ask for it loads it."""
 
@@ -79,6 +82,23 @@ def logged(*, request_id: str | None = None, step_id: int | None = None) -> Abst
     from holdfast.model._correlation import correlated
 
     return correlated(request_id, step_id)
+
+
+def current_request() -> str:
+    """The ``request_id`` that `logged` was told, at most `MOST_REQUEST_ID` characters; empty if there is none."""
+    if "holdfast.model._correlation" not in sys.modules:
+        return ""
+    from holdfast.model._correlation import correlation
+
+    return str(correlation().get("request_id", ""))[:MOST_REQUEST_ID]
+
+
+def note_step(step_id: int) -> None:
+    """What is logged of the step from now on, in whatever context, names the request of this one, if there is any."""
+    if current_request():
+        from holdfast.model import _correlation
+
+        _correlation.note_step(step_id)
 
 
 class Log:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from holdfast.model._correlation import request_of
 from holdfast.model.clock import isoformat
 from holdfast.model.log import LEVELS
 from holdfast.model.message_text import escaped, visible
@@ -60,6 +61,8 @@ class JsonFormatter(logging.Formatter):
         for fields in (_mapping(record, "fields"), _mapping(record, "correlation")):
             for name, value in fields.items():
                 line.setdefault(name, _plain(value))
+        if "request_id" not in line and (asked := request_of(line.get("step_id"))) is not None:
+            line["request_id"] = _plain(asked)
         if record.exc_info:
             line.setdefault("exception", _plain(self.formatException(record.exc_info)))
         return json.dumps(line)  # (in which all is escaped but what is printable ASCII)

@@ -40,9 +40,13 @@ class CallActivity:
     def hold(self, hosted: HostedDirectory, held: OperationHeld) -> None:
         """A safeguard holds an operation, which may be this call's."""
         if self.concerns(held):
-            self.held.append(held.ticket)
-            self._waits = f"waiting for a person: {ticket_question(hosted, held.ticket)}"
-            self._news.set()
+            self.wait_for_person(hosted.path, held.ticket)
+
+    def wait_for_person(self, where: bytes, ticket: TicketInfo) -> None:
+        """A safeguard holds an operation of this call in the workspace at ``where``."""
+        self.held.append(ticket)
+        self._waits = f"waiting for a person: {ticket_question(where, ticket)}"
+        self._news.set()
 
     def go_on(self) -> None:
         """It is held no more."""
@@ -55,10 +59,9 @@ class CallActivity:
             self._news = anyio.Event()
 
 
-def ticket_question(hosted: HostedDirectory, ticket: TicketInfo) -> str:
+def ticket_question(where: bytes, ticket: TicketInfo) -> str:
     """What a safeguard asks, and how a person answers."""
-    where = display(hosted.path)
     return (
-        f"{ticket.message}. `holdfast -w '{where}' safeguard allow {ticket.id}` lets it happen, `safeguard deny` does "
-        "not; without an answer in time it is denied"
+        f"{ticket.message}. `holdfast -w '{display(where)}' safeguard allow {ticket.id}` lets it happen, `safeguard "
+        "deny` does not; without an answer in time it is denied"
     )

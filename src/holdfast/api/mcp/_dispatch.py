@@ -48,9 +48,9 @@ INSTRUCTIONS: Final = (
 
 INSIDE: Final = (
     "A working directory with a memory, inside of a run: everything that changes there is recorded. What "
-    "execute_command, write_file and edit_file change is a step that a person can take back exactly, by `holdfast "
-    "undo` in another terminal; checkpoints can be taken and compared with. A safeguard may hold an operation until a "
-    "person has answered: its progress says so, and only a person can let it happen."
+    "execute_command, write_file and edit_file change is a step that a person can take back exactly; checkpoints can "
+    "be taken and compared with. A safeguard may hold an operation until a person has answered: its progress says so, "
+    "and only a person can let it happen."
 )
 """The same inside of a run."""
 
@@ -59,7 +59,14 @@ def build(host: SharedHost) -> Server[Any]:
     """The server; one is enough for any number of connections."""
 
     async def list_tools(_ctx: ServerRequestContext[Any, Any], _params: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=LISTED if host.host.inside is None else LISTED_INSIDE)
+        inside, confines = host.host.inside is not None, host.confines
+        return types.ListToolsResult(
+            tools=[
+                listed
+                for listed, tool in zip(LISTED, tools.TOOLS, strict=True)
+                if not (inside and tool.outside_only) and not (confines and tool.unconfined)
+            ]
+        )
 
     async def call_tool(
         ctx: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
@@ -119,8 +126,9 @@ async def _call(
     except Exception as error:  # noqa: BLE001 - the last resort: a mistake of ours must not end the connection
         _log.exception("the tool %s has failed", tool.name)
         return _failed(HoldfastError(f"this is a bug: {type(error).__name__}", code="bug"))
-    shown = json.dumps(value, ensure_ascii=False) if text is None else text
-    return types.CallToolResult(content=[types.TextContent(text=shown)], structured_content=value)
+    said = tools.without_nulls(value)
+    shown = json.dumps(said, ensure_ascii=False) if text is None else text
+    return types.CallToolResult(content=[types.TextContent(text=shown)], structured_content=said)
 
 
 async def _resource(host: SharedHost, work: Any) -> Any:
@@ -144,7 +152,8 @@ def _failed(error: HoldfastError, activity: CallActivity | None = None) -> types
 
 
 def _error(error: HoldfastError) -> dict[str, Any]:
-    return {"code": error.code, "message": error.message, "hint": hint(error, FOR_MODELS), "data": error.data}
+    said = {"code": error.code, "message": error.message, "hint": hint(error, FOR_MODELS), "data": error.data}
+    return tools.without_nulls(said)
 
 
 @asynccontextmanager
@@ -186,19 +195,17 @@ def _listed(tool: tools.Tool) -> types.Tool:
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=tools.schema(tool.takes, optional=True),
+        input_schema=tools.schema(tool.takes),
         output_schema=tools.schema(tool.answers),
         annotations=types.ToolAnnotations(
             title=tool.title,
             read_only_hint=tool.how == "look",
             destructive_hint=tool.destructive,
             idempotent_hint=tool.idempotent or tool.how == "look",
-            open_world_hint=tool.how == "execute",
+            open_world_hint=tool.how in ("execute", "run"),
         ),
     )
 
 
 LISTED: Final = [_listed(tool) for tool in tools.TOOLS]
 """The tools as clients see them."""
-LISTED_INSIDE: Final = [_listed(tool) for tool in tools.TOOLS if not tool.outside_only]
-"""The same inside of a run."""

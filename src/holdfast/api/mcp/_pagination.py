@@ -18,7 +18,7 @@ Key = TypeVar("Key", int, str)
 
 MAX_CURSOR: Final = 8192
 
-Kind = Literal["entries", "bytes", "steps", "changes", "checkpoints", "files", "resources"]
+Kind = Literal["entries", "bytes", "steps", "changes", "checkpoints", "files", "resources", "sessions"]
 
 
 class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

@@ -6,14 +6,14 @@ import asyncio
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 from anyio import to_thread
 
-from holdfast.engine.hosting.monitor import ForeignEdit, OperationHeld, StepsRolledBack, VersionMismatch
+from holdfast.engine.hosting.monitor import ForeignEdit, KeeperLogged, OperationHeld, StepsRolledBack, VersionMismatch
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
@@ -54,6 +54,7 @@ class SharedHost:
         self._looks = ThreadPoolExecutor(MOST_AT_ONCE, "look")
         self._changes = anyio.CapacityLimiter(MOST_AT_ONCE)
         self._writes = ThreadPoolExecutor(MOST_WRITES, "write")
+        self._runs = ThreadPoolExecutor(MOST_AT_ONCE, "run")
         self._free_writes = threading.BoundedSemaphore(MOST_WRITES)
         self.recovered: list[UndoReport] = []
         """What killed keepers had left, and was rolled back."""
@@ -102,11 +103,38 @@ class SharedHost:
         future.add_done_callback(lambda _: self._free_writes.release())
         return await asyncio.wrap_future(future)
 
+    async def run(self, work: Callable[[threading.Event], T]) -> T:
+        """Do what runs commands of its own. If the call is cancelled, the event that ``work`` is given is set, and its
+        end is waited for.
+        """
+        stop = threading.Event()
+        future = asyncio.wrap_future(self._runs.submit(copy_context().run, work, stop))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            stop.set()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([future])
+            raise
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Have the thread of the event loop do it; for every thread. Nothing once that has ended, with all clients."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work)
+
+    @property
+    def confines(self) -> bool:
+        """Whether commands here are kept off anything that those of sessions reach: by isolation, or as it is another
+        working directory.
+        """
+        levels = {hosted.isolation.level for hosted in self.host.directories if hosted.isolation is not None}
+        return len(self.host.directories) > 1 or bool(levels - {"none"})
+
     async def close(self) -> None:
         """Stop what runs, whose end is saved."""
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self.host.close)
-        for pool in (self._looks, self._writes):
+        for pool in (self._looks, self._writes, self._runs):
             pool.shutdown(wait=False, cancel_futures=True)
 
     # -- what the host tells, on threads of its own --------------------------------------------------------------------
@@ -115,14 +143,13 @@ class SharedHost:
         match event:
             case OperationHeld():
                 _log.info("held", ticket=event.ticket.id, danger=event.ticket.danger, step_id=event.ticket.step)
-                try:
-                    self._loop.call_soon_threadsafe(self._hold, hosted, event)
-                except RuntimeError:
-                    return  # the loop has just ended, and with it the clients that would have been told
+                self.soon(lambda: self._hold(hosted, event))
             case ForeignEdit():
                 _log.info("somebody else has changed the tree", paths=event.barrier.paths, who=event.barrier.who)
             case StepsRolledBack():
                 self.recovered.append(event.report)
+            case KeeperLogged():
+                pass  # (it has a log of its own, and a model is no reader of it)
             case VersionMismatch():
                 pass  # (who sets the log aside, or cannot, says so)
             case _:

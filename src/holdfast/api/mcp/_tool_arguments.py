@@ -87,6 +87,14 @@ class ListDirectory(Request):
     limit: Limit = DEFAULT_ITEMS
 
 
+class BeginStep(Request):
+    label: Annotated[str, Meta(max_length=1000, description="What it is for")] = ""
+
+
+class EndStep(Request):
+    pass
+
+
 class Undo(Request):
     count: Annotated[Count, Meta(description="So many of the newest changes to the tree that steps or tools made")] = 1
     step: Annotated[int | None, Meta(description="Instead: this step, by its id")] = None
@@ -169,3 +177,122 @@ class Fork(Request):
         ),
     ]
     checkpoint: Checkpoint = "@"
+
+
+class FileResolution(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What becomes of a file that both sides have changed."""
+
+    path: Path
+    use: Annotated[
+        Literal["ours", "theirs", "content", "delete"],
+        Meta(description="As it is here, as the other side has it, the content given with it, or no file"),
+    ]
+    content: Annotated[str | None, Meta(description="The new content of the file, all of it")] = None
+    encoding: Annotated[Encoding, Meta(description="Of content")] = "utf-8"
+    version: Annotated[
+        str | None, Meta(description="That of the file in overlapping_files; without, what was shown last counts")
+    ] = None
+
+
+Resolutions = Annotated[
+    list[FileResolution], Meta(max_length=MOST_ITEMS, description="What becomes of files that both sides have changed")
+]
+
+
+class Merge(Request):
+    fork: Annotated[
+        str,
+        Meta(min_length=1, max_length=1000, description="The name that the tool fork was given, or a checkpoint of it"),
+    ]
+    message: Annotated[str, Meta(max_length=100_000, description="Why, for the history")] = ""
+    resolutions: Resolutions = []
+    dry_run: Annotated[bool, Meta(description="Only say what would be done, and what overlaps")] = False
+
+
+SessionName = Annotated[str, Meta(min_length=1, max_length=200, description="The session, by its id")]
+
+
+class ListSessions(Request):
+    cursor: Cursor = None
+    limit: Limit = DEFAULT_ITEMS
+
+
+class GetSession(Request):
+    session: SessionName
+    history: Annotated[int, Meta(ge=0, le=MOST_ITEMS, description="So many of its last commands")] = 10
+
+
+class StartSession(Request):
+    session: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=200)] | None,
+        Meta(description="What to call it; without, it gets a name"),
+    ] = None
+    cwd: Annotated[str, Meta(description="Where it begins, as a path in the working directory")] = ""
+    environment: Annotated[dict[str, str], Meta(description="Variables beside those that there are")] = {}
+
+
+class ExecuteInSession(Request):
+    session: SessionName
+    command: Annotated[
+        str, Meta(min_length=1, max_length=100_000, description="Run by the session's shell, without input")
+    ]
+    timeout_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=86_400)] | None,
+        Meta(description="End it after so long; without, as the session is configured"),
+    ] = None
+
+
+class ForkSession(Request):
+    session: SessionName
+    fork: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=200)] | None,
+        Meta(description="What to call the new session; without, it gets a name"),
+    ] = None
+    state: Annotated[str | None, Meta(description="A branch, or a saved state's hash; without, the present state")] = (
+        None
+    )
+    with_ignored: Annotated[bool, Meta(description="With what ignore rules leave out, such as dependencies")] = False
+
+
+class MergeSession(Request):
+    session: SessionName
+    other: Annotated[str, Meta(min_length=1, max_length=200, description="The session to bring in, such as a fork")]
+    prefer: Annotated[
+        Literal["ours", "theirs"] | None, Meta(description="Which side wins in a conflict; without, none does")
+    ] = None
+    resolutions: Resolutions = []
+    dry_run: Annotated[bool, Meta(description="Only say what would be done, and what overlaps")] = False
+
+
+class EndSession(Request):
+    session: SessionName
+
+
+class RunExperiment(Request):
+    commands: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=100_000)]],
+        Meta(min_length=1, max_length=20, description="What to try, each in a fork of its own"),
+    ]
+    session: Annotated[
+        str | None,
+        Meta(description="From whose state; without, the newest session of the working directory, or a new one"),
+    ] = None
+    setup: Annotated[str, Meta(max_length=100_000, description="What is run in every fork first")] = ""
+    timeout_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=86_400)] | None, Meta(description="An attempt that takes longer is ended")
+    ] = None
+    compare_by: Annotated[
+        Literal["exit_code", "output", "duration"],
+        Meta(description="What makes the best; what fails comes last"),
+    ] = "exit_code"
+    score: Annotated[
+        str | None,
+        Meta(description="Instead: the number that this command prints in each fork; the lowest is the best"),
+    ] = None
+    highest: Annotated[bool, Meta(description="The highest score is the best")] = False
+    parallel: Annotated[int, Meta(ge=0, le=20, description="How many run at once; 0: as many as may")] = 0
+    keep: Annotated[bool, Meta(description="Keep the forks, as sessions")] = False
+    adopt: Annotated[bool, Meta(description="Bring the session's files to what the best has made")] = False
+    with_ignored: Annotated[bool, Meta(description="Forks with what ignore rules leave out, such as dependencies")] = (
+        False
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
-from holdfast.api._truncated_results import MadeCheckpoint, Restored, Step, cut
+from holdfast.api._truncated_results import ListedSession, MadeCheckpoint, Reverted, Step, cut
 from holdfast.api.mcp._text_content import Encoding  # noqa: TC001 - schemas are made of it
-from holdfast.model.answers import files
+from holdfast.model.answers import experiments, files, merges, sessions
 from holdfast.model.answers import workspace as answers
 from holdfast.model.answers.steps import Barrier, StepWithChanges, Ticket
+from holdfast.model.answers.workspace import ChangedTree
 from holdfast.model.fast_typing import TypedDict
 from holdfast.model.json_encoder import encode
 
@@ -55,6 +56,10 @@ class FileEdited(TypedDict):
     path: Path
     replaced: int
     step: Step | None
+
+
+class BegunStep(TypedDict):
+    id: int
 
 
 class Listing(TypedDict):
@@ -137,6 +142,41 @@ class Difference(TypedDict):
     next_cursor: str | None
 
 
+class Sessions(TypedDict):
+    sessions: list[ListedSession]
+    total: int
+    next_cursor: str | None
+
+
+class Session(sessions.SessionInfo):
+    history: list[sessions.Command]
+
+
+class EndedSession(TypedDict):
+    id: str
+    ended: int
+    checkpoint: str
+
+
+# (What these override is there without the command that takes it back.)
+
+
+class Merged(merges.Merged):
+    restored: ChangedTree | None  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class MergedSession(experiments.SessionMerge):
+    restored: Annotated[ChangedTree | None, "merged.restored"]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class Adopted(ChangedTree):
+    state: str
+
+
+class Experiment(experiments.Experiment):
+    adopted: Adopted | None  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
 # The engine's objects as the tools answer them, with their long lists cut.
 
 SHOWN: Final = 200
@@ -153,11 +193,31 @@ def step_object(
     return cut(shown, "changes", most=SHOWN)
 
 
-def restored_object(result: RestoreResult) -> Restored:
+def restored_object(result: RestoreResult) -> Reverted:
     """What a restore, an undo or a redo did, or would do."""
-    return cut(encode(answers.Restored, result), "written", "deleted", "skipped", "steps", most=SHOWN)
+    return cut(encode(Reverted, result, totals={}), "written", "deleted", "skipped", "steps", most=SHOWN)
 
 
 def checkpoint_object(result: CheckpointResult) -> MadeCheckpoint:
     """A checkpoint that was taken."""
     return cut(encode(answers.MadeCheckpoint, result), "not_captured", most=SHOWN)
+
+
+MOST_TEXT: Final = 8192
+"""Characters of a text that a command has written, or that shows a difference, where an object has several of them."""
+
+
+def clipped(value: Any) -> Any:
+    """``value`` with at most `SHOWN` items in each list, and `MOST_TEXT` characters in each text."""
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        lists = {name: cast("list[Any]", each) for name, each in members.items() if isinstance(each, list)}
+        cut_short = {name: len(each) for name, each in lists.items() if len(each) > SHOWN}
+        shown = {name: clipped(each) for name, each in members.items()}
+        return {**shown, "totals": cut_short} if cut_short else shown
+    if isinstance(value, list):
+        return [clipped(each) for each in cast("list[Any]", value)[:SHOWN]]
+    if isinstance(value, str) and len(value) > MOST_TEXT:
+        half = MOST_TEXT // 2
+        return f"{value[:half]}\n… {len(value) - 2 * half} characters left out …\n{value[-half:]}"
+    return value

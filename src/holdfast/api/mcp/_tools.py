@@ -8,31 +8,37 @@ import msgspec
 
 from holdfast.api import _truncated_results as truncated_results
 from holdfast.api._error_details import with_details
+from holdfast.api._field_names import naming_hint
 from holdfast.api.mcp import _read_tools as read_tools
+from holdfast.api.mcp import _session_tools as session_tools
 from holdfast.api.mcp import _tool_arguments as tool_arguments
 from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp import _write_tools as write_tools
 from holdfast.api.mcp._execute_tool import execute
 from holdfast.api.mcp._read_tools import ToolAnswer
+from holdfast.model.answers import sessions, steps
 from holdfast.model.answers import workspace as answers
 from holdfast.model.decoders import converted
 from holdfast.model.errors import RefusedError, UsageError
 from holdfast.model.json_schema import components
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping
 
     from holdfast.api.mcp._call_progress import CallActivity
     from holdfast.api.mcp._shared_host import SharedHost
     from holdfast.engine.hosting.working_directory import HostedDirectory
 
-    Work = Callable[[SharedHost, HostedDirectory, Any], ToolAnswer]
+    Work = Callable[..., ToolAnswer]
 
 _MOST_DIGITS = 9
 """Of the index of a directory."""
 
-How = Literal["look", "change", "write", "execute"]
-"""How it is waited for, see `SharedHost`; ``execute``: by `commands`."""
+How = Literal["look", "change", "write", "run", "execute"]
+"""How it is waited for, see `SharedHost`; ``run``: it runs commands itself, and its work is given an event that ends
+them, and the call's activity; ``execute``: by `commands`.
+"""
 
 
 class Tool(NamedTuple):
@@ -50,6 +56,8 @@ class Tool(NamedTuple):
     idempotent: bool = False
     outside_only: bool = False
     """It goes back, or elsewhere, and is not there inside of a run: what is recorded has no say in the record."""
+    unconfined: bool = False
+    """It lets commands run that this server does not confine: it is not there where it confines others."""
 
 
 TOOLS = (
@@ -105,13 +113,42 @@ TOOLS = (
         read_tools.list_directory,
     ),
     Tool(
+        "begin_step",
+        "Begin a step",
+        "Open a step that takes in all that is changed until commit_step or rollback_step: commands and writes are no "
+        "steps of their own then, and undo takes all of it back at once.",
+        tool_arguments.BeginStep,
+        tool_results.BegunStep,
+        "change",
+        write_tools.begin_step,
+    ),
+    Tool(
+        "commit_step",
+        "Close the step",
+        "Close the step that begin_step has opened.",
+        tool_arguments.EndStep,
+        truncated_results.Step,
+        "change",
+        write_tools.commit_step,
+    ),
+    Tool(
+        "rollback_step",
+        "Take the step back",
+        "Close the step that begin_step has opened, and take back all that it did.",
+        tool_arguments.EndStep,
+        steps.RolledBack,
+        "change",
+        write_tools.rollback_step,
+        destructive=True,
+    ),
+    Tool(
         "undo",
         "Undo",
         "Take back the newest changes to the tree, or some steps, or all that a run did: all of it, or nothing. What "
         "there is is saved first, and redo brings it back. Refused where it would take back what somebody else has "
         "changed.",
         tool_arguments.Undo,
-        truncated_results.Restored,
+        truncated_results.Reverted,
         "change",
         write_tools.undo,
         destructive=True,
@@ -122,7 +159,7 @@ TOOLS = (
         "Redo",
         "Bring back what undo took back.",
         tool_arguments.Redo,
-        truncated_results.Restored,
+        truncated_results.Reverted,
         "change",
         write_tools.redo,
         destructive=True,
@@ -182,7 +219,7 @@ TOOLS = (
         "Bring the tree, or some paths of it, to a saved state. What there is is saved first (rescue), and undo goes "
         "back to it. Ignored files stay.",
         tool_arguments.Restore,
-        truncated_results.Restored,
+        truncated_results.Reverted,
         "change",
         write_tools.restore,
         destructive=True,
@@ -220,6 +257,111 @@ TOOLS = (
         "change",
         write_tools.answer_reapply,
     ),
+    Tool(
+        "merge",
+        "Merge a fork",
+        "Bring what a fork has done into the working directory, without losing what was done here since. Changes to a "
+        "file that both have changed are put together where they can be; if a file stays open (overlapping_files), "
+        "nothing is changed until resolutions decide it. The state before is saved, and undo takes the merge back.",
+        tool_arguments.Merge,
+        tool_results.Merged,
+        "change",
+        write_tools.merge,
+        destructive=True,
+        outside_only=True,
+    ),
+    Tool(
+        "list_sessions",
+        "List the sessions",
+        "List the sessions of the working directory and their forks, newest first. A session is a shell that keeps its "
+        "directory, variables and history between commands.",
+        tool_arguments.ListSessions,
+        tool_results.Sessions,
+        "look",
+        session_tools.list_sessions,
+    ),
+    Tool(
+        "get_session",
+        "Show a session",
+        "Show a session: where it works, its shell's state, its forks, and its last commands with what they wrote.",
+        tool_arguments.GetSession,
+        tool_results.Session,
+        "look",
+        session_tools.get_session,
+    ),
+    Tool(
+        "start_session",
+        "Begin a session",
+        "Begin a session in the working directory. All that its commands change is recorded as steps.",
+        tool_arguments.StartSession,
+        sessions.Started,
+        "change",
+        session_tools.start_session,
+        outside_only=True,
+        unconfined=True,
+    ),
+    Tool(
+        "execute_in_session",
+        "Run a command in a session",
+        "Run a command in a session, from the directory and with the variables that the last one left, and wait for "
+        "it to end. What it changes is a step of the workspace that the session works in.",
+        tool_arguments.ExecuteInSession,
+        sessions.Executed,
+        "run",
+        session_tools.execute_in_session,
+        destructive=True,
+        outside_only=True,
+        unconfined=True,
+    ),
+    Tool(
+        "fork_session",
+        "Fork a session",
+        "Begin another session from the state of one, in a directory of its own; neither sees what the other does.",
+        tool_arguments.ForkSession,
+        sessions.SessionFork,
+        "change",
+        session_tools.fork_session,
+        outside_only=True,
+        unconfined=True,
+    ),
+    Tool(
+        "merge_session",
+        "Merge a session",
+        "Bring what another session, such as a fork, has done into this one: its files, nothing of its shell. If a "
+        "file stays in conflict, nothing is changed until resolutions or prefer decide it.",
+        tool_arguments.MergeSession,
+        tool_results.MergedSession,
+        "change",
+        session_tools.merge_session,
+        destructive=True,
+        outside_only=True,
+        unconfined=True,
+    ),
+    Tool(
+        "end_session",
+        "End what a session left running",
+        "End the processes that a session's commands have left running, and save its state. Its history, its states "
+        "and its directory stay, and it can be gone on with.",
+        tool_arguments.EndSession,
+        tool_results.EndedSession,
+        "change",
+        session_tools.end_session,
+        outside_only=True,
+        unconfined=True,
+    ),
+    Tool(
+        "run_experiment",
+        "Try several commands",
+        "Try several commands side by side, each in a fork of a session, compare how they end, and with adopt bring "
+        "the best into the session. The forks go at the end, unless keep is true.",
+        tool_arguments.RunExperiment,
+        tool_results.Experiment,
+        "run",
+        session_tools.run_experiment,
+        destructive=True,
+        outside_only=True,
+        unconfined=True,
+    ),
 )
 
 BY_NAME = {tool.name: tool for tool in TOOLS}
@@ -230,7 +372,8 @@ def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> tool_arguments.R
     try:
         request = converted(arguments or {}, tool.takes)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{tool.name}: {error}", code="bad_arguments") from None
+        naming = naming_hint(str(error), tool.takes)
+        raise UsageError(f"{tool.name}: {error}", hint=naming, code="bad_arguments") from None
     if isinstance(request, tool_arguments.ExecuteCommand):
         _check_size(request)
         _check_variables(request)
@@ -296,6 +439,13 @@ async def run_tool(host: SharedHost, tool: Tool, request: tool_arguments.Request
     match tool.how:
         case "look":
             return await host.look(doing)
+        case "run":
+
+            def running(stop: threading.Event) -> ToolAnswer:
+                with with_details(hosted):
+                    return do(host, hosted, request, stop, activity)
+
+            return await host.run(running)
         case "write":
             activity.concerns = lambda held: held.step is not None and held.step.kind in ("api", "explicit")
             with host.listening(hosted, activity):
@@ -304,26 +454,42 @@ async def run_tool(host: SharedHost, tool: Tool, request: tool_arguments.Request
             return await host.change(doing)
 
 
-def schema(of: Any, *, optional: bool = False) -> dict[str, Any]:
+_NULL = {"type": "null"}
+
+
+def schema(of: Any) -> dict[str, Any]:
     """The JSON Schema of a type, in one piece: not every client follows references.
 
-    ``optional``: what may be null may as well be left out, so that null need not be said (of requests).
+    What may be null is left out in its place, in requests and in answers (`without_nulls`).
     """
     (root,), parts = components((of,), "{name}")
-    return _inlined(root, parts, optional)
+    return _inlined(root, parts)
 
 
-def _inlined(value: Any, parts: Mapping[str, Any], optional: bool) -> Any:
+def _inlined(value: Any, parts: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
-        return [_inlined(item, parts, optional) for item in cast("list[Any]", value)]
+        return [_inlined(item, parts) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
     given = cast("dict[str, Any]", value)
     if "$ref" in given:
-        return _inlined({name: each for name, each in parts[given["$ref"]].items() if name != "title"}, parts, optional)
-    out = {name: _inlined(each, parts, optional) for name, each in given.items()}
-    if optional and {"type": "null"} in out.get("anyOf", ()):
-        kept = [each for each in out.pop("anyOf") if each != {"type": "null"}]
+        return _inlined({name: each for name, each in parts[given["$ref"]].items() if name != "title"}, parts)
+    out = {name: _inlined(each, parts) for name, each in given.items()}
+    if "required" in given and "properties" in given:
+        may_be_null = {name for name, each in given["properties"].items() if _NULL in each.get("anyOf", ())}
+        out["required"] = [name for name in given["required"] if name not in may_be_null]
+    if _NULL in out.get("anyOf", ()):
+        kept = [each for each in out.pop("anyOf") if each != _NULL]
         rest = {name: each for name, each in out.items() if name != "default"}
         out = (kept[0] if len(kept) == 1 else {"anyOf": kept}) | rest
     return out
+
+
+def without_nulls(value: Any) -> Any:
+    """``value`` without the members of objects that are null: for a model they are nothing but length."""
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {name: without_nulls(each) for name, each in members.items() if each is not None}
+    if isinstance(value, list):
+        return [without_nulls(each) for each in cast("list[Any]", value)]
+    return value

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.api._request_arguments import file_in, named_steps, path_in
 from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp._read_tools import ToolAnswer
+from holdfast.api.mcp._resolutions import resolutions
 from holdfast.api.mcp._text_content import decode_text
-from holdfast.api.mcp._tool_results import checkpoint_object, restored_object, step_object
+from holdfast.api.mcp._tool_results import checkpoint_object, clipped, restored_object, step_object
+from holdfast.engine.merging.fork_merge import merge_object
+from holdfast.model.answers.steps import RolledBack
 from holdfast.model.answers.workspace import Forked
 from holdfast.model.errors import RefusedError, StorageError, UsageError
 from holdfast.model.ids import HASH_BYTES, hash_bytes
@@ -25,8 +28,11 @@ if TYPE_CHECKING:
     from holdfast.api.mcp._shared_host import SharedHost
     from holdfast.api.mcp._tool_arguments import (
         AnswerReapply,
+        BeginStep,
         EditFile,
+        EndStep,
         Fork,
+        Merge,
         NextReapply,
         Redo,
         Restore,
@@ -43,7 +49,7 @@ def write_file(_host: SharedHost, hosted: HostedDirectory, request: WriteFile) -
     """A file with a new content: a step of its own."""
     path = file_in(hosted.path, request.path)
     content = decode_text(request.content, request.encoding)
-    _require_keeper(hosted)
+    require_keeper(hosted)
     step = hosted.write_file(path, content, expected=_expected(request.expected_hash))
     digest = hash_bytes(content)
     return ToolAnswer(encode(tool_results.FileWritten, path=path, bytes=len(content), hash=digest, step=_step(step)))
@@ -52,9 +58,28 @@ def write_file(_host: SharedHost, hosted: HostedDirectory, request: WriteFile) -
 def edit_file(_host: SharedHost, hosted: HostedDirectory, request: EditFile) -> ToolAnswer:
     """A part of a file replaced: a step of its own."""
     path = file_in(hosted.path, request.path)
-    _require_keeper(hosted)
+    require_keeper(hosted)
     done = hosted.edit_file(path, request.old_text.encode(), request.new_text.encode(), every=request.replace_all)
     return ToolAnswer(encode(tool_results.FileEdited, done, path=path, step=_step(done.step)))
+
+
+def begin_step(_host: SharedHost, hosted: HostedDirectory, request: BeginStep) -> ToolAnswer:
+    """A step that takes in what follows."""
+    return ToolAnswer(encode(tool_results.BegunStep, id=hosted.begin_step(request.label)))
+
+
+def commit_step(_host: SharedHost, hosted: HostedDirectory, _request: EndStep) -> ToolAnswer:
+    """It is closed."""
+    closed = hosted.commit_step()
+    with hosted.undo_log() as log:
+        changes = () if log is None or not closed.paths else log.changes(closed.id)
+    return ToolAnswer(step_object(closed, changes))
+
+
+def rollback_step(_host: SharedHost, hosted: HostedDirectory, _request: EndStep) -> ToolAnswer:
+    """It is closed, and taken back."""
+    report = hosted.rollback_step()
+    return ToolAnswer(encode(RolledBack, report, conflicts=report.conflicts[: tool_results.SHOWN]))
 
 
 def undo(_host: SharedHost, hosted: HostedDirectory, request: Undo) -> ToolAnswer:
@@ -103,6 +128,29 @@ def fork(host: SharedHost, hosted: HostedDirectory, request: Fork) -> ToolAnswer
             return ToolAnswer(encode(Forked, workspace.fork(request.checkpoint, target)))
 
 
+def merge(host: SharedHost, hosted: HostedDirectory, request: Merge) -> ToolAnswer:
+    """What a fork has done, brought into the working directory.
+
+    A fork is named as `fork` names it, never by its path: a client reaches no other directory by a merge either.
+    """
+    decided = resolutions(hosted, request.resolutions)
+    with hosted.workspace() as workspace:
+        source = _fork_directory(host, hosted, request.fork) or workspace.resolve(request.fork)
+        done = workspace.merge(source, resolutions={**decided}, message=request.message, dry_run=request.dry_run)
+        return ToolAnswer(clipped(merge_object(tool_results.Merged, done)))
+
+
+def _fork_directory(host: SharedHost, hosted: HostedDirectory, name: str) -> str | None:
+    """The directory of the fork that was given this name; None if there is none."""
+    folder = host.forks or hosted.path + b".forks"
+    path = os.path.join(folder, name.encode())
+    if "/" in name or "\0" in name or name in (".", ".."):
+        return None
+    if not all(os.path.isdir(each) and not os.path.islink(each) for each in (folder, path)):
+        return None
+    return os.fsdecode(path)
+
+
 def next_reapply(_host: SharedHost, hosted: HostedDirectory, _request: NextReapply) -> ToolAnswer:
     """The change that waits longest to be applied anew; the client's for a while."""
     with hosted.workspace() as workspace:
@@ -146,7 +194,7 @@ def _made(folder: bytes) -> Generator[None]:
         raise
 
 
-def _require_keeper(hosted: HostedDirectory) -> None:
+def require_keeper(hosted: HostedDirectory) -> None:
     """A safeguard can hold an operation only where a process keeps the undo log until the answer."""
     if hosted.access == "read_write" and hosted.inside is None and hosted.thresholds.asks:
         hosted.start()

@@ -281,7 +281,8 @@ class App:
         if key[1]:
             wait = self._settings.request_timeout
             # (While one builds, production can be looked at, saved and changed; two are made one after the other.)
-            turn = (key[0], f"{key[1]}/promote") if promotes else key
+            apart = "promote" if promotes else "exec" if request.endpoint.executes else ""
+            turn = (key[0], f"{key[1]}/{apart}") if apart else key
             end = await self._turns.take(turn, wait, changing=request.endpoint.changes)
         executor = self._threads.promotions if promotes else self._threads.requests
         doing = loop.run_in_executor(executor, self._logged_work, request)

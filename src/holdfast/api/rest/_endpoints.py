@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.api import _truncated_results as truncated_results
 from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
-from holdfast.api.rest.routes import checkpoints, exports, merges, promotions, tree_changes
+from holdfast.api.rest.routes import checkpoints, exports, merges, promotions, sessions, tree_changes
+from holdfast.model.answers import sessions as session_answers
 from holdfast.model.answers import workspace as answers
 
 if TYPE_CHECKING:
@@ -54,8 +55,14 @@ class Endpoint(NamedTuple):
         """Whether it takes as long as a build, and waits for others of its kind alone."""
         return self.handler is promotions.promote
 
+    @property
+    def executes(self) -> bool:
+        """Whether it takes as long as a command, beside others that change the export."""
+        return self.handler is sessions.execute_command
+
 
 _E = "/api/exports/{name}"
+_S = f"{_E}/sessions"
 _C = "/api/checkpoints/{id}"
 _P = "/api/projects/{project}/checkpoints"
 
@@ -153,6 +160,48 @@ ENDPOINTS = (
         merges.answer_reapply,
         response_types.AnsweredReapply,
         request_types.AnswerReapply,
+    ),
+    Endpoint("GET", _S, "read", sessions.list_sessions, response_types.SessionList, query=request_types.Page),
+    Endpoint("POST", _S, "write", sessions.start_session, session_answers.Started, request_types.NewSession),
+    Endpoint(
+        "GET",
+        f"{_S}/{{session}}",
+        "read",
+        sessions.get_session,
+        response_types.Session,
+        query=request_types.SessionQuery,
+    ),
+    Endpoint(
+        "POST",
+        f"{_S}/{{session}}/exec",
+        "admin",
+        sessions.execute_command,
+        session_answers.Executed,
+        request_types.SessionCommand,
+    ),
+    Endpoint(
+        "POST",
+        f"{_S}/{{session}}/checkpoint",
+        "write",
+        sessions.save_session,
+        session_answers.SessionCheckpoint,
+        request_types.SessionSave,
+    ),
+    Endpoint(
+        "POST",
+        f"{_S}/{{session}}/undo",
+        "write",
+        sessions.undo_in_session,
+        truncated_results.Restored,
+        request_types.Steps,
+    ),
+    Endpoint(
+        "POST",
+        f"{_S}/{{session}}/redo",
+        "write",
+        sessions.redo_in_session,
+        truncated_results.Restored,
+        request_types.Steps,
     ),
     Endpoint("GET", _C, "read", checkpoints.get_checkpoint, response_types.CheckpointDetails),
     Endpoint("DELETE", _C, "admin", checkpoints.delete_checkpoint, response_types.Deleted),

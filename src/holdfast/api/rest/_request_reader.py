@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from holdfast.api._field_names import naming_hint
 from holdfast.api.rest._problems import WebError
 from holdfast.api.rest._request_types import NoBody
 from holdfast.model.decoders import converted, json_decoder
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope
 
     from holdfast.api.rest._endpoints import Endpoint
+    from holdfast.api.rest._request_types import Body
 
 _MOST_QUERY: Final = 32 << 10
 
@@ -52,7 +54,7 @@ def query_of(endpoint: Endpoint, raw: bytes) -> Any:
         raise UsageError("the query has a parameter twice")
     if any("\0" in value for value in found.values()):
         raise UsageError("the query holds a NUL")
-    return _converted(lambda: converted(found, endpoint.query, strict=False), "the query")
+    return _converted(lambda: converted(found, endpoint.query, strict=False), "the query", endpoint.query)
 
 
 async def receive_body(given: IncomingRequest, *, most: int, seconds: float) -> bytes:
@@ -83,14 +85,15 @@ def body_of(endpoint: Endpoint, headers: Headers, body: bytes) -> Any:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and kind != "application/json":
         raise WebError("bad_media_type", "the body has to be JSON", hint="Content-Type: application/json")
-    return _converted(lambda: json_decoder(endpoint.body).decode(body or b"{}"), "the body")
+    return _converted(lambda: json_decoder(endpoint.body).decode(body or b"{}"), "the body", endpoint.body)
 
 
-def _converted(convert: Callable[[], Any], what: str) -> Any:
+def _converted(convert: Callable[[], Any], what: str, kind: type[Body]) -> Any:
     try:
         return convert()
     except msgspec.ValidationError as error:
-        raise UsageError(f"{what} is not as it has to be: {error}", code="invalid") from None
+        naming = naming_hint(str(error), kind)
+        raise UsageError(f"{what} is not as it has to be: {error}", hint=naming, code="invalid") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"{what} cannot be read: {error}", code="invalid") from None
 

@@ -142,6 +142,41 @@ class Merge(Body, frozen=True):
 PromotionId = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 
 
+SessionName = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class NewSession(Body, frozen=True):
+    """A session to begin."""
+
+    id: SessionName | None = None
+    """What to call it; without, it gets a name."""
+    cwd: PathText = ""
+    """Where it begins, as a path in the export."""
+    environment: Annotated[dict[str, str], Meta(max_length=1000)] = {}
+    """Variables beside those of the server."""
+
+
+class SessionQuery(Body, frozen=True):
+    """How much of a session's history is wanted."""
+
+    history: Annotated[int, Meta(ge=0, le=1000)] = 20
+    """So many of its last commands."""
+
+
+class SessionCommand(Body, frozen=True):
+    """A command to run."""
+
+    command: Annotated[str, Meta(min_length=1, max_length=100_000)]
+    timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    """It is ended after so long; without, as the session is configured."""
+
+
+class SessionSave(Body, frozen=True):
+    """Why a state is saved."""
+
+    message: Text = ""
+
+
 class FileDecision(Body, frozen=True):
     """What becomes of a file that both sides have changed: exactly one of keep, take, content, content_base64 and
     delete.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.api._truncated_results import ListedSession
 from holdfast.api.rest._request_types import Mode  # noqa: TC001 - schemas are made of it
-from holdfast.model.answers import merges
+from holdfast.model.answers import merges, sessions
 from holdfast.model.answers import workspace as answers
 from holdfast.model.fast_typing import TypedDict
 
@@ -289,3 +290,16 @@ class Problem(TypedDict):
     hint: str | None
     data: dict[str, Any] | None
     request_id: str
+
+
+class Session(ListedSession):
+    """A session, with its last commands, the last first."""
+
+    history: list[sessions.Command]
+
+
+class SessionList(TypedDict):
+    """The sessions of an export, newest first."""
+
+    sessions: list[ListedSession]
+    next_cursor: str | None

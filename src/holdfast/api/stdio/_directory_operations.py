@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.api._request_arguments import named_steps, path_in
-from holdfast.api._truncated_results import MadeCheckpoint, Restored, Status, cut
+from holdfast.api._truncated_results import MadeCheckpoint, Reverted, Status, Step, cut
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio import _result_types as result_types
 from holdfast.model.answers import files
 from holdfast.model.answers import workspace as answers
-from holdfast.model.answers.steps import Barrier
+from holdfast.model.answers.steps import Barrier, RolledBack
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.json_encoder import encode, encode_all
 from holdfast.model.paths import display, parse_display
@@ -24,7 +24,6 @@ from holdfast.model.paths import display, parse_display
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.api._truncated_results import Step
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.model.command_results import Diff, RestoreResult
     from holdfast.undo.service import BarrierInfo, Thresholds
@@ -42,7 +41,7 @@ class Operation(NamedTuple):
     work: Callable[[HostedDirectory, Any], result_types.Result]
 
 
-def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Restored:
+def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Reverted:
     """Take changes back."""
     chosen = named_steps(asked.step_id, asked.step_ids)
     count = _count(asked.steps, alone=chosen is not None or asked.run is not None)
@@ -60,7 +59,7 @@ def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Rest
     return _restored(done)
 
 
-def redo(hosted: HostedDirectory, asked: messages.Redo) -> Restored:
+def redo(hosted: HostedDirectory, asked: messages.Redo) -> Reverted:
     """Bring changes forward again."""
     chosen = named_steps(asked.step_id, asked.step_ids)
     count = _count(asked.steps, alone=chosen is not None)
@@ -75,6 +74,25 @@ def _count(steps: int | msgspec.UnsetType, *, alone: bool) -> int:
     if alone:
         raise UsageError("steps counts changes, and stands alone: not beside step_id, step_ids or run")
     return steps
+
+
+def step_begin(hosted: HostedDirectory, asked: messages.StepBegin) -> result_types.BegunStep:
+    """Open a step for all that follows."""
+    return result_types.BegunStep(step_id=hosted.begin_step(asked.label))
+
+
+def step_commit(hosted: HostedDirectory, _asked: messages.StepEnd) -> Step:
+    """Close it."""
+    closed = hosted.commit_step()
+    with hosted.undo_log() as log:
+        changes = () if log is None or not closed.paths else log.changes(closed.id)
+    return event_messages.step(closed, changes, (), result_types.MAX_LISTED)
+
+
+def step_rollback(hosted: HostedDirectory, _asked: messages.StepEnd) -> RolledBack:
+    """Close it, and take back what it did."""
+    report = hosted.rollback_step()
+    return encode(RolledBack, report, conflicts=report.conflicts[: result_types.MAX_LISTED])
 
 
 def undo_history(hosted: HostedDirectory, asked: messages.UndoHistory) -> result_types.History:
@@ -191,20 +209,20 @@ def checkpoint_diff(hosted: HostedDirectory, asked: messages.CheckpointDiff) -> 
         return workspace.diff_json(diff)
 
 
-def checkpoint_restore(hosted: HostedDirectory, asked: messages.CheckpointRestore) -> Restored:
+def checkpoint_restore(hosted: HostedDirectory, asked: messages.CheckpointRestore) -> Reverted:
     """Bring the tree, or some paths, to a checkpoint."""
     with hosted.workspace() as workspace:
         done = workspace.restore(asked.checkpoint, _paths(hosted, asked.paths), dry_run=asked.dry_run, as_state=True)
     return _restored(done)
 
 
-def checkpoint_restore_continue(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Restored:
+def checkpoint_restore_continue(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Reverted:
     """Finish a restore that was cut short."""
     with hosted.workspace() as workspace:
         return _restored(workspace.restore_continue(as_state=True))
 
 
-def checkpoint_restore_abort(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Restored:
+def checkpoint_restore_abort(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Reverted:
     """Take a restore that was cut short back."""
     with hosted.workspace() as workspace:
         return _restored(workspace.restore_abort())
@@ -228,8 +246,11 @@ def fork(hosted: HostedDirectory, asked: messages.Fork) -> answers.Forked:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "undo.rollback": Operation(messages.UndoRollback, Restored, undo_rollback),
-    "redo": Operation(messages.Redo, Restored, redo),
+    "step.begin": Operation(messages.StepBegin, result_types.BegunStep, step_begin),
+    "step.commit": Operation(messages.StepEnd, Step, step_commit),
+    "step.rollback": Operation(messages.StepEnd, RolledBack, step_rollback),
+    "undo.rollback": Operation(messages.UndoRollback, Reverted, undo_rollback),
+    "redo": Operation(messages.Redo, Reverted, redo),
     "undo.history": Operation(messages.UndoHistory, result_types.History, undo_history),
     "undo.configure": Operation(messages.UndoConfigure, result_types.UndoLimits, undo_configure),
     "undo.discard": Operation(messages.UndoDiscard, result_types.Discarded, undo_discard),
@@ -241,9 +262,9 @@ OPERATIONS: dict[str, Operation] = {
     "checkpoint.list": Operation(messages.CheckpointList, result_types.Checkpoints, checkpoint_list),
     "checkpoint.diff": Operation(messages.CheckpointDiff, answers.Diff, checkpoint_diff),
     "checkpoint.read": Operation(messages.CheckpointRead, files.Part, checkpoint_read),
-    "checkpoint.restore": Operation(messages.CheckpointRestore, Restored, checkpoint_restore),
-    "checkpoint.restore_continue": Operation(messages.CheckpointMend, Restored, checkpoint_restore_continue),
-    "checkpoint.restore_abort": Operation(messages.CheckpointMend, Restored, checkpoint_restore_abort),
+    "checkpoint.restore": Operation(messages.CheckpointRestore, Reverted, checkpoint_restore),
+    "checkpoint.restore_continue": Operation(messages.CheckpointMend, Reverted, checkpoint_restore_continue),
+    "checkpoint.restore_abort": Operation(messages.CheckpointMend, Reverted, checkpoint_restore_abort),
     "fork": Operation(messages.Fork, answers.Forked, fork),
 }
 
@@ -268,9 +289,9 @@ def _page(items: Sequence[T], key: Callable[[T], K], before: K | None, limit: in
     return page, key(page[-1]) if begin + limit < len(items) else None
 
 
-def _restored(done: RestoreResult) -> Restored:
+def _restored(done: RestoreResult) -> Reverted:
     names = ("written", "deleted", "skipped")
-    return cut(encode(answers.Restored, done), *names, most=result_types.MAX_LISTED)
+    return cut(encode(Reverted, done, totals={}), *names, most=result_types.MAX_LISTED)
 
 
 def _said(values: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from holdfast.api._error_details import FOR_FRONTENDS, hint
 from holdfast.api._truncated_results import Step, cut
@@ -120,6 +120,21 @@ class UndoVersionMismatch(Object, frozen=True, kw_only=True):
     hint: str | None
 
 
+class Logged(Object, frozen=True, kw_only=True):
+    """The keeper of the undo log has logged something: docs/reference/logs.md."""
+
+    directory: int
+    timestamp: str
+    level: str
+    component: str
+    message: str
+    request_id: str | None
+    """The client's own, where it was done for a request of this client; of other clients, what they call it."""
+    step_id: int | None
+    fields: dict[str, Any]
+    """What else there is."""
+
+
 EVENTS: dict[str, type[object]] = {
     "event.terminal_output": TerminalOutput,
     "event.agent_output": AgentOutput,
@@ -131,6 +146,7 @@ EVENTS: dict[str, type[object]] = {
     "event.external_modification": ExternalModification,
     "event.recovery": Recovery,
     "event.undo_version_mismatch": UndoVersionMismatch,
+    "event.log": Logged,
 }
 _NAMES = {kind: name for name, kind in EVENTS.items()}
 
@@ -166,8 +182,24 @@ def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
         case monitor.VersionMismatch():
             advice = hint(value.error, FOR_FRONTENDS)
             return line(UndoVersionMismatch(directory=directory, message=value.error.message, hint=advice))
+        case monitor.KeeperLogged():
+            return line(_logged(directory, dict(value.record)))
         case monitor.HostWarning():
             return line(Warned(directory=directory, step_id=value.step, code=value.code, message=value.message))
+
+
+def _logged(directory: int, record: dict[str, Any]) -> Logged:
+    step_id = record.pop("step_id", None)
+    return Logged(
+        directory=directory,
+        timestamp=record.pop("timestamp"),
+        level=record.pop("level"),
+        component=record.pop("component"),
+        message=record.pop("message"),
+        request_id=record.pop("request_id", None),
+        step_id=step_id if isinstance(step_id, int) else None,
+        fields=record,
+    )
 
 
 def step(value: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo], most: int) -> Step:

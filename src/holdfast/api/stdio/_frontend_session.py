@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -154,8 +156,7 @@ class FrontendSessions:
             notify=self._told,
         )
         try:
-            for hosted in host.directories:
-                _begin(hosted)
+            _begin_all(host.directories)
         except BaseException:
             host.close()
             raise
@@ -185,6 +186,16 @@ class FrontendSessions:
             self._outbox.offer(event_messages.encode_event(hosted, event))
         except Exception:  # noqa: BLE001 - the thread that tells goes on
             _log.exception("an event could not be told", event=type(event).__name__)
+
+
+def _begin_all(directories: Sequence[HostedDirectory]) -> None:
+    """`_begin` of all, side by side: each saves a state and starts processes of its own. Raises what the first of them
+    raises, when all have ended.
+    """
+    with ThreadPoolExecutor(len(directories), "begin") as pool:
+        begun = [pool.submit(copy_context().run, _begin, hosted) for hosted in directories]
+    for one in begun:
+        one.result()
 
 
 def _begin(hosted: HostedDirectory) -> None:

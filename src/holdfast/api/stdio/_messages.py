@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, ca
 import msgspec
 
 from holdfast.api._error_details import FOR_FRONTENDS, hint
+from holdfast.api._field_names import naming_hint
 from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import UsageError
 from holdfast.model.fast_typing import TypedDict
@@ -90,6 +91,20 @@ class SessionStart(Payload, frozen=True, kw_only=True):
 
 class Nothing(Payload, frozen=True, kw_only=True):
     """No fields."""
+
+
+class StepBegin(Payload, frozen=True, kw_only=True):
+    """Open a step that takes in all that is changed until it is closed."""
+
+    directory: Directory = None
+    label: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    """What it is for."""
+
+
+class StepEnd(Payload, frozen=True, kw_only=True):
+    """Close the step that ``step.begin`` has opened, or take it back."""
+
+    directory: Directory = None
 
 
 class UndoRollback(Payload, frozen=True, kw_only=True):
@@ -306,8 +321,16 @@ class BadRequestError(UsageError):
 
     code = "bad_request"
 
-    def __init__(self, message: str, *, request_id: str | None, field: str | None, code: str | None = None) -> None:
-        super().__init__(message, code=code)
+    def __init__(
+        self,
+        message: str,
+        *,
+        request_id: str | None,
+        field: str | None,
+        hint: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, code=code)
         self.request_id = request_id
         self.field = field
 
@@ -353,7 +376,7 @@ def decode(line: bytes, known: Mapping[str, type[Payload]]) -> Request:
     try:
         return Request(found.type, found.request_id, json_decoder(kind).decode(found.payload))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _refused(error, "payload", found.request_id) from None
+        raise _refused(error, "payload", found.request_id, naming_hint(str(error), kind)) from None
 
 
 def response(request_id: str, payload: object) -> bytes:
@@ -410,7 +433,7 @@ def _with_half_a_character(line: bytes) -> BadRequestError | None:
     )
 
 
-def _refused(error: Exception, where: str, request_id: str | None) -> BadRequestError:
+def _refused(error: Exception, where: str, request_id: str | None, naming: str | None = None) -> BadRequestError:
     if isinstance(error, RecursionError):
         return BadRequestError("it is nested too deeply", request_id=request_id, field=where or None)
     match = _WRONG.match(str(error))
@@ -422,4 +445,5 @@ def _refused(error: Exception, where: str, request_id: str | None) -> BadRequest
     if shown.startswith(_NO_SUCH_VALUE):
         # Behind that stands what the client has said: the reason is logged, and it may be a secret in the wrong field.
         shown = "none of the values that it may have"
-    return BadRequestError(f"{field}: {shown}" if field else shown, request_id=request_id, field=field)
+    said = f"{field}: {shown}" if field else shown
+    return BadRequestError(said, request_id=request_id, field=field, hint=naming)

@@ -145,6 +145,12 @@ class History(Object, frozen=True, kw_only=True):
     """The edits by others among these steps, oldest first."""
 
 
+class BegunStep(Object, frozen=True, kw_only=True):
+    """A step that takes in what is changed from now on."""
+
+    step_id: int
+
+
 class Discarded(Object, frozen=True, kw_only=True):
     """What was forgotten."""
 

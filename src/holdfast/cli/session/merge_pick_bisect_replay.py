@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.overlaps import DECIDE, add_decision_options, decisions_in, open_overlaps, overlap_lines, rungs_of
+from holdfast.cli.overlaps import DECIDE, add_decision_options, decisions_in, overlap_lines, rungs_of
 from holdfast.cli.phrases import changed, checkpoint_title, files, left_alone, only_there, reasons, short, uncaptured
 from holdfast.cli.session.selection import add_options, open_session
 from holdfast.cli.terminal import show_path
@@ -88,9 +88,9 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
 
     conflicts, restored = found.conflicts, found.merged.restored
     if console.json:
-        console.give(
-            answers.SessionMerge, found, dry_run=arguments.dry_run, overlapping_files=open_overlaps(found.merged)
-        )
+        from holdfast.engine.sessions.exchange.state_merge import merge_object
+
+        console.give(answers.SessionMerge, merge_object(answers.SessionMerge, found))
     elif restored is not None:
         console.say(
             f"Brought in {what}: {files(len(restored.written))} written, {len(restored.deleted):,} deleted.",

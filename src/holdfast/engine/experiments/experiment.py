@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.diffs.tree_diff import diff
 from holdfast.engine.experiments import _ranks as ranks
@@ -16,6 +16,7 @@ from holdfast.engine.history.status import only_uncaptured_paths
 from holdfast.engine.merging.fork_merge import merge_provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.json_encoder import encode
 from holdfast.model.message_text import plural
 from holdfast.model.paths import display
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import SessionCheckpoint, SessionId
 
+T = TypeVar("T")
 
 # Making what an attempt has done the session's own.
 
@@ -135,6 +137,21 @@ class Experiment:
         found = self._session.workspace.diff(self._began, outcome.after)
         spared = only_uncaptured_paths(self._session.context, outcome.after, found.changes)
         return found._replace(changes=[one for one in found.changes if one.path not in spared])
+
+
+def experiment_object(kind: type[T], found: Experiment, adopted: Adoption | None, adopted_kind: type[Any]) -> T:
+    """An experiment, and what was adopted of it, as it is answered: as ``kind``, `answers.experiments.Experiment` or
+    one derived of that, and its ``adopted`` likewise.
+    """
+    from holdfast.model.answers.experiments import Attempt
+
+    attempts: list[Attempt] = []
+    for one in found.comparison.ranked:
+        kept = found.is_kept(one)
+        fork, directory = (one.fork, one.root) if kept else (None, None)
+        attempts.append(encode(Attempt, one, fork=fork, directory=directory, changed=found.files(one)))
+    brought = adopted and encode(adopted_kind, adopted.restored, state=adopted.checkpoint.hash)
+    return encode(kind, found, attempts=attempts, adopted=brought)
 
 
 @contextmanager

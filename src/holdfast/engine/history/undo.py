@@ -191,8 +191,8 @@ def _remainder_of(
         if context.settings.undo.outside != "warn":
             _refuse_edits(context, service, events, of_run)
         raise RefusedError(
-            f"the undo log has forgotten steps of the run {run} (at undo.max_log_bytes or undo.max_steps, or by `steps "
-            "--discard`): ignored files that they changed or removed cannot be brought back any more",
+            f"the undo log has forgotten steps of the run {run} (at undo.max_log_bytes or undo.max_steps, or as "
+            "they were discarded): ignored files that they changed or removed cannot be brought back any more",
             hint="--force takes back all else: what is left of its steps, and the rest by the checkpoint that it began "
             "with",
             code="steps_forgotten",

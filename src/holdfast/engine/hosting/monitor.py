@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from holdfast.engine.running.keeper_watch import KeeperWatch
+from holdfast.supervisor.keeper.stderr_log import LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.model.errors import HoldfastError
     from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport
 
+_EVERY = ("timestamp", "level", "component", "message")
+"""What each line of a log has."""
 _SAMPLE = 20
 
 
@@ -53,7 +57,14 @@ class HostWarning(NamedTuple):
     step: int | None = None
 
 
-HostEvent = OperationHeld | ForeignEdit | StepsRolledBack | VersionMismatch | HostWarning
+class KeeperLogged(NamedTuple):
+    """The keeper has logged something (docs/reference/logs.md)."""
+
+    record: Mapping[str, Any]
+    """The line: ``timestamp``, ``level``, ``component``, ``message``, and what else there is."""
+
+
+HostEvent = OperationHeld | ForeignEdit | StepsRolledBack | VersionMismatch | HostWarning | KeeperLogged
 
 
 class Monitor:
@@ -63,11 +74,23 @@ class Monitor:
         """Look on from now, with what ``keeper`` has noted already left out, until `stop`; ``notify`` is told."""
         self._notify = notify
         self._noted = max((barrier.id for barrier in keeper.barriers()), default=0)
-        self._watch = KeeperWatch(undo_log, self._look)
+        self._log = LogReader(undo_log)
+        self._watch = KeeperWatch(undo_log, self._look, each=self._tell_log)
 
     def stop(self) -> None:
         """Look no longer."""
         self._watch.finish()
+        self._tell_log()
+        self._log.close()
+
+    def _tell_log(self) -> None:
+        for line in self._log.lines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # what Python itself had to say
+            if isinstance(record, dict) and all(isinstance(record.get(name), str) for name in _EVERY):
+                self._notify(KeeperLogged(cast("dict[str, Any]", record)))
 
     def _look(self, keeper: RemoteUndoService, begun: Sequence[TicketInfo], _over: object) -> None:
         for ticket in begun:

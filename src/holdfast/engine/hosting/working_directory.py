@@ -95,8 +95,9 @@ class HostedDirectory:
         """Where its commands run; None where none do."""
         self.agent_command: Sequence[str] = ()
         """The coding agent that prompts go to, as the settings have it."""
-        self._home = home
-        self._flags = flags
+        self.home = home
+        self.flags: Mapping[str, object] = flags or {}
+        """Settings that go before all others."""
         self._notify = notify
         self._session: CommandExecutor | None = None
         self._inside: EnclosingRun | None = None
@@ -108,6 +109,8 @@ class HostedDirectory:
         self._others: Sequence[bytes] = ()
         """The other working directories."""
         self._monitor: Monitor | None = None
+        self._group: int | None = None
+        """The step that `begin_step` has opened."""
         self._oldest: int | None = None
         """Of the steps of commands in the undo log, after the last command."""
         self._is_mismatched = False
@@ -124,7 +127,7 @@ class HostedDirectory:
         self.label = given.label or os.fsdecode(os.path.basename(self.path)) or "/"
 
     def _begin(self, isolation: Isolation | Callable[[Isolation], Isolation] | None, guard: bool) -> None:
-        opener = Opener(home=self._home, flags=self._flags)
+        opener = Opener(home=self.home, flags=self.flags)
         try:
             context, _ = opener.open_or_init(self.path)
             self.path = context.workspace.path
@@ -147,7 +150,7 @@ class HostedDirectory:
                 self.path,
                 self._undo_log,
                 home=opener.home,
-                flags=self._flags,
+                flags=self.flags,
                 isolation=self.isolation,
                 thresholds=self._thresholds,
                 inside=self._inside,
@@ -228,6 +231,9 @@ class HostedDirectory:
         with self._lock:
             monitor, self._monitor = self._monitor, None
         if self._session is not None:
+            if self._group is not None:
+                with suppress(HoldfastError):  # (it may have been closed, or have ended with its keeper)
+                    self.commit_step()
             try:
                 self._session.stop()
             finally:
@@ -380,6 +386,41 @@ class HostedDirectory:
         with self._opened() as (_, context), self._reached(context) as log:
             yield log
 
+    def begin_step(self, label: str = "") -> int:
+        """Open a step that takes in all that is changed until it is closed, by commands, writes and other runs here;
+        its id. Begins the session. Raises `RefusedError` if such a step is open already, by any process.
+        """
+        self.start()
+        with self.workspace() as workspace:
+            try:
+                self._group = workspace.begin_step(label)
+            except RefusedError as error:
+                if self._group is None:
+                    raise
+                raise RefusedError(error.message, code="open_step") from error
+            return self._group
+
+    def commit_step(self) -> StepInfo:
+        """Close the step that `begin_step` has opened. Raises `NotFoundError` (``no_open_step``) if it is not open, and
+        `RefusedError` (``denied``).
+        """
+        with self.workspace() as workspace:
+            return workspace.commit_step(self._opened_group())
+
+    def rollback_step(self) -> UndoReport:
+        """Close it, and take back what it did. Raises as `commit_step`."""
+        with self.workspace() as workspace:
+            report = workspace.rollback_step(self._opened_group())
+        self.rolled_back(report.steps)
+        return report
+
+    def _opened_group(self) -> int:
+        """The step that was opened here, which is so no more. (What a person has opened is not closed by a client.)"""
+        group, self._group = self._group, None
+        if group is None:
+            raise NotFoundError("no step was begun here that is open", code="no_open_step")
+        return group
+
     def rolled_back(self, steps: Sequence[int]) -> None:
         """To be called after an undo: what runs is told of the steps that were taken back."""
         session = self._writable()
@@ -440,7 +481,7 @@ class HostedDirectory:
 
     @contextmanager
     def _opened(self) -> Generator[tuple[Workspace, Context]]:
-        opener = Opener(home=self._home, flags=self._flags)
+        opener = Opener(home=self.home, flags=self.flags)
         try:
             context = opener.open(self.path)
             yield Workspace(opener, context), context

@@ -12,7 +12,7 @@ import os
 import re
 from contextlib import ExitStack
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.engine.history import operations
 from holdfast.engine.history.checkpoint import make_room
@@ -21,13 +21,14 @@ from holdfast.engine.history.revisions import resolve_name
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.three_way import Decision
 from holdfast.model.answers.merges import FileRecord as FileRecordAnswer
+from holdfast.model.answers.merges import OpenOverlap
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.content import SMALL_BLOB_BYTES
 from holdfast.model.entries import Entry
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
-from holdfast.model.json_encoder import encode_all
+from holdfast.model.json_encoder import encode, encode_all
 from holdfast.model.paths import display
 from holdfast.store.catalog.reapply_rows import ReapplyRows
 from holdfast.store.catalog_records import MergeParent
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.blobs.content_writer import WrittenBlobs
+
+T = TypeVar("T")
 
 _MOST_SAID = 4000
 """Characters of a command that a merged state tells of."""
@@ -306,6 +309,34 @@ class MergeSource(NamedTuple):
     """What to call it, for people."""
     not_captured: Sequence[NotCaptured] = ()
     """What the fork has in its directory, and neither a checkpoint nor the workspace that it is merged into."""
+
+
+def merge_object(kind: type[T], found: ForkMerge) -> T:
+    """What a merge did, or would do, as it is answered: as ``kind``, `answers.merges.Merged` or one derived of that."""
+    prepared = found.prepared
+    return encode(
+        kind,
+        found.plan,
+        overlapping_files=open_overlaps(found) or None,
+        dry_run=found.dry_run,
+        files=prepared.records,
+        merged=prepared.merged,
+        restored=found.restored,
+        not_captured=found.not_captured,
+    )
+
+
+def open_overlaps(found: ForkMerge) -> list[OpenOverlap]:
+    """Each file that is open, as it is answered: what both sides have changed in it, or what the ladder would do about
+    it.
+    """
+    prepared = found.prepared
+    overlapping: list[OpenOverlap] = []
+    for one in found.plan.overlapping:
+        ours, theirs = prepared.differences.get(one.path, (None, None))
+        expected = prepared.foreseen.get(one.path)
+        overlapping.append(encode(OpenOverlap, one, production_diff=ours, fork_diff=theirs, foreseen=expected))
+    return overlapping
 
 
 def find_source(opener: Opener, into: Context, name: str) -> MergeSource:

@@ -23,12 +23,14 @@ _LOOK_SECONDS = 0.2
 class KeeperWatch:
     """Asks the keeper of an undo log a few times a second, on a thread of its own, whichever keeper that is."""
 
-    def __init__(self, undo_log: bytes, look: Look) -> None:
+    def __init__(self, undo_log: bytes, look: Look, *, each: Callable[[], object] = lambda: None) -> None:
         """Each time ``look`` gets the keeper, the tickets that it holds since the last time, and those that it held
-        then. Each ticket is told once, also if ``look`` raises a `HoldfastError`, which is logged.
+        then. Each ticket is told once, also if ``look`` raises a `HoldfastError`, which is logged. ``each`` is called
+        every time, also while there is no keeper.
         """
         self._undo_log = undo_log
         self._look = look
+        self._each = each
         self._over = threading.Event()
         self._looks_again = False
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -53,6 +55,7 @@ class KeeperWatch:
             is_over = self._over.wait(_LOOK_SECONDS)
             if is_over and not self._looks_again:
                 return
+            self._each()
             try:
                 keeper = connect(self._undo_log)
                 if keeper is None:

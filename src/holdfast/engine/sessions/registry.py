@@ -294,6 +294,26 @@ class Sessions:
         running = running_processes()
         return [self._info(home, tiers, record, running) for record in records]
 
+    def family(self, root: bytes) -> list[SessionInfo]:
+        """The sessions that work in the workspace whose root is ``root``, and all that were forked from those, over
+        however many; oldest first. Takes no lock.
+        """
+        every = {one.id: one for one in self.list()}
+        return [one for one in every.values() if _is_of_family(root, one, every)]
+
+    def info_in_family(self, root: bytes, name: str) -> SessionInfo:
+        """The one of `family` that is called ``name``, see `id_of`. Raises `NotFoundError` (``no_session``), for all
+        others, too.
+        """
+        found = one = self.info(self.id_of(name, root))
+        every = {one.id: one}
+        while one.parent is not None:
+            one = self.info(one.parent)
+            every[one.id] = one
+        if not _is_of_family(root, found, every):
+            raise NotFoundError(f"there is no session {name!r:.100} here", code="no_session")
+        return found
+
     def id_of(self, name: str, path: str | bytes | os.PathLike[str]) -> str:
         """The id of the session that is called ``name`` in the workspace at ``path``: of one with the name alone, or
         with its workspace's id behind it; where that workspace has none of the name, ``name``. Takes no lock.
@@ -362,6 +382,29 @@ class Sessions:
                 return gone
 
         return retry_with_reserve(home, held)
+
+    def end_left_running(self, id: str) -> int:  # noqa: A002 - the field's own name
+        """End what commands of a session have left running (SIGTERM, after two seconds SIGKILL), as far as it is
+        recorded; how many processes that were. The session stays as it is.
+
+        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``), `LockedError` (``session_busy``).
+        """
+        import signal
+
+        from holdfast.engine.running.session_tree import left_running
+        from holdfast.engine.sessions.holder.lock import end_all, tree_note_path
+
+        home, tiers = self._open_read_only()
+        forbid_inside_run(home, "ending what a session has left running")
+        record = self._get(tiers, id)
+        check_may_use(record, self._agent)
+        if record.workspace is None:
+            return 0
+        context = self._opener.open_known(record.workspace)
+        path = lock_path(home.home, home.store.tenant, record.id)
+        with holding(path, record.id, timeout=home.settings.lock.timeout, clock=home.store.catalog.clock):
+            note = tree_note_path(path)
+            return end_all(lambda: [one.pid for one in left_running(context, note)], (signal.SIGTERM,))
 
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
@@ -480,6 +523,15 @@ class Sessions:
             forks=tuple(one.id for one in rows.forks_of(record.id)),
             processes=() if workspace is None else left_by(record.id, path, home, workspace, running),
         )
+
+
+def _is_of_family(root: bytes, one: SessionInfo, every: Mapping[SessionId, SessionInfo]) -> bool:
+    while one.root != root:
+        above = None if one.parent is None else every.get(one.parent)
+        if above is None:
+            return False
+        one = above
+    return True
 
 
 def _recover(scope: SessionScope, line: SessionLine, session: Session, *, begins: bool) -> None:

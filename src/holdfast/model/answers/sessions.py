@@ -86,7 +86,7 @@ class SessionCheckpoint(TypedDict):
     seq: Annotated[int, "state.seq"]
 
 
-class Configuration(TypedDict):
+class SessionConfiguration(TypedDict):
     """What holds for a session's commands."""
 
     shell: str
@@ -106,7 +106,7 @@ class Started(TypedDict):
     owner: str
     root: Path
     directory: Annotated[SystemPath, "state.cwd"]
-    config: Configuration
+    config: SessionConfiguration
     checkpoint: Annotated[str, "head.hash"]
     tree: Annotated[str | None, "state.tree"]
 
@@ -139,7 +139,7 @@ class SessionInfo(TypedDict):
     env: Annotated[dict[PlainText, PlainText], "state.env", {}]
     unset: Annotated[list[PlainText], "state.unset", []]
     seq: Annotated[int, "state.seq", 0]
-    config: Annotated[Configuration | None, "state.config"]
+    config: Annotated[SessionConfiguration | None, "state.config"]
     commands: Annotated[int, "state.metrics.commands", 0]
     total_ms: Annotated[int, "state.metrics.total_ms", 0]
     recoveries: Annotated[int, "state.metrics.recoveries", 0]

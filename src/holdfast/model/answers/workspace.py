@@ -213,8 +213,8 @@ class CheckpointDetails(RecordedCheckpoint):
     paths: Paths
 
 
-class Restored(TypedDict):
-    """What a restore, an undo or a redo did, or would do."""
+class ChangedTree(TypedDict):
+    """What became of a tree that was brought to another state, or would."""
 
     checkpoint: str
     rescue: str | None
@@ -222,6 +222,11 @@ class Restored(TypedDict):
     deleted: list[Path]
     skipped: list[NotCaptured]
     dry_run: bool
+
+
+class Restored(ChangedTree):
+    """What a restore, an undo or a redo did, or would do."""
+
     undo_command: str | None
     steps: list[int]
     together: list[list[int]]

@@ -357,4 +357,7 @@ KEYS: dict[str, Key] = {
         "duration", "how long requests that are worked on have to come to an end when the server is stopped", most=3600
     ),
     "serve.promotions": Key("integer", "so many promotions are made at once; others wait", least=1, most=64),
+    "serve.session_commands": Key(
+        "switch", "who has a token with all rights may run commands in sessions, as the server's user and not isolated"
+    ),
 }

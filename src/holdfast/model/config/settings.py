@@ -254,6 +254,7 @@ class Serve(NamedTuple):
     origins: tuple[str, ...] = ()
     end_timeout: float = 60.0
     promotions: int = 2
+    session_commands: bool = False
 
 
 class Identity(NamedTuple):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.ipc.port import encode_result
 from holdfast.ipc.server import Client, ClientGroup, Limits, Server
 from holdfast.model.errors import RefusedError
+from holdfast.model.log import logged
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control._unsupervised_proof import take_proof
 from holdfast.supervisor.control.keeper_port import (
@@ -112,7 +113,8 @@ class KeeperServer:
                 hint="do it from another terminal, which is not supervised, nor kept from writing the undo log",
                 code=SUPERVISED,
             )
-        result = self._perform(client, method, arguments)
+        with logged(request_id=PORT.request_id(body)):
+            result = self._perform(client, method, arguments)
         return None if result is LATER else encode_result(result)
 
     def _is_outside(self, client: Client) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
-from holdfast.model.log import Log
+from holdfast.model.log import Log, note_step
 from holdfast.supervisor.process_tree.members import StepGroup, ticks_now
 from holdfast.undo.service import StepOutcome
 
@@ -93,6 +93,7 @@ class StepLifecycle:
         group.command, group.directory = command, run.agents.directory
         self._service.begin_command(run.id)
         group.step = self._service.open("command", run=run.id, command=command, directory=group.directory)
+        note_step(group.step)
         self._open[group.step] = self._groups[group.step] = group
         self._expected.add(group.step)
         run.awaited, run.awaited_since = group, ticks_now()

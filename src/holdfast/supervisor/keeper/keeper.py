@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from holdfast.files.git.configuration import GitUser
@@ -389,12 +390,13 @@ class Keeper:
 
     def _ask(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
         """Have ``work`` done on the second thread, and its result sent; ``then`` is called on this one."""
+        context = copy_context()  # (what is logged there belongs to the request, too)
 
         def job() -> None:
             try:
                 body = encode_result(work())
             except HeldError:
-                self._worker.post(lambda: self._waiting.append(job))
+                self._worker.post(lambda: self._waiting.append(lambda: context.run(job)))
                 return
             except HoldfastError as error:
                 body = encode_error(error)
@@ -413,7 +415,7 @@ class Keeper:
             self._end_if_alone()
 
         self._asked += 1
-        self._worker.do(job)
+        self._worker.do(lambda: context.run(job))
         return LATER
 
     def _lapse(self, ticket: int) -> None:

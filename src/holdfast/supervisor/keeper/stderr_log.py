@@ -12,6 +12,7 @@ from holdfast.model.log import set_sender
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Sequence
 
     from holdfast.model.log import Level
 
@@ -24,6 +25,53 @@ def open_log(directory: bytes) -> int:
     """A descriptor for what a keeper of the undo log in ``directory`` has to say; the caller closes it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.open(os.path.join(directory, _NAME), flags, 0o600)
+
+
+class LogReader:
+    """Reads what keepers of one undo log say from now on, a line at a time. For one thread."""
+
+    def __init__(self, directory: bytes) -> None:
+        """``directory`` is that of the undo log. What is in `keeper.log` by now is left out."""
+        self._path = os.path.join(directory, _NAME)
+        self._rest = b""
+        self._fd = self._open()
+        if self._fd >= 0:
+            os.lseek(self._fd, 0, os.SEEK_END)
+
+    def lines(self) -> Sequence[bytes]:
+        """The whole lines since the last time, without their ends; not all at once, where there are many."""
+        if self._fd < 0:
+            self._fd = self._open()
+        if self._fd < 0:
+            return []
+        data = os.read(self._fd, _MOST_BYTES)
+        if not data and self._is_another():
+            os.close(self._fd)
+            self._fd = self._open()
+            data = os.read(self._fd, _MOST_BYTES) if self._fd >= 0 else b""
+        elif not data and os.lseek(self._fd, 0, os.SEEK_CUR) > os.fstat(self._fd).st_size:
+            os.lseek(self._fd, 0, os.SEEK_SET)  # (it was cut, as it could not be begun anew)
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        return whole
+
+    def close(self) -> None:
+        """Read no more. Harmless a second time."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return -1
+
+    def _is_another(self) -> bool:
+        """Whether the log was begun anew."""
+        try:
+            return not os.path.samestat(os.stat(self._path, follow_symlinks=False), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
 
 
 def log_to_stderr(directory: bytes, level: Level) -> None:

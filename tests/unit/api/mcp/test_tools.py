@@ -25,6 +25,9 @@ NAMES = [
     "write_file",
     "edit_file",
     "list_directory",
+    "begin_step",
+    "commit_step",
+    "rollback_step",
     "undo",
     "redo",
     "get_undo_history",
@@ -36,10 +39,29 @@ NAMES = [
     "fork",
     "next_reapply",
     "answer_reapply",
+    "merge",
+    "list_sessions",
+    "get_session",
+    "start_session",
+    "execute_in_session",
+    "fork_session",
+    "merge_session",
+    "end_session",
+    "run_experiment",
 ]
 """What a model can do. Nothing that destroys history, passes a barrier, or answers a safeguard may ever join them."""
 
-HARMLESS = ("checkpoint", "fork", "next_reapply", "answer_reapply")
+HARMLESS = (
+    "checkpoint",
+    "fork",
+    "next_reapply",
+    "answer_reapply",
+    "start_session",
+    "fork_session",
+    "end_session",
+    "begin_step",
+    "commit_step",
+)
 """What changes something, and takes nothing away."""
 
 
@@ -59,6 +81,7 @@ def test_nothing_destroys_history_or_approves_itself() -> None:
         "thresholds",
         "limits",
         "guard",
+        "supervised",
     }
     assert not fields & forbidden
     assert all(not tool.input_schema["additionalProperties"] for tool in LISTED)
@@ -74,11 +97,13 @@ def test_hints_are_true() -> None:
         "get_session_status",
         "list_checkpoints",
         "diff",
+        "list_sessions",
+        "get_session",
     }
     for name, hint in hints.items():
         assert hint is not None
         assert hint.destructive_hint is (name not in reading and name not in HARMLESS)
-        assert hint.open_world_hint is (name == "execute_command")
+        assert hint.open_world_hint is (name in ("execute_command", "execute_in_session", "run_experiment"))
 
 
 @pytest.mark.parametrize("tool", LISTED, ids=lambda tool: tool.name)
@@ -87,6 +112,7 @@ def test_schemas_are_schemas_in_one_piece(tool) -> None:
         Draft202012Validator.check_schema(schema)
         assert schema["type"] == "object"
         assert "$ref" not in json.dumps(schema)
+        assert '"null"' not in json.dumps(schema)
 
 
 @pytest.mark.parametrize("tool", tools.TOOLS, ids=lambda tool: tool.name)

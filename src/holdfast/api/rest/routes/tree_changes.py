@@ -68,7 +68,7 @@ def undo(call: RequestCall) -> truncated_results.Restored:
     body: request_types.Steps = call.body
     row = call.export()
     workspace = call.store.exports.open(row)
-    _refuse_again(call)
+    refuse_again(call)
     progress = call.progress(row.name, "undo")
     done = workspace.undo(body.count, force=body.force, dry_run=body.dry_run, progress=progress)
     return _notify(call, row, "undone", done)
@@ -79,13 +79,13 @@ def redo(call: RequestCall) -> truncated_results.Restored:
     body: request_types.Steps = call.body
     row = call.export()
     workspace = call.store.exports.open(row)
-    _refuse_again(call)
+    refuse_again(call)
     progress = call.progress(row.name, "redo")
     done = workspace.redo(body.count, force=body.force, dry_run=body.dry_run, progress=progress)
     return _notify(call, row, "redone", done)
 
 
-def _refuse_again(call: RequestCall) -> None:
+def refuse_again(call: RequestCall) -> None:
     """What counts from where the tree stands is not done a second time, if it is not known whether it was done."""
     if call.again:
         raise RefusedError(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.fork_merge import merge_provenance
 from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.json_encoder import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import CommandEntry, SessionCheckpoint, SessionId
+
+T = TypeVar("T")
 
 MERGED = "merged"
 """In the metadata of the state after a merge: the session that was merged."""
@@ -55,6 +58,12 @@ class SessionMerge(NamedTuple):
         """What a person has settled, by a decision of each file or by preferring a side."""
         decided = {one.path for one in self.merged.prepared.records if one.outcome == "decided"}
         return [one.conflict for one in self.merged.plan.stacked.overlaps if one.path in decided]
+
+
+def merge_object(kind: type[T], found: SessionMerge) -> T:
+    """It as it is answered: as ``kind``, `answers.experiments.SessionMerge` or one derived of that."""
+    overlaps = fork_merge.open_overlaps(found.merged)
+    return encode(kind, found, dry_run=found.merged.dry_run, overlapping_files=overlaps)
 
 
 def merge(

@@ -25,11 +25,13 @@ class HeldNotices(NamedTuple):
 
 
 @contextmanager
-def report_held(session: Session, undo_log: bytes, notices: HeldNotices | None) -> Generator[None]:
-    """Call the ``notices`` for the length of the block, if safeguards are configured; nothing happens where nothing is
-    recorded (no ``undo_log``).
+def report_held(
+    session: Session, undo_log: bytes, notices: HeldNotices | None, *, guarded: bool = False
+) -> Generator[None]:
+    """Call the ``notices`` for the length of the block, if safeguards are configured, or hold by another's wish
+    (``guarded``); nothing happens where nothing is recorded (no ``undo_log``).
     """
-    if notices is None or not undo_log or not _asks(session):
+    if notices is None or not undo_log or not (guarded or _asks(session)):
         yield
         return
 
