@@ -107,10 +107,14 @@ class Provider(Protocol):
         """
         ...
 
-    def prepare(self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True) -> Prepared:
+    def prepare(
+        self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True, on_branch: str = ""
+    ) -> Prepared:
         """Make something to work in: as ``base`` has it, or (None) as the workspace is now. Not ``with_git``: the
         caller removes all that is called ``.git`` from it before anything runs there. So it does not matter where that
-        leads, and nothing is searched for it.
+        leads, and nothing is searched for it. ``on_branch`` is a branch of Git to be checked out in it, which is new,
+        or the one that the workspace is on; empty: HEAD is detached. `UnsupportedError` where the provider has no
+        repository of its own there, `RefusedError` (``branch_exists``) where the branch is another one.
 
         The mode ``in-place`` makes nothing: its path is the workspace. Raises `UnsupportedError` for a mode that it
         does not have, `RefusedError` where the workspace is in a state that cannot be captured.
