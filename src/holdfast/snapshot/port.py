@@ -19,6 +19,9 @@ Mode = Literal["worktree", "overlay", "in-place"]
 Token = NewType("Token", str)
 """16 lower-case hex digits, random: names something that a provider has made, also to another process."""
 
+ASKED_FOR = "_snapshots"
+"""The session of the snapshots that a user asks for by name. No session of the engine's is called so."""
+
 Kind = Literal["workspace", "view", "snapshot"]
 """What a token stands for: something to work in, something to look at, a captured state."""
 
@@ -153,6 +156,10 @@ class Provider(Protocol):
 
     def snapshots(self) -> Sequence[Snapshot]:
         """The snapshots of the session, oldest first."""
+        ...
+
+    def views(self, snapshot: Snapshot) -> Sequence[View]:
+        """What shows the snapshot, oldest first. After a restart of the machine what was mounted is mounted no more."""
         ...
 
     def discard(self, snapshot: Snapshot) -> None:

@@ -280,6 +280,11 @@ class RecordedProvider:
         """See `Provider.snapshots`."""
         return [_snapshot(entry) for entry in self._ledger.entries("snapshot") if entry.complete]
 
+    def views(self, snapshot: Snapshot) -> Sequence[View]:
+        """See `Provider.views`."""
+        found = (entry for entry in self._ledger.entries("view") if entry.of == snapshot.id and entry.complete)
+        return [View(self._technique.where_to_work(entry), Token(entry.token)) for entry in found]
+
     def discard(self, snapshot: Snapshot) -> None:
         """See `Provider.discard`."""
         with self._changing():

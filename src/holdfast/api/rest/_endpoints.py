@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.api import _truncated_results as truncated_results
 from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
-from holdfast.api.rest.routes import checkpoints, exports, merges, promotions, tree_changes
+from holdfast.api.rest.routes import checkpoints, exports, merges, promotions, snapshots, tree_changes
+from holdfast.model.answers import commands
 from holdfast.model.answers import workspace as answers
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Endpoint(NamedTuple):
 
 
 _E = "/api/exports/{name}"
+_S = f"{_E}/snapshots"
 _C = "/api/checkpoints/{id}"
 _P = "/api/projects/{project}/checkpoints"
 
@@ -154,6 +156,12 @@ ENDPOINTS = (
         response_types.AnsweredReapply,
         request_types.AnswerReapply,
     ),
+    Endpoint("GET", _S, "read", snapshots.list_snapshots, response_types.SnapshotList),
+    Endpoint("POST", _S, "write", snapshots.take_snapshot, commands.TakenSnapshot, request_types.NewSnapshot),
+    Endpoint("GET", f"{_S}/{{snapshot}}", "read", snapshots.get_snapshot, commands.Snapshot),
+    Endpoint("DELETE", f"{_S}/{{snapshot}}", "write", snapshots.discard_snapshot, commands.DiscardedSnapshot),
+    Endpoint("POST", f"{_S}/{{snapshot}}/mount", "admin", snapshots.mount_snapshot, commands.SnapshotView),
+    Endpoint("POST", f"{_S}/{{snapshot}}/unmount", "admin", snapshots.unmount_snapshot, commands.UnmountedSnapshot),
     Endpoint("GET", _C, "read", checkpoints.get_checkpoint, response_types.CheckpointDetails),
     Endpoint("DELETE", _C, "admin", checkpoints.delete_checkpoint, response_types.Deleted),
     Endpoint(

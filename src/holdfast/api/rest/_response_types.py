@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.api.rest._request_types import Mode  # noqa: TC001 - schemas are made of it
-from holdfast.model.answers import merges
+from holdfast.model.answers import commands, merges
 from holdfast.model.answers import workspace as answers
 from holdfast.model.fast_typing import TypedDict
 
@@ -260,6 +260,12 @@ class AnsweredReapply(TypedDict):
 
     id: str
     status: Literal["answered", "declined"]
+
+
+class SnapshotList(commands.Snapshots):
+    """Snapshots of an export, as ``snapshot list --json`` says them."""
+
+    totals: dict[str, int]
 
 
 class Deleted(TypedDict):
