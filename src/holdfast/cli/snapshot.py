@@ -251,8 +251,8 @@ COMMANDS = {
     "snapshot run": Command(
         description="Run a command in an overlay: it finds the workspace at its own path, as the workspace is now or "
         "as a snapshot is, and whatever it changes there stays apart; absolute paths in caches and build directories "
-        "hold. Outside of the workspace it sees and changes what everybody does. What it makes is gone when it has ended, "
-        "unless it is kept as a snapshot (-m). Its exit code is the command's.",
+        "hold. Outside of the workspace it sees and changes what everybody does. What it makes is gone when it has "
+        "ended, unless it is kept as a snapshot (-m). Its exit code is the command's.",
         configure=_configure_run,
         run=_run,
         examples=(

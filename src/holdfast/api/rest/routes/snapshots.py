@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._request_context import cut
 from holdfast.model.answers import commands as answers
 from holdfast.model.errors import NotFoundError
@@ -12,6 +11,7 @@ from holdfast.model.json_encoder import encode, encode_all
 
 if TYPE_CHECKING:
     from holdfast.api.rest import _request_types as request_types
+    from holdfast.api.rest import _response_types as response_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.engine.forks.snapshots import Snapshots
 
