@@ -112,7 +112,7 @@ def test_a_fork_of_a_session_needs_nothing_of_what_is_discarded(cli: Cli) -> Non
     cli.write("src/a", "changed\n")
     taken = cli.json("snapshot", "take", "--provider", "git")
     cli("session", "start", "one")
-    fork = cli.json("session", "fork", "side", "--on-branch", "side")["path"]
+    fork = cli.json("session", "fork", "side", "--on-branch", "side")["root"]
     head = subprocess.run(["git", "branch", "--show-current"], cwd=fork, check=True, capture_output=True).stdout
     assert head == b"side\n"
     cli("snapshot", "discard", taken["id"])

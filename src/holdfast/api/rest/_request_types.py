@@ -71,6 +71,10 @@ class NewSnapshot(Body, frozen=True):
     """It has to hold what ignore rules leave out, too."""
 
 
+class SnapshotViews(Body, frozen=True):
+    """What shows a snapshot. There is nothing to be said of it."""
+
+
 class NewProjectCheckpoint(NewCheckpoint, frozen=True):
     """A checkpoint to take of one of a project's exports."""
 
