@@ -123,6 +123,18 @@ def test_a_fork_of_a_session_needs_nothing_of_what_is_discarded(cli: Cli) -> Non
     assert left(cli) == []
 
 
+@pytest.mark.parametrize("provider", ["copy", "holdfast"])
+def test_snapshots_of_a_fork_go_with_it(cli: Cli, provider: str) -> None:
+    lay(cli)
+    cli("session", "start", "one")
+    fork = cli.json("session", "fork", "side", "--provider", "copy")["root"]
+    taken = cli("-w", fork, "--json", "snapshot", "take", "--provider", provider).json["id"]
+    cli("-w", fork, "snapshot", "mount", taken)
+    cli("session", "delete", "side", "--yes")
+    assert left(cli) == []
+    assert len([path for path in cli.home.glob("workspaces/*") if path.is_dir()]) == 1
+
+
 def test_no_session_is_called_as_the_snapshots_are(cli: Cli) -> None:
     lay(cli)
     cli("session", "start", "_snapshots", code=2)

@@ -215,6 +215,15 @@ class Snapshots:
             os.close(runs)
 
 
+def remove_all(context: Context) -> None:
+    """Remove all snapshots of a workspace that is deleted for good, and all that shows them. What is not one that a
+    user has asked for stays.
+    """
+    for provider in providers_of(context, ASKED_FOR):
+        for one in provider.tokens():
+            provider.cleanup(one.token)
+
+
 def _in_place(provider: Provider) -> Prepared:
     """The workspace itself, as the provider knows it: the same for all snapshots, each of which follows the last."""
     for one in provider.tokens():

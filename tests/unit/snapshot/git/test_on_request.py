@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.model.errors import RefusedError, UnsupportedError, UsageError
 from holdfast.snapshot.full_copy import copy_provider
+from holdfast.snapshot.port import Mode, Provider
 from holdfast.snapshot.provider_context import ProviderContext
 
 from .conftest import IDENTITY, Beside, User
@@ -120,7 +121,8 @@ def test_a_branch_is_checked_out_by_its_name(user: User, beside: Make) -> None:
 
 def test_what_has_no_branches_checks_none_out(user: User, beside: Make, tmp_path: Path) -> None:
     copies = copy_provider(ProviderContext(bytes(user.root), bytes(tmp_path / "copies"), "s"))
-    for provider, mode in ((beside(user).provider, "in-place"), (copies, "worktree")):
+    cases: tuple[tuple[Provider, Mode], ...] = ((beside(user).provider, "in-place"), (copies, "worktree"))
+    for provider, mode in cases:
         with pytest.raises(UnsupportedError):
             provider.prepare(mode, on_branch="b")
         assert not provider.tokens()
