@@ -182,6 +182,19 @@ def test_what_a_killed_command_was_run_in_goes_with_the_next_change(cli: Cli) ->
     assert left(cli) == []
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_command_and_nothing_is_left(cli: Cli, number: signal.Signals) -> None:
+    lay(cli)
+    ready = cli.root.with_name("ready")
+    started = cli.start("snapshot", "run", "--", "sh", "-c", f"echo > {ready}; exec sleep 1000")
+    wait_until(ready.exists)
+    started.send_signal(number)
+    started.communicate()
+    assert started.returncode == 128 + number
+    assert left(cli) == []
+
+
 def test_what_runs_supervised_changes_none(cli: Cli) -> None:
     lay(cli)
     taken = cli.json("snapshot", "take", "--provider", "copy")["id"]

@@ -20,6 +20,7 @@ from holdfast.model.message_text import visible
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from types import FrameType
 
     from holdfast.cli.console import Console
     from holdfast.engine.forks.snapshots import SnapshotInfo
@@ -155,18 +156,26 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 
 def _run_in(enter: Sequence[bytes], words: Sequence[str]) -> int:
     """Run a command, which has the terminal, to its end; its exit code."""
+    process: subprocess.Popen[bytes] | None = None
+    noted: list[int] = []
+
+    def forward(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT:  # (what Ctrl-C sends, the terminal has sent to the command as well)
+            return
+        if process is None:
+            noted.append(number)
+        else:
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         # It is the user's, at the terminal, and what it leaves running goes on: no `processes.child`.
         process = subprocess.Popen([*enter, *map(os.fsencode, words)])
+        for number in noted:
+            process.send_signal(number)
+        code = process.wait()
     except OSError as error:
         raise StorageError(f"cannot run a command: {error.strerror}") from error
-    # (What Ctrl-C sends, the terminal has sent to the command as well: what it then does is waited for.)
-    before = {
-        number: signal.signal(number, lambda number, _: number == signal.SIGINT or process.send_signal(number))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
-    try:
-        code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
