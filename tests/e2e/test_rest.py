@@ -691,3 +691,35 @@ def test_what_is_counted_is_shown_to_prometheus(server: Server, admin: Client) -
     assert 'holdfast_exports{state="watching"}' in text
     for line in text.splitlines():
         assert line.startswith("#") or float(line.rpartition(" ")[2]) >= 0
+
+
+def test_snapshots_by_providers(place: Place, admin: Client) -> None:
+    path = shop(place, admin, "shots")
+    (path / "new.txt").write_text("new\n")
+    taken = admin.post("/api/exports/shots/snapshots", {"label": "copied", "provider": "copy", "with_ignored": True})
+    assert (taken["provider"], taken["label"], taken["parent"]) == ("copy", "copied", None)
+    again = admin.post("/api/exports/shots/snapshots", {"provider": "copy"})
+    assert again["parent"] == taken["id"]
+    listed = admin.get("/api/exports/shots/snapshots")
+    assert [one["id"] for one in listed["snapshots"]] == [taken["id"], again["id"]]
+    assert listed["totals"] == {"snapshots": 2}
+    one = f"/api/exports/shots/snapshots/{taken['id']}"
+    (path / "new.txt").write_text("changed since\n")
+    view = admin.post(f"{one}/mount")["path"]
+    assert (Path(view) / "new.txt").read_text() == "new\n"
+    assert admin.get(one)["views"] == [view]
+    refused = admin.ask("DELETE", one)
+    assert (refused.status, refused.code) == (409, "in_use")
+    assert admin.post(f"{one}/unmount") == {"unmounted": [view]}
+    assert not Path(view).exists()
+    writer = Client(admin.port, place.token(rights="write"))
+    about = {name: value for name, value in taken.items() if name not in ("notes", "passed_over")}
+    assert writer.get("/api/exports/shots/snapshots/copied") == about
+    assert writer.ask("DELETE", one).status == 403
+    assert admin.ask("DELETE", one).json == {"discarded": taken["id"]}
+    gone = admin.ask("GET", one)
+    assert (gone.status, gone.code) == (404, "no_snapshot")
+    unknown = admin.ask("POST", "/api/exports/shots/snapshots", {"provider": "none"})
+    assert (unknown.status, unknown.code) == (501, "no_provider")
+    shop(place, admin, "others")
+    assert admin.get("/api/exports/others/snapshots")["snapshots"] == []

@@ -225,6 +225,32 @@ def test_the_next_best_provider_is_used_where_git_is_busy(tmp_path, caplog, what
     sessions.close()
 
 
+def test_conflicts_and_a_branch_come_along_where_that_is_asked_for(tmp_path):
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    repository(tree)
+    git_in(tree, "merge", "other", ok=False)
+    (tree / "untracked").write_text("untracked")
+    holdfast.init(tree, home=home).close()
+    (home / "config.toml").write_text('[git]\ninclude_conflicts = "yes"\n')
+    sessions = Sessions(home=home, agent="me")
+    with sessions.start(tree, "one") as session:
+        made = session.fork("side", on_branch="side")
+        assert made.provider == "git"
+        fork = Path(os.fsdecode(made.root))
+        for name in ("sub/tracked", "untracked"):
+            assert (fork / name).read_text() == (tree / name).read_text()
+        status = git_in(fork, "status", "--porcelain", "--branch").splitlines()
+        assert status == ["## side", "UU sub/tracked", "?? untracked"]
+        with pytest.raises(UnsupportedError):
+            session.fork("copied", on_branch="side", provider="copy")
+        with pytest.raises(RefusedError) as refused:
+            session.fork("again", on_branch="other")
+        assert refused.value.code == "branch_exists"
+        sessions.delete("side")
+        assert left(home, tree) == []
+    sessions.close()
+
+
 @pytest.mark.parametrize("what", ["index", "HEAD", "packed-refs", "objects/info/alternates", "refs/heads/pipe"])
 def test_the_next_best_provider_is_used_where_git_fails(tmp_path, what):
     tree, home = tmp_path / "tree", tmp_path / "home"

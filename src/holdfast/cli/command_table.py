@@ -50,6 +50,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "merge": ("merge", "bring what a fork has done into this workspace"),
         "promote": ("promote", "bring a fork's work to production, built and found healthy first"),
         "mount": ("mount", "look at a checkpoint as a directory, without writing it out"),
+        "snapshot": ("snapshot", "what file systems or Git capture: take, list, show, mount, run, discard"),
         "unmount": ("mount", "take away what `mount`, or `fork --mount`, has mounted"),
         "export": ("fork_export_import", "write checkpoints and their ancestors to a file"),
         "import": ("fork_export_import", "take in the checkpoints of such a file"),

@@ -19,6 +19,9 @@ Mode = Literal["worktree", "overlay", "in-place"]
 Token = NewType("Token", str)
 """16 lower-case hex digits, random: names something that a provider has made, also to another process."""
 
+ASKED_FOR = "_snapshots"
+"""The session of the snapshots that a user asks for by name. No session of the engine's is called so."""
+
 Kind = Literal["workspace", "view", "snapshot"]
 """What a token stands for: something to work in, something to look at, a captured state."""
 
@@ -107,10 +110,14 @@ class Provider(Protocol):
         """
         ...
 
-    def prepare(self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True) -> Prepared:
+    def prepare(
+        self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True, on_branch: str = ""
+    ) -> Prepared:
         """Make something to work in: as ``base`` has it, or (None) as the workspace is now. Not ``with_git``: the
         caller removes all that is called ``.git`` from it before anything runs there. So it does not matter where that
-        leads, and nothing is searched for it.
+        leads, and nothing is searched for it. ``on_branch`` is a branch of Git to be checked out in it, which is new,
+        or the one that the workspace is on; empty: HEAD is detached. `UnsupportedError` where the provider has no
+        repository of its own there, `RefusedError` (``branch_exists``) where the branch is another one.
 
         The mode ``in-place`` makes nothing: its path is the workspace. Raises `UnsupportedError` for a mode that it
         does not have, `RefusedError` where the workspace is in a state that cannot be captured.
@@ -149,6 +156,10 @@ class Provider(Protocol):
 
     def snapshots(self) -> Sequence[Snapshot]:
         """The snapshots of the session, oldest first."""
+        ...
+
+    def views(self, snapshot: Snapshot) -> Sequence[View]:
+        """What shows the snapshot, oldest first. After a restart of the machine what was mounted is mounted no more."""
         ...
 
     def discard(self, snapshot: Snapshot) -> None:

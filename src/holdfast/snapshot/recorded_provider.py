@@ -119,10 +119,13 @@ class RecordedProvider:
         find_git_links: _FindGitLinks | None = None,
         copy_maker: CopyMaker | None = None,
         settle: Callable[[LedgerEntry], None] | None = None,
+        *,
+        has_branches: bool = False,
     ) -> None:
-        """Nothing is made yet. ``ways`` is for what copies everything: where what belongs to Git in a directory leads,
-        as a copy must not lead to the user's repository (I15). For `detect` it need not look ``anew``. ``settle`` is
-        what there is to do for `Provider.settle`.
+        """Nothing is made yet. ``find_git_links`` is for what copies everything: where what belongs to Git in a
+        directory leads, as a copy must not lead to the user's repository (I15). For `detect` it need not look ``anew``.
+        ``settle`` is what there is to do for `Provider.settle`. ``has_branches``: the technique checks out the branch
+        of Git that the fact ``branch`` of an entry names.
         """
         self._technique = technique
         self._ledger = ledger
@@ -130,6 +133,7 @@ class RecordedProvider:
         self._find_git_links = find_git_links
         self._copy_maker = copy_maker
         self._settle = settle
+        self._has_branches = has_branches
 
     @property
     def name(self) -> str:
@@ -147,10 +151,17 @@ class RecordedProvider:
             reason = f"the workspace cannot be looked through: {error.strerror}"
         return found._replace(score=0, notes=(reason,)) if reason else found
 
-    def prepare(self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True) -> Prepared:
+    def prepare(
+        self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True, on_branch: str = ""
+    ) -> Prepared:
         """See `Provider.prepare`."""
+        if on_branch and (mode == "in-place" or not self._has_branches):
+            raise UnsupportedError(
+                f"the provider {self.name} checks out no branch in the mode {mode}",
+                hint="git does, in a directory of its own (worktree)",
+            )
         with self._changing():
-            return self._prepare(mode, base, "", with_git=with_git)
+            return self._prepare(mode, base, "", with_git=with_git, on_branch=on_branch)
 
     def branch(self, snapshot: Snapshot, name: str, mode: Mode) -> Prepared:
         """See `Provider.branch`."""
@@ -160,7 +171,9 @@ class RecordedProvider:
                 raise RefusedError(f"there is a branch {name} already", hint="choose another", code="branch_exists")
             return self._prepare(mode, snapshot, name, with_git=True)
 
-    def _prepare(self, mode: Mode, base: Snapshot | None, name: str, *, with_git: bool) -> Prepared:
+    def _prepare(
+        self, mode: Mode, base: Snapshot | None, name: str, *, with_git: bool, on_branch: str = ""
+    ) -> Prepared:
         if mode not in self._technique.modes:
             had = ", ".join(self._technique.modes)
             raise UnsupportedError(f"the provider {self.name} has no mode {mode}", hint=f"it has {had}")
@@ -174,7 +187,9 @@ class RecordedProvider:
         known = self._refuse_leading_out(self._root) if with_git and origin is None else None
         if known is not None and mode == "worktree":
             _refuse_known(self._root, known)
-        entry = self._ledger.new("workspace", mode=mode, label=name, of="" if origin is None else origin.token)
+        facts = {"branch": on_branch} if on_branch else {}
+        of = "" if origin is None else origin.token
+        entry = self._ledger.new("workspace", mode=mode, label=name, of=of, facts=facts)
         if mode != "in-place":
             entry = self._technique.plan(entry, origin)
         with self._making(entry):
@@ -264,6 +279,11 @@ class RecordedProvider:
     def snapshots(self) -> Sequence[Snapshot]:
         """See `Provider.snapshots`."""
         return [_snapshot(entry) for entry in self._ledger.entries("snapshot") if entry.complete]
+
+    def views(self, snapshot: Snapshot) -> Sequence[View]:
+        """See `Provider.views`."""
+        found = (entry for entry in self._ledger.entries("view") if entry.of == snapshot.id and entry.complete)
+        return [View(self._technique.where_to_work(entry), Token(entry.token)) for entry in found]
 
     def discard(self, snapshot: Snapshot) -> None:
         """See `Provider.discard`."""

@@ -248,6 +248,7 @@ class ProviderContract:
         first, second = provider.snapshot(line, "a"), provider.snapshot(line, "")
         assert first.id != second.id
         views = [provider.mount(snapshot) for snapshot in (first, second)]
+        assert [list(provider.views(snapshot)) for snapshot in (first, second)] == [[view] for view in views]
         assert content(views[0].path) == content(views[1].path) == content(ground.root)
 
     def test_branches_know_nothing_of_each_other_nor_of_their_origin(self, ground: Ground) -> None:

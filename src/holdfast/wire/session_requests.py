@@ -62,6 +62,7 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag
     checkpoint: _Name | None = None
     with_ignored: bool = False
     provider: _Name | None = None
+    on_branch: _Name | None = None
 
 
 class ShareRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="share", forbid_unknown_fields=True):

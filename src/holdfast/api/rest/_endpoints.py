@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.api import _truncated_results as truncated_results
 from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
-from holdfast.api.rest.routes import checkpoints, exports, merges, promotions, sessions, tree_changes
+from holdfast.api.rest.routes import checkpoints, exports, merges, promotions, sessions, snapshots, tree_changes
+from holdfast.model.answers import commands
 from holdfast.model.answers import sessions as session_answers
 from holdfast.model.answers import workspace as answers
 
@@ -63,6 +64,7 @@ class Endpoint(NamedTuple):
 
 _E = "/api/exports/{name}"
 _S = f"{_E}/sessions"
+_V = f"{_E}/snapshots"
 _C = "/api/checkpoints/{id}"
 _P = "/api/projects/{project}/checkpoints"
 
@@ -202,6 +204,26 @@ ENDPOINTS = (
         sessions.redo_in_session,
         truncated_results.Restored,
         request_types.Steps,
+    ),
+    Endpoint("GET", _V, "read", snapshots.list_snapshots, response_types.SnapshotList),
+    Endpoint("POST", _V, "admin", snapshots.take_snapshot, commands.TakenSnapshot, request_types.NewSnapshot),
+    Endpoint("GET", f"{_V}/{{snapshot}}", "read", snapshots.get_snapshot, commands.Snapshot),
+    Endpoint("DELETE", f"{_V}/{{snapshot}}", "admin", snapshots.discard_snapshot, commands.DiscardedSnapshot),
+    Endpoint(
+        "POST",
+        f"{_V}/{{snapshot}}/mount",
+        "admin",
+        snapshots.mount_snapshot,
+        commands.SnapshotView,
+        request_types.SnapshotViews,
+    ),
+    Endpoint(
+        "POST",
+        f"{_V}/{{snapshot}}/unmount",
+        "admin",
+        snapshots.unmount_snapshot,
+        commands.UnmountedSnapshot,
+        request_types.SnapshotViews,
     ),
     Endpoint("GET", _C, "read", checkpoints.get_checkpoint, response_types.CheckpointDetails),
     Endpoint("DELETE", _C, "admin", checkpoints.delete_checkpoint, response_types.Deleted),

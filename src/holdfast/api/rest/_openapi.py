@@ -31,6 +31,7 @@ _PATH_SCHEMAS: Mapping[str, Json] = {
     "name": {"type": "string", "pattern": NAME_PATTERN, "maxLength": 64},
     "project": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$", "maxLength": 128},
     "promotion": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
+    "snapshot": {"type": "string", "minLength": 1, "maxLength": 128},
     "reapply": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
     "session": {"type": "string", "minLength": 1, "maxLength": 200},
     "id": _IDS,

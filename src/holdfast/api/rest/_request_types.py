@@ -61,6 +61,20 @@ class NewCheckpoint(Body, frozen=True):
     """Read every file again, instead of trusting what is remembered of unchanged ones."""
 
 
+class NewSnapshot(Body, frozen=True):
+    """A snapshot to take."""
+
+    label: Label = ""
+    provider: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
+    """What takes it; by default the best that can."""
+    with_ignored: bool = False
+    """It has to hold what ignore rules leave out, too."""
+
+
+class SnapshotViews(Body, frozen=True):
+    """What shows a snapshot. There is nothing to be said of it."""
+
+
 class NewProjectCheckpoint(NewCheckpoint, frozen=True):
     """A checkpoint to take of one of a project's exports."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.api._truncated_results import ListedSession
 from holdfast.api.rest._request_types import Mode  # noqa: TC001 - schemas are made of it
-from holdfast.model.answers import merges, sessions
+from holdfast.model.answers import commands, merges, sessions
 from holdfast.model.answers import workspace as answers
 from holdfast.model.fast_typing import TypedDict
 
@@ -262,6 +262,12 @@ class AnsweredReapply(TypedDict):
 
     id: str
     status: Literal["answered", "declined"]
+
+
+class SnapshotList(commands.Snapshots):
+    """Snapshots of an export, as ``snapshot list --json`` says them."""
+
+    totals: dict[str, int]
 
 
 class Deleted(TypedDict):

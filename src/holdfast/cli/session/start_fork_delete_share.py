@@ -102,6 +102,9 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--provider", metavar="NAME", type=text, help="what makes its directory (docs/guide/snapshots.md)"
     )
+    parser.add_argument(
+        "--on-branch", metavar="BRANCH", type=text, default="", help="have Git make it, with this branch checked out"
+    )
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
@@ -113,6 +116,7 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
             checkpoint=arguments.state,
             with_ignored=arguments.with_ignored,
             provider=arguments.provider,
+            on_branch=arguments.on_branch,
         )
     if console.json:
         console.give(answers.SessionFork, made)
@@ -246,6 +250,7 @@ COMMANDS = {
             ("holdfast session fork try-2", "from the present state"),
             ("holdfast session fork --from before-upgrade", "from a branch"),
             ("holdfast session fork --with-ignored", "with node_modules and the like"),
+            ("holdfast session fork --on-branch try-2", "in a directory of Git's own, on a new branch"),
             ("fork=$(holdfast -q session fork)", "for a script"),
         ),
         exits=(HELD_BACK,),

@@ -36,7 +36,12 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
 
     of = context.settings.git
     hidden = tuple(os.fsencode(os.path.expanduser(path)) for path in context.settings.isolation.hidden)
-    options = GitOptions(of.include_untracked == "yes", of.trust_local_filters == "yes", hidden)
+    options = GitOptions(
+        include_untracked=of.include_untracked == "yes",
+        include_conflicts=of.include_conflicts == "yes",
+        trust_local_filters=of.trust_local_filters == "yes",
+        hidden=hidden,
+    )
     checkpoints = OwnCheckpoints(
         context.workspace,
         home=context.home,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import RefusedError, UsageError
 from holdfast.model.session_types import SessionId
+from holdfast.snapshot.port import ASKED_FOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,10 +45,10 @@ PROCESS = "process"
 
 def check_id(text: str) -> SessionId:
     """``text``, if a session can be called so. Raises `UsageError`."""
-    if len(text) > _MAX_ID or not _ID.match(text) or text.endswith(".lock"):
+    if len(text) > _MAX_ID or not _ID.match(text) or text.endswith(".lock") or text == ASKED_FOR:
         raise UsageError(
             f"{text[: _MAX_ID + 1]!r} is no name for a session",
-            hint=f"letters, digits, '_', '-', and '.' between others, {_MAX_ID} at most",
+            hint=f"letters, digits, '_', '-', and '.' between others, {_MAX_ID} at most; and not {ASKED_FOR}",
         )
     return SessionId(text)
 

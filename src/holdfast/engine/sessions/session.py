@@ -382,13 +382,16 @@ class Session:
         checkpoint: str | None = None,
         with_ignored: bool = False,
         provider: str | None = None,
+        on_branch: str = "",
         type: RefType = "fork",  # noqa: A002 - likewise
         metadata: Mapping[str, str] | None = None,
     ) -> ForkResult:
         """Begin another session from this state, or from ``checkpoint`` (see `find`), in a directory of its own.
 
         The best snapshot provider makes it, or ``provider``, else it is written out. ``with_ignored``: it has to hold
-        what ignore rules leave out, too, as that is now. Killed meanwhile, nothing of it is left after the next sweep.
+        what ignore rules leave out, too, as that is now. ``on_branch``: the provider ``git`` makes it, with this branch
+        of Git checked out, which is new or the one that the workspace is on (else ``branch_exists``). Killed meanwhile,
+        nothing of it is left after the next sweep.
         Raises `RefusedError` (``session_exists``, ``session_limit``), `UnsupportedError` (``no_provider``), and
         `ConfigError` while the workspace's ``holdfast.toml`` is wrong.
         """
@@ -398,7 +401,7 @@ class Session:
             raise self._context.misconfigured
         from holdfast.engine.sessions.lifecycle.fork_creation import ForkRequest
 
-        request = ForkRequest(id, with_ignored, provider, type, check_metadata(metadata or {}))
+        request = ForkRequest(id, with_ignored, provider, type, check_metadata(metadata or {}), on_branch)
         quotas.check_forks(self._rows, self.id, self.settings.max_forks)
         about = {**self._states.about(), "type": type, "fork": id}
         with with_hooks(self._context, "fork", about, records=lambda: self.records_commands, door=self.door) as told:

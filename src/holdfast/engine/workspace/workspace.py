@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.engine.diffs.tree_diff import DiffContents
     from holdfast.engine.forks.checkpoint_mount import Mounted
     from holdfast.engine.forks.mount_server_client import MountServer
+    from holdfast.engine.forks.snapshots import Snapshots
     from holdfast.engine.history.queries import RowDetails
     from holdfast.engine.history.retention import Policy
     from holdfast.engine.history.timeline import SessionCommands
@@ -811,6 +812,13 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
                 )
             )
             return checkpoint, serving.pid
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The snapshots of it that its providers have taken because a user asked for them."""
+        from holdfast.engine.forks.snapshots import Snapshots
+
+        return Snapshots(self._context)
 
     def _named_or_at(self, name: str, at: str | None) -> CheckpointId:
         """The checkpoint of this name; with ``at``, the newest then."""

@@ -64,6 +64,60 @@ class MountedCommand(TypedDict):
     exit_code: int
 
 
+class Snapshot(TypedDict):
+    """A snapshot by a provider."""
+
+    id: str
+    provider: str
+    label: str
+    created_at: Time
+    parent: str | None
+    """The one before it, which may have been discarded since."""
+    views: list[Path]
+    """Directories that show it."""
+
+
+class TakenSnapshot(Snapshot):
+    """One that was taken."""
+
+    notes: list[str]
+    """What its provider says of itself, such as what it leaves out."""
+    passed_over: list[str]
+    """The providers that could capture nothing at that moment, each with why."""
+
+
+class Snapshots(TypedDict):
+    """Those of a workspace, oldest first."""
+
+    snapshots: list[Snapshot]
+
+
+class SnapshotView(TypedDict):
+    """A directory that shows a snapshot."""
+
+    path: Path
+
+
+class UnmountedSnapshot(TypedDict):
+    """The directories that showed a snapshot."""
+
+    unmounted: list[Path]
+
+
+class DiscardedSnapshot(TypedDict):
+    """The id of a snapshot that was removed."""
+
+    discarded: str
+
+
+class SnapshotCommand(TypedDict):
+    """What became of a command that was run at the workspace's own path, apart from it."""
+
+    exit_code: int
+    snapshot: Snapshot | None
+    """What it has made, where that was kept."""
+
+
 class WatchEvent(TypedDict):
     """That a watcher has begun."""
 

@@ -201,6 +201,12 @@ KEYS: dict[str, Key] = {
     "git.include_untracked": Key(
         "text", "whether snapshots by Git hold files that are neither tracked nor ignored", choices=("no", "yes")
     ),
+    "git.include_conflicts": Key(
+        "text",
+        "whether snapshots by Git are also taken in the middle of a merge, a rebase or the like, with the conflicts of "
+        "the index",
+        choices=("no", "yes"),
+    ),
     "git.trust_local_filters": Key(
         "text",
         "whether filters that only a repository's own configuration defines are run: commands of whoever wrote it",

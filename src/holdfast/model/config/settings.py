@@ -148,6 +148,7 @@ class Git(NamedTuple):
     """What snapshots by Git hold, and run."""
 
     include_untracked: YesNo = "no"
+    include_conflicts: YesNo = "no"
     trust_local_filters: YesNo = "no"
 
 

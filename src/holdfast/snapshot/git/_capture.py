@@ -23,7 +23,7 @@ from holdfast.snapshot.git._staged_files import staged
 from holdfast.snapshot.private_directories import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.snapshot.git._command import Git
     from holdfast.snapshot.git._read_access import ReadAccess
@@ -55,11 +55,23 @@ class CaptureRules(NamedTuple):
 
     untracked: bool
     """Also files that are neither tracked nor ignored."""
+    conflicts: bool = False
+    """Also an index with conflicts: they are kept beside the tree, which has the files as they are."""
     partial: bool = False
     """The repository is a partial clone: objects of it may be missing."""
     unrun: SkippedFilters = SkippedFilters()
     object_format: str = "sha1"
     """What objects are named by, and an index ends with."""
+
+
+class Captured(NamedTuple):
+    """What a capture has made."""
+
+    commit: str
+    conflicts: str = ""
+    """The object, a blob, with the entries of the index that are not merged, as ``git ls-files --unmerged -z`` lists
+    them; empty: there are none.
+    """
 
 
 def filters_of(git: Git, paths: Iterable[bytes], *words: str) -> Iterator[tuple[bytes, str]]:
@@ -114,8 +126,8 @@ class Capture:
         self._only = only
         self._git = shadow.git(work_tree=source.work_tree, index=index, borrows=borrows)
 
-    def run(self, *, base: str, parent: str, message: str, at: int) -> str:
-        """Make a commit of what the files are now, keep what the commit ``base`` does not hold, return its name.
+    def run(self, *, base: str, parent: str, message: str, at: int) -> Captured:
+        """Make a commit of what the files are now, and keep what the commit ``base`` does not hold.
 
         ``parent`` is the commit's parent, none if it is empty. Raises `RefusedError` with the code ``git_unmerged``,
         ``git_filter``, ``git_index``, ``git_objects`` or ``git_pipe``, `StorageError`.
@@ -123,7 +135,7 @@ class Capture:
         self._refuse_pipes()
         kept = self._seed()
         try:
-            tree = self._tree(base, fresh=not kept)
+            tree, conflicts = self._tree(base, fresh=not kept)
         except StorageError as error:
             self.forget()
             if not kept:
@@ -131,13 +143,16 @@ class Capture:
             _LOG.debug("the index that was kept is of no use, and is begun anew: %s", error)
             self._seed()
             try:
-                tree = self._tree(base, fresh=True)
+                tree, conflicts = self._tree(base, fresh=True)
             except StorageError:
                 self.forget()
                 raise
         parents = ("-p", parent) if parent else ()
         words = ("commit-tree", "--no-gpg-sign", *parents, "-F", "-", tree)
-        return self._git.word(*words, stdin=message.encode(), at=at)
+        commit = self._git.word(*words, stdin=message.encode(), at=at)
+        if conflicts:
+            self.forget()  # ours has none any more, and the next capture is to find them again
+        return Captured(commit, conflicts)
 
     def _refuse_pipes(self) -> None:
         """Refuse pipes by names that Git reads at the top of a work tree: it would wait for a writer."""
@@ -245,32 +260,34 @@ class Capture:
                 code="git_failed",
             )
 
-    def _tree(self, base: str, *, fresh: bool) -> str:
-        """The tree of what the files are now, with every object of it where it stays. ``fresh``: the index is still
-        the user's.
+    def _tree(self, base: str, *, fresh: bool) -> tuple[str, str]:
+        """The tree of what the files are now, with every object of it where it stays, and `Captured.conflicts`.
+        ``fresh``: the index is still the user's.
         """
         git = self._git
-        unmerged = git("ls-files", "--unmerged", "-z", limit=1 << 30)[:_SOME_OUTPUT].split(b"\0")[:-1]
-        if unmerged:
-            paths = list(dict.fromkeys(item.partition(b"\t")[2] for item in unmerged))
-            more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-            shown = ", ".join(display(path) for path in paths[:_SHOWN])
-            raise RefusedError(
-                f"there are conflicts that are not resolved: {shown}{more}",
-                hint="resolve them and `git add` the files, or `git merge --abort`; then try again",
-                code="git_unmerged",
-            )
+        unmerged = git("ls-files", "--unmerged", "-z", limit=1 << 30)
+        if unmerged and not self._rules.conflicts:
+            _refuse_conflicts(unmerged[:_SOME_OUTPUT].split(b"\0")[:-1])
         if self._rules.unrun.required:
             self._refuse_required(git.fields("ls-files", "-z"))
+        stages = unmerged.split(b"\0")[:-1]
+        conflicting = list(dict.fromkeys(item.partition(b"\t")[2] for item in stages))
+        if conflicting:
+            git("update-index", "-z", "--force-remove", "--stdin", stdin=_ended(conflicting))
         if fresh:
             found = clear_flags(git, self._work_tree)
             with open(self._unlooked(), "wb") as file:
                 file.write(found)
         git("update-index", "-q", "--really-refresh", allowed=(0, 1))
         gone, changed = self._changes()
+        modules = {item.partition(b"\t")[2] for item in stages if item.startswith(_GITLINK)}
+        for path in conflicting:
+            if self._can_be_captured(path) and (path in modules or not self._is_directory(path)):
+                changed.append(path)
         if self._rules.untracked:
             listed = git.fields("ls-files", "--others", "--exclude-standard", "--exclude=/.holdfast/", "-z")
-            fresh_files = [path for path in listed if not path.endswith(b"/") and self._can_be_captured(path)]
+            others = (path for path in listed if path not in conflicting and not path.endswith(b"/"))
+            fresh_files = [path for path in others if self._can_be_captured(path)]
             self._refuse_required(fresh_files)
             changed += fresh_files
         if fresh and self._rules.unrun.names:
@@ -281,8 +298,8 @@ class Capture:
             self._take_in(changed)
         missing = ("--missing-ok",) if self._rules.partial else ()
         tree = git.word("write-tree", *missing)
-        self._keep(tree, base)
-        return tree
+        self._keep(tree, base, _blobs_of(stages))
+        return tree, self._shadow.git().word("hash-object", "-w", "--stdin", stdin=unmerged) if unmerged else ""
 
     def _take_in(self, paths: list[bytes]) -> None:
         """Have our index hold these files as they are, and submodules as the commits that they are at."""
@@ -341,21 +358,57 @@ class Capture:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def _keep(self, tree: str, base: str) -> None:
-        """Have what ``base`` does not hold in the shadow's own store: what the user's repository also has may be
-        reachable there from an index or a stash alone, and be collected tomorrow.
+    def _is_directory(self, path: bytes) -> bool:
+        full = os.path.join(self._work_tree, path)
+        return os.path.isdir(full) and not os.path.islink(full)
+
+    def _keep(self, tree: str, base: str, more: Sequence[str]) -> None:
+        """Have what ``base`` does not hold in the shadow's own store, and ``more`` objects: what the user's repository
+        also has may be reachable there from an index or a stash alone, and be collected tomorrow.
         """
         git = self._git
         before = git.word("rev-parse", "--verify", f"{base}^{{tree}}") if base else _empty_tree(git)
-        if before == tree:
+        if before == tree and not more:
             return
         fields = git.fields("diff-tree", "-r", "-t", "-z", "--raw", "--no-renames", "--no-abbrev", before, tree)
-        names = {tree}
+        names = {tree, *more}
         for about in fields[::2]:
             _, mode, _, name, status = about.split(b" ")
             if status != b"D" and mode != _GITLINK:
                 names.add(name.decode("ascii"))
         self._shadow.keep(git, sorted(names), promised=self._rules.partial, only=self._only)
+
+
+def _refuse_conflicts(unmerged: list[bytes]) -> None:
+    paths = list(dict.fromkeys(item.partition(b"\t")[2] for item in unmerged))
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    shown = ", ".join(display(path) for path in paths[:_SHOWN])
+    raise RefusedError(
+        f"there are conflicts that are not resolved: {shown}{more}",
+        hint="resolve them and `git add` the files, or `git merge --abort`, and try again; or set "
+        "git.include_conflicts = yes, and they are captured",
+        code="git_unmerged",
+    )
+
+
+def _blobs_of(stages: Iterable[bytes]) -> list[str]:
+    """The objects of lines of ``git ls-files --unmerged``, but for submodules' commits."""
+    return [line.split(b" ", 2)[1].decode("ascii") for line in stages if not line.startswith(_GITLINK)]
+
+
+def give_conflicts(git: Git, listed: bytes) -> None:
+    """Have the index of the work tree that ``git`` works in hold the conflicts that are ``listed`` as
+    `Captured.conflicts` are, in place of the files that it has at their paths. Raises `StorageError`.
+    """
+    stages = listed.split(b"\0")[:-1]
+    paths = dict.fromkeys(line.partition(b"\t")[2] for line in stages)
+    git("update-index", "-z", "--force-remove", "--stdin", stdin=_ended(paths))
+    git("update-index", "-z", "--index-info", stdin=listed)
+
+
+def blobs_in(listed: bytes) -> list[str]:
+    """The objects that the conflicts ``listed`` so name."""
+    return _blobs_of(listed.split(b"\0")[:-1])
 
 
 def _empty_tree(git: Git) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.model.errors import RefusedError
 from holdfast.snapshot.git._alternates import alternate
 from holdfast.snapshot.git._command import QUICK_SECONDS, Git
 from holdfast.snapshot.git._shadow_repository import own_config_text, same_sparsity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from holdfast.snapshot.git._shadow_repository import ShadowRepository
     from holdfast.snapshot.git._user_repository import RepositorySettings
@@ -33,22 +34,29 @@ def make_repository(
     *,
     commit: str,
     base: str,
+    more: Sequence[str],
     kept: bytes,
     refs: Mapping[str, str],
+    branch: str,
     trust_filters: bool,
 ) -> None:
     """Make the new directory ``work_tree`` a repository with nothing checked out, whose HEAD is ``commit``, one of the
-    shadow's that stands on the user's ``base`` (empty: on none). It borrows from the directory of objects ``kept``,
-    which has ``base``, and what ``refs``, which it gets, name. Raises `StorageError`, `OSError`.
+    shadow's that stands on the user's ``base`` (empty: on none), and which has ``more`` objects of the shadow's. It
+    borrows from the directory of objects ``kept``, which has ``base``, and what ``refs``, which it gets, name. HEAD is
+    detached, or on the ``branch``, which is new, or was at ``base``. Raises `RefusedError` (``branch_exists``) if that
+    is elsewhere, `StorageError`, `OSError`.
     """
     own = git_directory(work_tree)
     os.mkdir(work_tree, 0o700)
     _furnish(own, settings, kept, own_config_text(settings, trust_filters=trust_filters))
     if not settings.partial:  # (of which it cannot be told what is missing, so that all of the shadow's is kept)
         pack = os.path.join(own, b"objects/pack/pack")
-        wanted = f"{commit}\n" + (f"^{base}\n" if base else "")
+        wanted = "".join(f"{name}\n" for name in (commit, *more)) + (f"^{base}\n" if base else "")
         shadow.git()("pack-objects", "--quiet", "--revs", "--non-empty", pack, stdin=wanted.encode())
-    _begin_at(Git(work_tree, git_dir=own), own, commit, refs)
+    git = Git(work_tree, git_dir=own)
+    _begin_at(git, own, commit, refs)
+    if branch:
+        _check_out_branch(git, branch, commit, base)
 
 
 def make_inner_repository(
@@ -99,6 +107,19 @@ def _begin_at(git: Git, own: bytes, commit: str, refs: Mapping[str, str]) -> Non
     git("update-ref", "--no-deref", "HEAD", commit)
 
 
+def _check_out_branch(git: Git, branch: str, commit: str, base: str) -> None:
+    ref = f"refs/heads/{branch}"
+    at = git("rev-parse", "--verify", "--quiet", ref, allowed=(0, 1)).decode("ascii", "replace").strip()
+    if at and at != base:
+        raise RefusedError(
+            f"there is a branch {branch} in the repository, and it is not what is checked out there",
+            hint="choose a name that is new, or the branch that the workspace is on",
+            code="branch_exists",
+        )
+    git("update-ref", ref, commit)
+    git("symbolic-ref", "HEAD", ref)
+
+
 def _give_refs(git: Git, own: bytes, refs: Mapping[str, str]) -> None:
     """Have the new repository ``own`` hold those of the refs that name what it has, all in one file, however many.
     (Others may be of another repository, which a link led to as Git read them.) Source: gitrepository-layout(5).
@@ -124,9 +145,10 @@ def renew_index(work_tree: bytes, own: bytes) -> None:
     git("update-index", "-q", "--refresh", allowed=(0, 1))
     found = git.fields("diff-files", "--raw", "-z", "--no-abbrev", "--ignore-submodules=all")
     again: list[bytes] = []
+    unmerged = {path for about, path in zip(found[::2], found[1::2], strict=True) if about.endswith(b"U")}
     for about, path in zip(found[::2], found[1::2], strict=True):
         before, after, name, _, status = about.removeprefix(b":").split(b" ")
-        if status == b"M" and before == after:
+        if status == b"M" and before == after and path not in unmerged:
             again.append(b"%s %s 0\t%s\0" % (before, name, path))  # (without what it was like on the disk)
     if again:
         git("update-index", "-z", "--index-info", stdin=b"".join(again))

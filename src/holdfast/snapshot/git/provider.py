@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.files.directories.replication import make_read_only, remove_whole
-from holdfast.model.errors import HoldfastError, RefusedError, StorageError, UnsupportedError
+from holdfast.model.errors import HoldfastError, RefusedError, StorageError, UnsupportedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
 from holdfast.snapshot.copied_repositories import end_keeping_apart, keep_apart
 from holdfast.snapshot.git._capture import (
     Capture,
+    Captured,
     CaptureRules,
     SkippedFilters,
+    blobs_in,
     filter_refused,
     filters_of,
     forget_index,
+    give_conflicts,
 )
 from holdfast.snapshot.git._command import QUICK_SECONDS, Git, find_git
 from holdfast.snapshot.git._read_access import ReadAccess
@@ -68,6 +71,8 @@ class GitOptions(NamedTuple):
 
     include_untracked: bool = False
     """Also capture files that are neither tracked nor ignored."""
+    include_conflicts: bool = False
+    """Also capture in the middle of a merge, a rebase or the like, with the conflicts of the index."""
     trust_local_filters: bool = False
     """Run the filters that the repository's own configuration defines: commands of its author's."""
     hidden: tuple[bytes, ...] = ()
@@ -124,7 +129,7 @@ class _Git:
         not_now = ""
         if source.work_tree is not None:
             try:
-                refuse_unfinished(source)
+                self._refuse_unfinished(source)
             except RefusedError as error:
                 not_now = error.message
                 notes.append(f"nothing can be captured now: {not_now}")
@@ -137,19 +142,36 @@ class _Git:
         """See `Technique.plan`."""
         path = "" if entry.kind == "snapshot" else display(self._work_tree(entry))
         if origin is not None and origin.facts:
-            facts = {name: origin.facts[name] for name in ("repository", "base", "shadow", "inside")}
+            facts = entry.facts | {name: origin.facts[name] for name in ("repository", "base", "shadow", "inside")}
         else:
             # (Before anything is meant that would be removed from it.)
             _, settings = self._look(source := self._source())
-            facts = {
+            facts = entry.facts | {
                 "repository": display(source.common),
                 "base": head_of(source),
                 "shadow": shadow_name(settings.object_format),
                 "inside": display(source.inside),
             }
+        if "branch" in facts:
+            self._check_branch(facts["branch"])
         if entry.kind == "snapshot" or origin is None:
-            refuse_unfinished(self._captured(origin))
+            self._refuse_unfinished(self._captured(origin))
         return msgspec.structs.replace(entry, path=path, facts=facts)
+
+    def _check_branch(self, name: str) -> None:
+        git = Git(self._context.nearest(), seconds=QUICK_SECONDS)
+        try:
+            if name.startswith("-") or name == "HEAD":
+                raise StorageError("it would be taken for something else")
+            git("check-ref-format", f"refs/heads/{name}")
+        except (StorageError, ValueError) as error:  # (NUL cannot be an argument)
+            raise UsageError(
+                f"{name[:100]!r} is no name for a branch of Git", hint="git-check-ref-format(1) says what is"
+            ) from error
+
+    def _refuse_unfinished(self, source: UserRepository) -> None:
+        if not self._options.include_conflicts:
+            refuse_unfinished(source)
 
     def _source(self) -> UserRepository:
         source = find_user_repository(self._context.root)
@@ -191,24 +213,24 @@ class _Git:
         """See `Technique.workspace`."""
         shadow, settings = self._ready(entry, pinned=base is None)
         if base is not None:
-            commit = base.facts["commit"]
+            captured = Captured(base.facts["commit"], base.facts.get("conflicts", ""))
         elif (source := self._source()).work_tree is None:
-            commit = entry.facts["base"]
-            if not commit:
+            captured = Captured(entry.facts["base"])
+            if not captured.commit:
                 raise RefusedError(f"{display(self._context.root)} has no commit yet", hint="commit something first")
         else:
             # (Before anything of it is read by way of the shadow: what is no file of the repository's is refused here.)
             self._keep(self._kept(entry), self._stores(shadow, source, settings), self._context.most_bytes)
             try:
-                commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
+                captured = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             except RefusedError as error:
                 if error.code != OBJECTS:
                     raise
                 # (Another process may have committed something since. All that is not in a file comes of what is kept.)
                 self._keep(self._kept(entry), self._stores(shadow, source, settings), self._context.most_bytes)
-                commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
+                captured = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             forget_index(self._index(entry.token))
-        self._check_out(shadow, settings, entry, commit)
+        self._check_out(shadow, settings, entry, captured)
         try:
             self._let_go(entry)
         except StorageError as error:  # a lock that a process has left; nothing is wrong with what is made
@@ -216,16 +238,16 @@ class _Git:
                 "what kept the commit of the fork while it was made stays until the fork is removed: %s", error
             )
         name = entry.label or entry.token
-        shadow.git()("update-ref", f"refs/holdfast/branches/{self._context.session}/{name}", commit)
-        return _with_commit(entry, commit)
+        self._set_ref(shadow, entry, f"refs/holdfast/branches/{self._context.session}/{name}", captured.commit)
+        return _with_facts(entry, captured)
 
     def view(self, entry: LedgerEntry, snapshot: LedgerEntry) -> LedgerEntry:
         """See `Technique.view`."""
         shadow, settings = self._ready(entry, pinned=False)
-        commit = snapshot.facts["commit"]
-        self._check_out(shadow, settings, entry, commit)
+        captured = Captured(snapshot.facts["commit"], snapshot.facts.get("conflicts", ""))
+        self._check_out(shadow, settings, entry, captured)
         make_read_only(self._work_tree(entry))
-        return _with_commit(entry, commit)
+        return _with_facts(entry, captured)
 
     def capture(self, entry: LedgerEntry, workspace: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.capture`."""
@@ -235,9 +257,18 @@ class _Git:
         # any of them keeps all that the chain needs, whichever of them are discarded.
         follows = parent is not None and parent.facts["base"] == base
         before = parent.facts["commit"] if parent is not None and follows else base
-        commit = self._commit(entry, shadow, settings, workspace, parent=before)
-        shadow.git()("update-ref", self._snapshot_ref(entry), commit)
-        return _with_commit(entry, commit)
+        captured = self._commit(entry, shadow, settings, workspace, parent=before)
+        self._set_ref(shadow, entry, self._snapshot_ref(entry), captured.commit)
+        return _with_facts(entry, captured)
+
+    def _set_ref(self, shadow: ShadowRepository, entry: LedgerEntry, ref: str, commit: str) -> None:
+        """Have a ref of the shadow name a commit, with a line in its log, which goes with the ref."""
+        words = ("update-ref", "--create-reflog", "-m", self._message(entry), ref, commit)
+        shadow.git()(*words, at=entry.created_at)
+
+    def _message(self, entry: LedgerEntry) -> str:
+        label = f" {entry.label}" if entry.label else ""
+        return f"holdfast: {entry.kind} {self._context.session}/{entry.token}{label}"
 
     def _ready(self, entry: LedgerEntry, *, pinned: bool) -> tuple[ShadowRepository, RepositorySettings]:
         """The shadow as the user's repository now is. ``pinned``: what the entry stands on is nowhere but there, and is
@@ -278,18 +309,19 @@ class _Git:
         workspace: LedgerEntry | None,
         *,
         parent: str,
-    ) -> str:
+    ) -> Captured:
         source, reach = self._captured(workspace), self._reach
         if workspace is not None and workspace.place is not None:
             reach = ReadAccess(self._context, self._options.hidden, workspace.place)
             reach.refuse_hidden(source)
-        captured = Capture(
+        capture = Capture(
             shadow,
             source,
             self._index(entry.token if workspace is None else workspace.token),
             reach,
             CaptureRules(
                 self._options.include_untracked,
+                self._options.include_conflicts,
                 settings.partial,
                 self._unrun(shadow, settings),
                 settings.object_format,
@@ -297,9 +329,8 @@ class _Git:
             only=self._kept(entry).path if workspace is None else None,
             borrows=None if workspace is None or workspace.place is None else os.path.join(source.common, b"objects"),
         )
-        label = f" {entry.label}" if entry.label else ""
-        message = f"holdfast: {entry.kind} {self._context.session}/{entry.token}{label}\n"
-        return captured.run(base=entry.facts["base"], parent=parent, message=message, at=entry.created_at)
+        message = self._message(entry) + "\n"
+        return capture.run(base=entry.facts["base"], parent=parent, message=message, at=entry.created_at)
 
     def _unrun(self, shadow: ShadowRepository, settings: RepositorySettings) -> SkippedFilters:
         if self._options.trust_local_filters or not settings.drivers:
@@ -324,9 +355,10 @@ class _Git:
         forget_index(self._index(entry.token))
 
     def _check_out(
-        self, shadow: ShadowRepository, settings: RepositorySettings, entry: LedgerEntry, commit: str
+        self, shadow: ShadowRepository, settings: RepositorySettings, entry: LedgerEntry, captured: Captured
     ) -> None:
-        path = self._work_tree(entry)
+        path, (commit, conflicts) = self._work_tree(entry), captured
+        listed = shadow.git()("cat-file", "blob", conflicts, limit=1 << 30) if conflicts else b""
         self._make_room()
         self._refuse_required(shadow, settings, entry, commit)
         if entry.kind == "view":  # no process writes to a view's repository
@@ -346,14 +378,19 @@ class _Git:
                 settings,
                 commit=commit,
                 base=base,
+                more=blobs_in(listed),
                 kept=kept.path,
                 refs=self._keep_all(kept, stores, source, self._context.most_bytes)[0],
+                branch=entry.facts.get("branch", ""),
                 trust_filters=trusted,
             )
             self._refuse_without(Git(path, git_dir=own, seconds=QUICK_SECONDS), base)
             with self._ledger.lock_shared():
                 kept.take_graphs(stores, Git(path, git_dir=own))
-        Git(path, git_dir=own, work_tree=path)("read-tree", "-m", "-u", "HEAD")
+        git = Git(path, git_dir=own, work_tree=path)
+        git("read-tree", "-m", "-u", "HEAD")
+        if listed:
+            give_conflicts(git, listed)
         if entry.kind != "view":
             self._make_submodules(entry, settings)
         _make_inside(path, parse_display(entry.facts["inside"]))
@@ -510,12 +547,13 @@ def _make_inside(work_tree: bytes, inside: bytes) -> None:
         os.close(at)
 
 
-def _with_commit(entry: LedgerEntry, commit: str) -> LedgerEntry:
-    return msgspec.structs.replace(entry, facts={**entry.facts, "commit": commit})
+def _with_facts(entry: LedgerEntry, captured: Captured) -> LedgerEntry:
+    conflicts = {"conflicts": captured.conflicts} if captured.conflicts else {}
+    return msgspec.structs.replace(entry, facts={**entry.facts, "commit": captured.commit, **conflicts})
 
 
 def git_provider(context: ProviderContext, options: GitOptions = _DEFAULT) -> RecordedProvider:
     """The provider ``git``. Raises `UsageError` for a session that cannot be called so."""
     ledger = context.ledger()
     technique = _Git(context, ledger, options)
-    return RecordedProvider(technique, ledger, context.root, settle=technique.settle)
+    return RecordedProvider(technique, ledger, context.root, settle=technique.settle, has_branches=True)

@@ -238,11 +238,20 @@ class ReachableSession:
         checkpoint: str | None = None,
         with_ignored: bool = False,
         provider: str | None = None,
+        on_branch: str = "",
     ) -> ForkResult:
         """See `Session.fork`."""
         return self._do(
-            lambda session: session.fork(id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider),
-            ForkRequest(id=id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider),
+            lambda session: session.fork(
+                id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider, on_branch=on_branch
+            ),
+            ForkRequest(
+                id=id,
+                checkpoint=checkpoint,
+                with_ignored=with_ignored,
+                provider=provider,
+                on_branch=on_branch or None,
+            ),
             _fork_result,
         )
 

@@ -169,7 +169,11 @@ class RequestServer:
                 return _ref(session.remove_branch(ask.name))
             if isinstance(ask, ForkRequest):
                 made = session.fork(
-                    ask.id, checkpoint=ask.checkpoint, with_ignored=ask.with_ignored, provider=ask.provider
+                    ask.id,
+                    checkpoint=ask.checkpoint,
+                    with_ignored=ask.with_ignored,
+                    provider=ask.provider,
+                    on_branch=ask.on_branch or "",
                 )
                 return {**made._asdict(), "root": display(made.root), **_ref(made.ref)}
             return {"shared": list(_shared(session, ask))}

@@ -277,6 +277,13 @@ def _let_go(opener: Opener, workspace: WorkspaceRow) -> None:
 
     home = opener.open_home()
     catalog = home.store.catalog
+    if _holds_snapshots(home.folder_of(workspace)):
+        from holdfast.engine.forks.snapshots import remove_all
+
+        try:
+            remove_all(opener.context_of(workspace.id))
+        except HoldfastError as error:
+            _LOG.warning("snapshots of a deleted fork stay: %s", error.message)
     if workspace.live:
         catalog.let_go(workspace.id)
     discard(home, workspace)

@@ -98,6 +98,8 @@ class ForkRequest(NamedTuple):
     provider: str | None
     kind: RefType
     metadata: Mapping[str, str]
+    on_branch: str = ""
+    """A branch of Git to be checked out in it, which takes the provider ``git``."""
 
 
 def fork(
@@ -121,7 +123,8 @@ def fork(
     with holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock):
         try:
             _clear(scope, session)
-            providers = _Providers(context, session, request.provider, with_ignored=request.with_ignored)
+            asked = request.provider or ("git" if request.on_branch else None)
+            providers = _Providers(context, session, asked, with_ignored=request.with_ignored)
             return _make(scope, parent, point, session, providers, request, now=now)
         except (Exception, KeyboardInterrupt):
             if not scope.tiers.rows.has(session):
@@ -160,7 +163,7 @@ def _make(
     try:
         made = None
         while made is None:
-            made = _provided(scope, point, providers, now=now)
+            made = _provided(scope, point, providers, request.on_branch, now=now)
             record = record._replace(provider=providers.choice.provider.name)
             rows.put(record)
         for reason in providers.choice.passed_over:
@@ -279,7 +282,9 @@ class _Providers:
         self.choice = self._chosen()
 
 
-def _provided(scope: SessionScope, point: SessionCheckpoint, providers: _Providers, *, now: bool) -> _Made | None:
+def _provided(
+    scope: SessionScope, point: SessionCheckpoint, providers: _Providers, on_branch: str, *, now: bool
+) -> _Made | None:
     """Have a provider make the directory, and bring it to the state; None: it has refused, and another one is chosen.
 
     With ignored files if they are asked for, whatever the provider carries.
@@ -293,7 +298,7 @@ def _provided(scope: SessionScope, point: SessionCheckpoint, providers: _Provide
     begun = time.time_ns()
     try:
         # (What carries .git, and was not asked for ignored files, is without it before anything runs there.)
-        prepared = choice.provider.prepare("worktree", with_git=providers.with_ignored)
+        prepared = choice.provider.prepare("worktree", with_git=providers.with_ignored, on_branch=on_branch)
     except (RefusedError, StorageError) as error:
         providers.pass_over(error)
         return None

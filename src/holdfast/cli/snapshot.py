@@ -1,0 +1,282 @@
+"""``snapshot``: the family of commands about what snapshot providers capture."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Command, text
+from holdfast.cli.plain_parser import REST
+from holdfast.cli.terminal import show_path
+from holdfast.model.answers import commands as answers
+from holdfast.model.clock import isoformat
+from holdfast.model.errors import StorageError, UsageError
+from holdfast.model.message_text import visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.forks.snapshots import SnapshotInfo
+
+VERBS = {
+    "take": ("snapshot", "capture the workspace as it is now"),
+    "list": ("snapshot", "those of this workspace"),
+    "show": ("snapshot", "all about one"),
+    "mount": ("snapshot", "look at one, in a directory that is made for it"),
+    "unmount": ("snapshot", "remove the directories that show one"),
+    "run": ("snapshot", "run a command at the workspace's own path, apart from it"),
+    "discard": ("snapshot", "remove one"),
+}
+
+
+def _nothing(_parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _family(console: Console, arguments: argparse.Namespace) -> int:
+    return arguments.verb.run(console, arguments)
+
+
+def _configure_one(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="ID", type=text, help="which: its id, the beginning of that, or its label")
+
+
+def _configure_take(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-m", "--label", metavar="LABEL", type=text, default="", help="a name to find it by")
+    parser.add_argument(
+        "--with-ignored", action="store_true", help="with what ignore rules leave out, such as dependencies"
+    )
+    parser.add_argument("--provider", metavar="NAME", type=text, help="what takes it (docs/guide/snapshots.md)")
+
+
+def _take(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        done = workspace.snapshots.take(
+            arguments.label, provider=arguments.provider, with_ignored=arguments.with_ignored
+        )
+    taken = done.snapshot
+    if console.json:
+        console.give(answers.TakenSnapshot, taken, notes=done.notes, passed_over=done.passed_over)
+        return 0
+    for reason in done.passed_over:
+        console.warn(f"not taken by {reason}")
+    about = ["it holds everything, ignored files too"] if done.everything else done.notes
+    console.say(f"Took the snapshot {taken.id}, by {taken.provider}.", *(f"  {visible(note)}" for note in about))
+    if console.quiet:
+        console.answer([taken.id])
+    return 0
+
+
+def _list(console: Console, arguments: argparse.Namespace) -> int:
+    del arguments
+    with console.open() as workspace:
+        found = workspace.snapshots.list()
+    if console.json:
+        console.give(answers.Snapshots, snapshots=found)
+        return 0
+    if not found:
+        console.say("No snapshots; `holdfast snapshot take` takes one.")
+    console.answer(
+        f"{one.id}  {isoformat(one.created_at)[:19]}  {one.provider:<8}  {visible(one.label)}".rstrip() for one in found
+    )
+    return 0
+
+
+def _show(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        found = workspace.snapshots.show(arguments.name)
+    if console.json:
+        console.give(answers.Snapshot, found)
+        return 0
+    facts = [("snapshot", found.id), ("provider", found.provider), ("taken", isoformat(found.created_at))]
+    facts += [("label", visible(found.label))] if found.label else []
+    facts += [("after", found.parent)] if found.parent else []
+    facts += [("shown in", show_path(path)) for path in found.views]
+    console.answer(f"{name:<8}  {value}" for name, value in facts)
+    return 0
+
+
+def _mount(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        path = workspace.snapshots.mount(arguments.name)
+    if console.json:
+        console.give(answers.SnapshotView, path=path)
+    else:
+        console.answer([show_path(path)])
+    return 0
+
+
+def _unmount(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        paths = workspace.snapshots.unmount(arguments.name)
+    if console.json:
+        console.give(answers.UnmountedSnapshot, unmounted=paths)
+    else:
+        console.say(*(f"Removed {show_path(path)}." for path in paths) if paths else ("It was not shown anywhere.",))
+    return 0
+
+
+def _discard(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        discarded = workspace.snapshots.discard(arguments.name)
+    if console.json:
+        console.give(answers.DiscardedSnapshot, discarded=discarded)
+    else:
+        console.say(f"Discarded the snapshot {discarded}.")
+    return 0
+
+
+def _configure_run(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "holdfast snapshot run [--from ID] [-m LABEL] [--provider NAME] [--] COMMAND ..."
+    parser.add_argument("--from", dest="name", metavar="ID", type=text, help="begin as this snapshot is (default: now)")
+    parser.add_argument("-m", "--label", metavar="LABEL", type=text, help="keep what it makes as a snapshot")
+    parser.add_argument("--provider", metavar="NAME", type=text, help="what makes it (docs/guide/snapshots.md)")
+    parser.add_argument("words", metavar="COMMAND", nargs=REST, help="what to run")
+
+
+def _run(console: Console, arguments: argparse.Namespace) -> int:
+    words: list[str] = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    if not words:
+        raise UsageError("there is no command to run", hint="holdfast snapshot run -- make test")
+    with console.open() as workspace:
+        snapshots = workspace.snapshots
+        with snapshots.overlay(arguments.name, provider=arguments.provider) as overlaid:
+            code = _run_in(overlaid.prepared.enter, words)
+            kept = None if arguments.label is None else snapshots.keep(overlaid, arguments.label)
+    _tell_of_run(console, code, kept)
+    return code
+
+
+def _run_in(enter: Sequence[bytes], words: Sequence[str]) -> int:
+    """Run a command, which has the terminal, to its end; its exit code."""
+    process: subprocess.Popen[bytes] | None = None
+    noted: list[int] = []
+
+    def forward(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT:  # (what Ctrl-C sends, the terminal has sent to the command as well)
+            return
+        if process is None:
+            noted.append(number)
+        else:
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        # It is the user's, at the terminal, and what it leaves running goes on: no `processes.child`.
+        process = subprocess.Popen([*enter, *map(os.fsencode, words)])
+        for number in noted:
+            process.send_signal(number)
+        code = process.wait()
+    except OSError as error:
+        raise StorageError(f"cannot run a command: {error.strerror}") from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def _tell_of_run(console: Console, code: int, kept: SnapshotInfo | None) -> None:
+    if console.json:
+        # (Standard output is the command's.)
+        from holdfast.model.json_encoder import encode
+
+        sys.stderr.write(json.dumps(encode(answers.SnapshotCommand, exit_code=code, snapshot=kept)) + "\n")
+        sys.stderr.flush()
+    elif kept is not None and not console.quiet:
+        sys.stderr.write(f"What it has made is the snapshot {kept.id}.\n")
+
+
+_UNKNOWN = (3, "there is no such snapshot")
+
+COMMANDS = {
+    "snapshot": Command(
+        description="What snapshot providers capture: file systems (btrfs, zfs, reflinks), overlays, Git, Holdfast "
+        "itself, or a plain copy. A snapshot is beside the history of checkpoints, and holds what its provider "
+        "carries, ignored files too where that is btrfs, zfs, overlay, reflink or copy. `holdfast snapshot COMMAND "
+        "--help` tells all about one command.",
+        configure=_nothing,
+        run=_family,
+        examples=(
+            ("holdfast snapshot take -m built --with-ignored", "with all that was built"),
+            ("holdfast snapshot list", "what there is"),
+            ("ls $(holdfast snapshot mount built)", "look at it"),
+            ("holdfast snapshot unmount built", "and no more"),
+            ("holdfast snapshot run -- make clean all", "at the workspace's own path, which stays as it is"),
+            ("holdfast snapshot discard built", "remove it"),
+        ),
+        verbs=VERBS,
+    ),
+    "snapshot take": Command(
+        description="Capture the workspace as it is now, by the best snapshot provider: `holdfast doctor` says which. "
+        "What it leaves out is said. With -q only its id is printed.",
+        configure=_configure_take,
+        run=_take,
+        examples=(
+            ("holdfast snapshot take", "by the best provider"),
+            ("holdfast snapshot take -m built --with-ignored", "with a label, and all that was built"),
+            ("holdfast snapshot take --provider git", "by Git: what is tracked"),
+        ),
+        exits=(
+            (1, "no provider can be used here"),
+            (4, "refused: the workspace is in a state that cannot be captured"),
+        ),
+    ),
+    "snapshot list": Command(
+        description="List the snapshots of this workspace, oldest first.",
+        configure=_nothing,
+        run=_list,
+        examples=(("holdfast snapshot list", "what there is"),),
+    ),
+    "snapshot show": Command(
+        description="All about one: what has taken it, when, and where it can be looked at.",
+        configure=_configure_one,
+        run=_show,
+        examples=(("holdfast snapshot show built", "the one of this label"),),
+        exits=(_UNKNOWN,),
+    ),
+    "snapshot mount": Command(
+        description="Show one in a directory that is made for it in the home, and print that. It is mounted read-only, "
+        "or is a copy in which nothing has a permission to write. It stays until `holdfast snapshot unmount`; what was "
+        "mounted is not after a restart of the machine: unmount it then, and mount it again.",
+        configure=_configure_one,
+        run=_mount,
+        examples=(("diff -r $(holdfast snapshot mount built)/out out", "compare something in it"),),
+        exits=(_UNKNOWN,),
+    ),
+    "snapshot unmount": Command(
+        description="Remove the directories that show one. The snapshot stays.",
+        configure=_configure_one,
+        run=_unmount,
+        examples=(("holdfast snapshot unmount built", "look at it no more"),),
+        exits=(_UNKNOWN,),
+    ),
+    "snapshot run": Command(
+        description="Run a command in an overlay: it finds the workspace at its own path, as the workspace is now or "
+        "as a snapshot is, and whatever it changes there stays apart; absolute paths in caches and build directories "
+        "hold. Outside of the workspace it sees and changes what everybody does. What it makes is gone when it has "
+        "ended, unless it is kept as a snapshot (-m). Its exit code is the command's.",
+        configure=_configure_run,
+        run=_run,
+        examples=(
+            ("holdfast snapshot run -- make clean all", "from the present state"),
+            ("holdfast snapshot run -m upgraded -- npm update", "and keep what it makes"),
+            ("holdfast snapshot run --from upgraded -- npm test", "go on from that"),
+        ),
+        exits=((1, "no provider makes overlays here"), _UNKNOWN, (125, "the command could not be run there")),
+    ),
+    "snapshot discard": Command(
+        description="Remove a snapshot, for good. What was made from it stays, and so does the checkpoint that one by "
+        "the provider holdfast is. Refused while it is shown.",
+        configure=_configure_one,
+        run=_discard,
+        examples=(("holdfast snapshot discard built", "remove it"),),
+        exits=(_UNKNOWN, (4, "refused: it is shown in a directory")),
+    ),
+}
