@@ -166,8 +166,8 @@ tell([read("~/.gradle/id"), write("~/.gradle/id"), write("~/.gradle/new"), read(
     ground.flags |= {"promote.setup": setup, "promote.build": [sys.executable, "build.py"]}
     promotions = Promotions(home=ground.home, flags=ground.flags, tell=step)
     done = promotions.promote(fork)
-    if done.answer.result == "promoted":
-        assert not [one for one in told(ground) if one == 1 or "of the user" in str(one)]
+    assert done.answer.result == "promoted", done.answer
+    assert not [one for one in told(ground) if one == 1 or "of the user" in str(one)]
     assert content(user / ".ssh") == {"id": b"of the user: .ssh/id\n"}
 
 

@@ -9,7 +9,6 @@ cache lies in one of these, that entry is a directory of the box's own as well, 
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import suppress
 from typing import Final
 
@@ -48,25 +47,21 @@ def make_private_home(home: bytes, origin: bytes, *, is_visible: bool = True) ->
         made = origin + path[len(home) :]
         for entry in os.scandir(path) if is_visible else ():
             its = os.path.join(made, entry.name)
-            if entry.path in caches:
+            if entry.path in caches or os.path.islink(its):  # (A box may have made the link, to lead a mount out.)
                 continue
-            if entry.is_symlink():
-                with suppress(FileExistsError):
+            is_own = (
+                entry.path in above and entry.is_dir(follow_symlinks=False) and os.access(entry.path, os.R_OK | os.X_OK)
+            )
+            with suppress(FileExistsError):
+                if entry.is_symlink():
                     os.symlink(os.readlink(entry.path), its)
-            elif entry.path in above and os.access(entry.path, os.R_OK | os.X_OK) and _is_directory(its):
-                own.append(entry.path)
-            else:
-                shown.append(entry.path)
+                    continue
+                if is_own:
+                    os.mkdir(its, 0o700)
+            (own if is_own else shown).append(entry.path)
         if len(own) + len(shown) > MOST_ENTRIES:
             return None
     return PrivateHome(home, origin, tuple(own), tuple(shown))
-
-
-def _is_directory(path: bytes) -> bool:
-    """Whether there is a directory, made if nothing is there. (A box may have made a link, which would lead out.)"""
-    with suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-    return stat.S_ISDIR(os.lstat(path).st_mode)
 
 
 def _between(home: bytes, path: bytes) -> list[bytes]:
