@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.model.errors import HoldfastError, IntegrityError, NotFoundError
 from holdfast.model.fast_namedtuple import NamedTuple
-from holdfast.model.ids import format_hash
+from holdfast.model.ids import CheckpointId, format_hash, hash_bytes
 from holdfast.store.blobs.damage_check import check_large, check_pack
 from holdfast.store.blobs.pack_format import read_index
 from holdfast.store.catalog.schema import BASE, BLOB, COUNTED, PAGE, UNCOUNTED
 from holdfast.store.catalog.work_lease import Lease
-from holdfast.store.catalog_records import large_blob_key
-from holdfast.store.codecs.compression import DELTA, LARGE
+from holdfast.store.catalog_records import large_blob_key, pages_key
+from holdfast.store.codecs.compression import DELTA, LARGE, RAW
 from holdfast.store.collection.collector import LEASE
 from holdfast.store.collection.count_correction import CountDrift, CountMark
+from holdfast.store.manifests.checkpoint_header import MAGIC, decode_header
 from holdfast.store.objects.object_keys import is_key
 from holdfast.store.verification._catalog_check import check_history, check_merges, check_serving
 from holdfast.store.verification.session_check import check_session_objects, check_sessions
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.content import Progress
     from holdfast.model.ids import Hash
+    from holdfast.store.blobs.pack_format import Record
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.collection.deferred_counts import Children
     from holdfast.store.database.sql_database import Transaction
@@ -111,6 +113,9 @@ class Verifier:
         self._pinned: list[Hash] = []
         self._bad: set[Hash] = set()
         """Blobs and pages that cannot be read."""
+        self._own_objects: dict[str, tuple[CheckpointId, Hash]] = {}
+        self._headers: dict[str, tuple[CheckpointId, Hash, Record]] = {}
+        """By the key of a checkpoint's own object: its record that no row names, by which a catalog is repaired."""
         self._progress: Progress | None = None
 
     def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
@@ -121,6 +126,7 @@ class Verifier:
         self._progress = progress
         self._problems.clear()
         self._packs.clear()
+        self._headers.clear()
         self._bad.clear()
         self._lease.acquire()
         try:
@@ -192,6 +198,9 @@ class Verifier:
         self._roots = [
             (row[0], row[1]) for row in transaction.all("SELECT id, root FROM checkpoints WHERE tenant = ?", tenant)
         ]
+        self._own_objects = {
+            pages_key(self._catalog.name, CheckpointId(name)): (CheckpointId(name), root) for name, root in self._roots
+        }
         self._pinned = [row[0] for row in transaction.all("SELECT root FROM pins WHERE tenant = ?", tenant)]
 
     # --- rows ---
@@ -292,10 +301,14 @@ class Verifier:
         if not self._check_size(pack.key, pack.size, members):
             return
         try:
-            records = {record.hash: record for record in read_index(self._objects, pack.key)}
+            index = read_index(self._objects, pack.key)
         except HoldfastError as error:
             self._add("damaged", pack.key, error.message)
             return
+        records = {record.hash: record for record in index}
+        own = self._own_objects.get(pack.key)
+        if own is not None and index and index[-1].codec == RAW and index[-1].hash not in self._rows:
+            self._headers[pack.key] = *own, index[-1]
         for name in members:
             row, record = self._rows[name], records.get(name)
             if record is None:
@@ -342,13 +355,14 @@ class Verifier:
         for done, (number, pack) in enumerate(self._packs.items()):
             self._lease.renew()
             for damage in check_pack(self._objects, pack.key, self._read):
-                if damage.hash is not None:
-                    row = self._rows.get(damage.hash)
-                    if row is None or row.pack != number:
-                        continue  # dead bytes: what they stand on may be collected already, and are never read
+                row = None if damage.hash is None else self._rows.get(damage.hash)
+                if damage.hash is not None and (row is None or row.pack != number):
+                    continue  # dead bytes: what they stand on may be collected already, and are never read
                 self._add("damaged", pack.key, damage.message)
                 if damage.hash is not None:
                     self._bad.add(damage.hash)
+            if pack.key in self._headers:
+                self._check_header(pack.key, *self._headers[pack.key])
             self._report("content", done + 1, len(self._packs))
         for name, row in self._rows.items():
             if row.pack is None and name not in self._bad:
@@ -357,6 +371,19 @@ class Verifier:
                 if damage is not None:
                     self._add("damaged", damage.key, damage.message)
                     self._bad.add(name)
+
+    def _check_header(self, key: str, checkpoint: CheckpointId, root: Hash, record: Record) -> None:
+        try:
+            data = self._objects.get(key, record.offset, record.length)
+            if hash_bytes(data) != record.hash:
+                raise IntegrityError("the content has another hash")
+            if not data.startswith(MAGIC):
+                return  # a page that was collected: former versions wrote no header
+            header = decode_header(data)
+            if (header.id, header.root) != (checkpoint, root):
+                raise IntegrityError("it is of another one")
+        except (IntegrityError, NotFoundError) as error:
+            self._add("damaged", key, f"the header of checkpoint {checkpoint} cannot be read: {error.message}")
 
     # --- who needs what is damaged ---
 
