@@ -188,7 +188,8 @@ class Server:
         self.out = self.process.stdout
         said = self.out.readline()
         assert said, log.read_text()
-        self.address: str = json.loads(said)["listening"]
+        self.said: dict[str, Any] = json.loads(said)
+        self.address: str = self.said["listening"]
         self.port = 0 if path else int(self.address.rpartition(":")[2])
 
     def client(self, token: str | None = None) -> Client:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.console import Console
     from holdfast.engine.promotion.manager import Promotion, Promotions
-    from holdfast.engine.promotion.spec import DecidedFile, PromotionAnswer
+    from holdfast.engine.promotion.spec import DecidedFile, PromotionAnswer, PromotionFacts
 
 EXITS = {"promoted": 0, "unchanged": 0, "clean": 0, "needs_reapply": 4}
 """By result; all others are failures."""
@@ -249,6 +249,7 @@ def _said(done: Promotion) -> list[str]:
         if facts.provider:
             what = "Built" if done.runs_commands else "Put together"
             lines.append(f"  {what} in a copy that {facts.provider} has made: {facts.provider_reason}.")
+        lines += [f"  {line}" for line in _isolation(facts)]
         if not done.runs_commands:
             lines.append(
                 "  Nothing was built or checked: neither promote.setup nor promote.build, promote.start or "
@@ -275,8 +276,12 @@ def _said(done: Promotion) -> list[str]:
     if answer.result == "build_failed":
         lines = [f"The promotion failed at {answer.failed_step}: {visible(answer.command)}"]
         lines += [f"  {visible(line)}" for line in answer.output.splitlines()[-40:]]
-        return [*lines, f"{visible(answer.message)}. {answer.recovery}"]
+        return [*lines, *_isolation(facts), f"{visible(answer.message)}. {answer.recovery}"]
     return [f"The promotion failed: {visible(answer.message)}.", visible(answer.recovery)]
+
+
+def _isolation(facts: PromotionFacts) -> list[str]:
+    return [f"Built WITHOUT isolation: {visible(facts.isolation_reason)}."] if facts.isolation == "none" else []
 
 
 def _list(console: Console, promotions: Promotions) -> int:

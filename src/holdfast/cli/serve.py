@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.cli.console import Console
     from holdfast.cli.terminal import Row
     from holdfast.engine.opening.opener import Opener
+    from holdfast.engine.promotion.build_isolation import BuildIsolation
     from holdfast.store.catalog.token_rows import TokenRow
 
 _RIGHTS = ("read", "write", "admin")
@@ -78,9 +79,14 @@ def _serve(console: Console, arguments: argparse.Namespace) -> int:
     _require("uvicorn", "starlette")
     from holdfast.api.rest.server import ServeOptions, serve
 
-    def ready(address: str) -> None:
+    def ready(address: str, isolation: BuildIsolation) -> None:
         if console.json:
-            console.give(commands.Listening, listening=address)
+            console.give(
+                commands.Listening,
+                listening=address,
+                promote_isolation=isolation.level,
+                promote_isolation_reason=isolation.reason,
+            )
         else:
             console.say(f"Listening at {visible(address)}; Ctrl-C ends it.")
 

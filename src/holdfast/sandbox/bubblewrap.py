@@ -31,7 +31,7 @@ _KERNEL = (
 _PSEUDO = (b"/proc", b"/sys")
 """What the kernel shows of itself, and of the box."""
 
-_Kind = Literal["readable", "shared", "writable", "empty", "scratch", "blank", "given"]
+_Kind = Literal["readable", "shown", "shared", "writable", "own", "empty", "scratch", "blank", "given"]
 
 
 class HostFiles(NamedTuple):
@@ -51,14 +51,14 @@ class SandboxMount(NamedTuple):
     fd: int = -1
     """With ``given``: the descriptor of what the file is to hold."""
     origin: bytes = b""
-    """With ``writable``: what is seen there, if it is not what is there outside."""
+    """With ``writable`` and ``own``: what is seen there, if it is not what is there outside."""
 
 
 def paths_to_examine(files: FileAccess, needed: Iterable[bytes]) -> tuple[bytes, ...]:
     """The paths that `mounts` wants to know of."""
     return (
         *TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *files.readable, *files.lent, *needed,
-        *files.credentials, *files.visible,
+        *files.credentials, *files.visible, *(files.home.shown if files.home is not None else ()),
     )  # fmt: skip
 
 
@@ -85,10 +85,21 @@ def mounts(
     for path in TMP:
         add(path, "scratch" if files.tmp == "own" else "shared")
     credentials = [path for path in files.credentials if _can_be_hidden(path, files, found.values())]
+    home = None if files.home is None or _is_in(files.home.path, (files.workspace, *files.writable)) else files.home
+    unseen = (*files.hidden, *files.secret, *credentials)
+    if home is not None and not _covered(home.path, found.values()):
+        for path in home.shown:
+            if not _is_in(path, unseen):
+                add(path, "shown")
     for path in (*files.hidden, *credentials):
         add(path, "empty")
+    if home is not None:
+        for path in home.own:
+            if path == home.path or not _is_in(path, unseen):
+                found[path] = SandboxMount(path, "own", origin=home.origin + path[len(home.path) :])
     for path in files.visible:
-        if _is_in(path, credentials) and not _is_in(path, files.hidden):
+        is_own = home is not None and is_beneath(path, home.path) and _covered(path, found.values())
+        if (is_own or _is_in(path, credentials)) and not _is_in(path, files.hidden):
             add(path, "readable")
     for path in needed:
         if _covered(path, found.values()):
@@ -144,8 +155,11 @@ def arguments(
         found += [*_sized(disk), b"--perms", b"1777", b"--tmpfs", b"/dev/shm"]
         closed += [b"--remount-ro", b"/dev"]
     for path, kind, fd, origin in made:
-        if kind in ("writable", "shared"):
+        if kind in ("writable", "shared", "own"):
             found += [b"--bind", origin or path, path]
+        elif kind == "shown":
+            # (The user's programs go on: what was there when it was looked for may be gone.)
+            found += [b"--ro-bind-try", path, path]
         elif kind == "readable":
             found += [b"--ro-bind", path, path]
         elif kind == "scratch":
@@ -184,7 +198,7 @@ def _covered(path: bytes, made: Iterable[SandboxMount]) -> bool:
     around = max(
         (mount for mount in made if is_beneath(path, mount.path)), key=lambda mount: len(mount.path), default=None
     )
-    return around is not None and around.kind in ("empty", "scratch")
+    return around is not None and around.kind in ("empty", "scratch", "own")
 
 
 def _can_be_hidden(path: bytes, files: FileAccess, made: Iterable[SandboxMount]) -> bool:

@@ -54,6 +54,18 @@ class AllowedConnections(NamedTuple):
 Network: TypeAlias = OpenNetwork | NoNetwork | AllowedConnections
 
 
+class PrivateHome(NamedTuple):
+    """A directory of the box's own at the path of the user's (`holdfast.sandbox.private_home`)."""
+
+    path: bytes
+    origin: bytes
+    """What is seen there."""
+    own: tuple[bytes, ...] = ()
+    """Which directories of it, ``path`` and below, are the box's own."""
+    shown: tuple[bytes, ...] = ()
+    """What else is there of the user's, read-only."""
+
+
 class FileAccess(NamedTuple):
     """What is there of the host's files. All paths are absolute."""
 
@@ -78,7 +90,11 @@ class FileAccess(NamedTuple):
     ``writable``.
     """
     visible: tuple[bytes, ...] = ()
-    """What is visible although it is among the ``credentials``, or lies there."""
+    """What is visible although it is among the ``credentials``, or lies there; of the user's directory, also in place
+    of what is the box's own.
+    """
+    home: PrivateHome | None = None
+    """None: it is as any other directory; so it is where the workspace, or what is ``writable``, has it in it."""
 
 
 class Quota(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.model.errors import UsageError
 from holdfast.sandbox.bubblewrap import HostFiles, SandboxMount, arguments, mounts
-from holdfast.sandbox.policy import FileAccess, NoNetwork, SandboxPolicy
+from holdfast.sandbox.policy import FileAccess, NoNetwork, PrivateHome, SandboxPolicy
 
 W = b"/home/u/project"
 
@@ -48,6 +48,43 @@ def test_what_is_lent_of_what_is_secret_can_be_read_and_nothing_beside_it() -> N
     found = mounts(FileAccess(home + b"/fork", (home,), lent=(lent,)), (), host(home, lent))
     assert found[0] == SandboxMount(home, "empty")
     assert {mount.path: mount.kind for mount in found[1:3]} == {home + b"/fork": "writable", lent: "readable"}
+
+
+U = b"/home/u"
+HOME = PrivateHome(U, b"/x/home", (U, U + b"/.cargo"), (U + b"/project", U + b"/.ssh", U + b"/.cargo/bin"))
+THERE = host(*HOME.own, *HOME.shown, U + b"/.cargo/registry", U + b"/.cache/python", others=(U + b"/.netrc",))
+
+
+def test_a_home_of_its_own_shows_the_user_s_read_only_but_for_secrets() -> None:
+    files = FileAccess(W, (U + b"/.cache/holdfast",), credentials=(U + b"/.ssh",), home=HOME)
+    found = mounts(files, (U + b"/.cache/python", b"/usr/lib"), THERE)
+    assert [(mount.path, mount.kind) for mount in found if mount.path.startswith(U)] == [
+        (U, "own"),
+        (U + b"/.cache/python", "readable"),
+        (U + b"/.cargo", "own"),
+        (U + b"/.cargo/bin", "shown"),
+        (U + b"/.ssh", "empty"),
+        (W, "writable"),
+    ]
+    assert {mount.origin for mount in found if mount.kind == "own"} == {b"/x/home", b"/x/home/.cargo"}
+    shown = kinds(files._replace(visible=(U + b"/.cargo/registry", U + b"/.ssh")), THERE)
+    assert (shown[U + b"/.cargo/registry"], shown[U + b"/.ssh"]) == ("readable", "shown")
+
+
+def test_a_home_that_is_hidden_shows_nothing() -> None:
+    for hidden in (U, b"/home"):
+        found = kinds(FileAccess(W, hidden=(hidden,), home=HOME), host(b"/home", *HOME.own, *HOME.shown))
+        assert {path: kind for path, kind in found.items() if path.startswith(U)} == {U: "own", W: "writable"}
+    found = kinds(FileAccess(W, hidden=(U + b"/.cargo",), home=HOME), THERE)
+    assert (found[U + b"/.cargo"], U + b"/.cargo/bin" in found) == ("empty", False)
+    below = HOME._replace(path=b"/tmp/u", own=(b"/tmp/u",), shown=(b"/tmp/u/project",))
+    found = kinds(FileAccess(W, home=below), host(*below.own, *below.shown))
+    assert (found[b"/tmp/u"], b"/tmp/u/project" in found) == ("own", False), "so it is in other boxes"
+
+
+@pytest.mark.parametrize("files", [FileAccess(U), FileAccess(b"/home"), FileAccess(b"/w", writable=(U,))])
+def test_a_home_that_can_be_written_to_is_the_user_s(files: FileAccess) -> None:
+    assert not {"own", "shown"} & set(kinds(files._replace(home=HOME), THERE).values())
 
 
 def test_what_lies_deeper_comes_later() -> None:

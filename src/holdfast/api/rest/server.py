@@ -22,6 +22,7 @@ from holdfast.api.rest._metrics import Metrics
 from holdfast.api.rest._store_pool import OpenedStore, StorePool
 from holdfast.engine.exports.maintenance import Maintenance, MaintenanceLimits, raise_limit_of_files
 from holdfast.engine.opening.opener import Opener
+from holdfast.engine.promotion.build_isolation import find_isolation
 from holdfast.engine.promotion.job_process import PromotionProcesses
 from holdfast.ipc.listener import listen
 from holdfast.model.errors import RefusedError, StorageError, UsageError
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
+    from holdfast.engine.promotion.build_isolation import BuildIsolation
     from holdfast.model.command_results import CheckpointResult
+    from holdfast.model.config.settings import Promote
 
 _log = Log(__name__)
 
@@ -54,8 +57,8 @@ class ServeOptions(NamedTuple):
     flags: Mapping[str, object] = {}
     upkeep: bool = True
     """False: nothing is saved, thinned out and collected by itself."""
-    ready: Callable[[str], None] | None = None
-    """Called with the address, once clients can come."""
+    ready: Callable[[str, BuildIsolation], None] | None = None
+    """Called with the address, and where promotions run their commands, once clients can come."""
 
 
 def serve(serving: ServeOptions) -> list[str]:
@@ -94,7 +97,8 @@ def serve(serving: ServeOptions) -> list[str]:
             readiness=ThreadPoolExecutor(1, thread_name_prefix="holdfast-readiness"),
             promotions=ThreadPoolExecutor(settings.promotions, thread_name_prefix="holdfast-promotion"),
         )
-        outside = PromotionProcesses(home)
+        isolation = _isolation(first.settings(None).promote)
+        outside = PromotionProcesses(home, isolation)
         app = App(
             settings=settings,
             stores=stores,
@@ -130,7 +134,8 @@ def serve(serving: ServeOptions) -> list[str]:
         if serving.upkeep:
             caretaker.start()
         try:
-            asyncio.run(_run(server, app, hub, listener, settings.end_timeout, address, serving.ready))
+            ready = None if serving.ready is None else partial(serving.ready, address, isolation)
+            asyncio.run(_run(server, app, hub, listener, settings.end_timeout, ready))
         finally:
             outside.end()
             threads.promotions.shutdown(wait=False, cancel_futures=True)
@@ -141,14 +146,23 @@ def serve(serving: ServeOptions) -> list[str]:
         return unsaved
 
 
+def _isolation(settings: Promote) -> BuildIsolation:
+    """Where promotions run their commands; if not in namespaces, the log says so."""
+    found = find_isolation(settings.isolation, settings.network)
+    if found.level == "none":
+        _log.warning("what promotions build is not isolated, and can do what the server can: %s", found.reason)
+    elif found.level == "refused":
+        _log.warning("promotions build nothing here, as it cannot be isolated: %s", found.reason)
+    return found
+
+
 async def _run(
     server: _Server,
     app: App,
     hub: EventHub,
     listener: socket.socket,
     end_timeout: float,
-    address: str,
-    ready: Callable[[str], None] | None,
+    ready: Callable[[], None] | None,
 ) -> None:
     loop = asyncio.get_running_loop()
 
@@ -166,7 +180,7 @@ async def _run(
         while not server.started and not server.should_exit:
             await asyncio.sleep(0.005)
         if ready is not None and server.started:
-            ready(address)
+            ready()
 
     telling = asyncio.ensure_future(tell())
     try:

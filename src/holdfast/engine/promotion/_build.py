@@ -13,8 +13,8 @@ from holdfast.engine.history.status import scan_tree
 from holdfast.engine.opening.context import saved_state
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, BEFORE_COPY, save_stamps
-from holdfast.engine.promotion._build_isolation import environment_of, make_box, signal_reset_prefix
 from holdfast.engine.promotion._target_state import UNCHANGED, interrupted_answer
+from holdfast.engine.promotion.build_isolation import environment_of, make_box, signal_reset_prefix
 from holdfast.engine.promotion.spec import PromotionAnswer
 from holdfast.files.directories.directory_exchange import directory_identity
 from holdfast.files.directories.tree_stamps import stamps

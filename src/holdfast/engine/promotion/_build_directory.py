@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.files.protected_directories import ProtectedDirectories
 
 TREE = b"tree"
+_HOME = b"home"
 _GOING = b"going"
 
 
@@ -44,6 +45,18 @@ def container_of(job: PromotionJob) -> bytes:
 def tree_of(job: PromotionJob) -> bytes:
     """The tree that is built, in there; after the swap the one that was production."""
     return os.path.join(container_of(job), TREE)
+
+
+def home_of(job: PromotionJob) -> bytes:
+    """What isolated commands see at the path of the user's directory: caches, and what else they write there."""
+    return os.path.join(container_of(job), _HOME)
+
+
+def remove_home(job: PromotionJob) -> None:
+    """Remove that, when no command needs it any more. (What cannot be removed goes with the rest.)"""
+    if container_of(job):
+        with suppress(OSError):
+            remove_whole(home_of(job))
 
 
 def prepare(job: PromotionJob) -> None:

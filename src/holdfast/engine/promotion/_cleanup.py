@@ -12,7 +12,7 @@ from holdfast.engine.opening.context import connect_watcher
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build import last_output, output_path
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, AT_SWAP, BEFORE_COPY, load_stamps
-from holdfast.engine.promotion._build_isolation import environment_of
+from holdfast.engine.promotion.build_isolation import environment_of
 from holdfast.engine.promotion.spec import DirectoryUser, RestartResult
 from holdfast.files.directories.tree_stamps import changed_paths, stamps
 from holdfast.files.linux.directory_users import users_of

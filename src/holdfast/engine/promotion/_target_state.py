@@ -16,7 +16,7 @@ from holdfast.engine.merging.reapply.resolver import ladder_of
 from holdfast.engine.merging.stacked_plan import Resolution
 from holdfast.engine.opening.operation_journal import refuse_unfinished, reverses_steps
 from holdfast.engine.opening.undo_log import open_if_running
-from holdfast.engine.promotion._build_isolation import environment_of
+from holdfast.engine.promotion.build_isolation import environment_of
 from holdfast.engine.promotion.spec import OverlappingFile, PlanCounts, PromotionAnswer
 from holdfast.model.answers.merges import Foreseen
 from holdfast.model.checkpoint import Provenance

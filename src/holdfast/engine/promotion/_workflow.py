@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.engine.promotion import _build as build
+from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion import _cleanup as cleanup
 from holdfast.engine.promotion import _swap as swap
 from holdfast.engine.promotion import _target_state as target_state
@@ -36,6 +37,8 @@ _LOOK_SECONDS = 0.5
 
 
 def _swap(job: PromotionJob) -> Found:
+    if job.row.phase == "building":
+        build_directory.remove_home(job)
     return _counted(job, swap.swap(job) if job.row.phase != "swapped" else swap.record(job))
 
 

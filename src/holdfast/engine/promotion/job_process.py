@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import msgspec
 
@@ -33,6 +33,7 @@ from holdfast.processes.helper_process import module_words, start_in_own_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from holdfast.engine.promotion.build_isolation import BuildIsolation
     from holdfast.engine.promotion.spec import DecidedFile
 
 _LOG = Log(__name__)
@@ -48,7 +49,9 @@ ENDING = "shutting_down"
 class PromotionProcesses:
     """The processes that make promotions for this one. For any thread."""
 
-    def __init__(self, home: bytes) -> None:
+    def __init__(self, home: bytes, isolation: BuildIsolation) -> None:
+        """``isolation``: where their commands run, as it was found at the start."""
+        self.isolation: Final = isolation
         self._home = home
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()

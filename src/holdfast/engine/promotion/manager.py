@@ -15,10 +15,10 @@ from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion import _cleanup as cleanup
 from holdfast.engine.promotion import _swap as swap
 from holdfast.engine.promotion import _target_state as target_state
-from holdfast.engine.promotion._build_isolation import check_possible
 from holdfast.engine.promotion._job_context import PromotionSite, hold_production, open_named
 from holdfast.engine.promotion._target_state import combine
 from holdfast.engine.promotion._workflow import PromotionRun
+from holdfast.engine.promotion.build_isolation import decide_isolation
 from holdfast.engine.promotion.spec import (
     DecidedFile,
     PromotionAnswer,
@@ -67,8 +67,7 @@ class Promotion(NamedTuple):
     @property
     def runs_commands(self) -> bool:
         """Whether anything is set up, built, started or asked for its health; `FormatError` for a damaged row."""
-        spec = decode_spec(self.row.spec)
-        return bool(spec.setup or spec.build or spec.start or spec.health)
+        return decode_spec(self.row.spec).runs_commands
 
 
 class ProductionRef(NamedTuple):
@@ -182,7 +181,7 @@ class Promotions:
                 PromotionRows(catalog).add(row)
             with self._site.open_job(row.id) as job:
                 try:
-                    check_possible(job)
+                    decide_isolation(job)
                 except HoldfastError as error:
                     job.end(PromotionAnswer(result="failed", code=error.code, message=error.message))
                     raise
@@ -430,7 +429,7 @@ def _spec(
         message=message[:_MOST_SAID],
         command=command[:_MOST_SAID],
         hidden=list(isolation.hidden),
-        visible=list(isolation.visible),
+        visible=list(of.show),
         writable=list(isolation.writable),
         environment=list(isolation.environment),
         place=place,

@@ -62,6 +62,11 @@ class PromotionSpec(msgspec.Struct, frozen=True):
     """What makes the copy."""
     resolutions: list[DecidedFile] = []
 
+    @property
+    def runs_commands(self) -> bool:
+        """Whether anything is set up, built, started or asked for its health."""
+        return bool(self.setup or self.build or self.start or self.health)
+
 
 class RestartResult(msgspec.Struct, frozen=True):
     """How the restart went."""
@@ -164,6 +169,10 @@ class PromotionFacts(msgspec.Struct):
     """What has made the copy."""
     provider_reason: str = ""
     """Why that, and what is to be known of it: for people."""
+    isolation: Literal["", "namespace", "none"] = ""
+    """Where commands run; empty if there are none, or none has run yet."""
+    isolation_reason: str = ""
+    """Of ``none``: why."""
     exchange: bool = True
     """Whether production and what was built are to change places."""
     hindrance: str = ""

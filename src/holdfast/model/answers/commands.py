@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.model.fast_typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
-    from typing import NotRequired
+    from typing import Literal, NotRequired
 
     from holdfast.model.answers.words import Path, SystemPath, Time
 
@@ -159,6 +159,10 @@ class Listening(TypedDict):
     """Where clients can come."""
 
     listening: str
+    promote_isolation: Literal["namespace", "none", "refused"]
+    """Where promotions run their commands; ``refused``: they do not, as they cannot be isolated as asked for."""
+    promote_isolation_reason: str
+    """But for ``namespace``: why."""
 
 
 class SocketListening(TypedDict):

@@ -10,7 +10,16 @@ from holdfast.model.fast_typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from typing import Annotated, Any, NotRequired
 
-    from holdfast.model.answers.words import Forecast, MergeOutcome, Path, PromotionPhase, PromotionResult, Rung, Time
+    from holdfast.model.answers.words import (
+        Forecast,
+        MergeOutcome,
+        Path,
+        PromotionIsolation,
+        PromotionPhase,
+        PromotionResult,
+        Rung,
+        Time,
+    )
 
 
 class MergeCounts(TypedDict):
@@ -202,6 +211,9 @@ class Promoted(TypedDict):
     previous: Annotated[str, "answer.previous"]
     provider: Annotated[str, "facts.provider"]
     provider_reason: Annotated[str, "facts.provider_reason"]
+    isolation: Annotated[PromotionIsolation, "facts.isolation"]
+    """Where the commands ran; empty if none did."""
+    isolation_reason: Annotated[str, "facts.isolation_reason"]
     atomic: Annotated[bool, "answer.atomic"]
     hindrance: Annotated[str, "facts.hindrance"]
     undo_command: Annotated[str, "answer.undo_command"]

@@ -270,9 +270,16 @@ KEYS: dict[str, Key] = {
         "size", "of the output of each so much is kept: beginning and end", least=KIB, most=GIB
     ),
     "promote.isolation": Key(
-        "text", "where they run: in namespaces of their own, or as any program", choices=("namespace", "none")
+        "text",
+        "where they run: in namespaces of their own, or as any program; `auto`: in namespaces where there can be any",
+        choices=("auto", "namespace", "none"),
     ),
     "promote.network": Key("text", "with namespaces: the host's network, or none", choices=("open", "disabled")),
+    "promote.show": Key(
+        "texts",
+        "with namespaces: places of credentials, and caches, that they see, read-only, of those that are hidden by "
+        "themselves",
+    ),
     "promote.provider": Key(
         "text",
         "what makes the copy that it is built in; `auto`: the best one",

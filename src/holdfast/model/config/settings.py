@@ -23,6 +23,7 @@ YesNo = Literal["no", "yes"]
 SnapshotProvider = Literal["auto", "btrfs", "zfs", "overlay", "reflink", "git", "holdfast", "copy"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 SessionShell = Literal["bash", "sh", "zsh"]
+PromoteIsolation = Literal["auto", "namespace", "none"]
 PromoteNetwork = Literal["open", "disabled"]
 PromoteProvider = Literal["auto", "btrfs", "reflink", "copy"]
 
@@ -187,8 +188,9 @@ class Promote(NamedTuple):
     health_interval: float = 0.5
     memory: int = 4 * GIB
     max_output_bytes: int = MIB
-    isolation: IsolationLevel = "namespace"
+    isolation: PromoteIsolation = "auto"
     network: PromoteNetwork = "open"
+    show: tuple[str, ...] = ()
     provider: PromoteProvider = "auto"
     tries: int = 3
     wait: float = 600.0

@@ -354,3 +354,9 @@ def _version_5(transaction: Transaction) -> None:
 
 MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq, _add_prompts_and_labels)
 """Step n leads from schema version n to n + 1."""
+
+OWN_OBJECT = """packs.key IN (SELECT 'checkpoints/' || tenants.name || '/' || checkpoints.id || '.manifest.lz4'
+    FROM checkpoints JOIN tenants ON tenants.number = checkpoints.tenant WHERE checkpoints.tenant = ?)"""
+"""Objects of checkpoints that are there: their headers are needed, though no row names them (see `pages_key`).
+Takes the tenant.
+"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING, cast
-from holdfast.store.catalog.schema import PAGE
+from holdfast.store.catalog.schema import OWN_OBJECT, PAGE
 from holdfast.store.catalog_records import DELTA_OVERHEAD, PACK_OVERHEAD, RECORD_OVERHEAD
 
 if TYPE_CHECKING:
@@ -37,11 +37,20 @@ class Stats(NamedTuple):
 def stats(transaction: Transaction, tenant: int, catalog_bytes: int) -> Stats:
     """Count everything of a tenant; a page that waits to be settled may count as dead."""
     packs, packed = _packs(transaction, tenant)
+    overhead = f"CASE WHEN pack IS NULL THEN 0 WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END"
     rows = transaction.all(
-        f"""SELECT kind, pack IS NULL, refs > 0 OR deltas > 0, count(*), sum(size), sum(length), sum(
-            CASE WHEN pack IS NULL THEN 0 WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END)
+        f"""SELECT kind, pack IS NULL, refs > 0 OR deltas > 0, count(*), sum(size), sum(length), sum({overhead})
         FROM blobs WHERE tenant = ? GROUP BY 1, 2, 3""",
         (tenant,),
+    )
+    # What lies in them besides the pages that rows name: their headers.
+    own = f"SELECT number FROM packs WHERE tenant = ? AND {OWN_OBJECT}"
+    headers = _number(
+        transaction,
+        f"""SELECT coalesce(sum(size - {PACK_OVERHEAD}), 0) -
+            (SELECT coalesce(sum(length + {overhead}), 0) FROM blobs WHERE tenant = ? AND pack IN ({own}))
+        FROM packs WHERE tenant = ? AND {OWN_OBJECT}""",
+        *[tenant] * 5,
     )
     pages = sum(row[3] for row in rows if row[0] == PAGE)
     stored = packed + sum(row[5] for row in rows if row[1])
@@ -53,7 +62,7 @@ def stats(transaction: Transaction, tenant: int, catalog_bytes: int) -> Stats:
         packs=packs,
         content_bytes=sum(row[4] for row in rows if row[0] != PAGE),
         stored_bytes=stored,
-        dead_bytes=max(0, stored - packs * PACK_OVERHEAD - sum(row[5] + row[6] for row in rows if row[2])),
+        dead_bytes=max(0, stored - packs * PACK_OVERHEAD - headers - sum(row[5] + row[6] for row in rows if row[2])),
         catalog_bytes=catalog_bytes,
     )
 
@@ -73,6 +82,6 @@ def _packs(transaction: Transaction, tenant: int) -> tuple[int, int]:
     return (0, 0) if row is None else (row[0], row[1])
 
 
-def _number(transaction: Transaction, sql: str, tenant: int) -> int:
-    row = transaction.one(sql, (tenant,))
+def _number(transaction: Transaction, sql: str, *values: int) -> int:
+    row = transaction.one(sql, values)
     return cast("int", row[0]) if row else 0

@@ -17,7 +17,7 @@ from holdfast.model.log import Log
 from holdfast.store.blobs.pack_format import PackEncoder
 from holdfast.store.catalog import reference_counts
 from holdfast.store.catalog.reference_counts import HASHES_PER_QUERY, ROWS_PER_STEP, chunks, slots
-from holdfast.store.catalog.schema import DEAD_PAGE
+from holdfast.store.catalog.schema import DEAD_PAGE, OWN_OBJECT
 from holdfast.store.catalog.work_lease import Lease
 from holdfast.store.catalog_records import DELTA_OVERHEAD, PACK_OVERHEAD, RECORD_OVERHEAD, large_blob_key, pack_key
 from holdfast.store.codecs.compression import Encoded
@@ -44,13 +44,6 @@ class CollectionForecast(NamedTuple):
     packs_rewritten: int
 
 
-_OWN_OBJECT = """packs.key IN (SELECT 'checkpoints/' || tenants.name || '/' || checkpoints.id || '.manifest.lz4'
-    FROM checkpoints JOIN tenants ON tenants.number = checkpoints.tenant WHERE checkpoints.tenant = ?)"""
-"""Objects of checkpoints that are there: their headers are needed, though no row names them (see `pages_key`).
-Takes the tenant.
-"""
-
-
 def forecast(transaction: Transaction, tenant: int, died_by: int, now: int, ratio: float) -> CollectionForecast:
     """What `Collector.collect` would take away of what died at ``died_by`` or before, with every count settled.
 
@@ -70,7 +63,7 @@ def forecast(transaction: Transaction, tenant: int, died_by: int, now: int, rati
             SELECT pack, sum(length + CASE WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END) AS bytes
             FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
         ) held ON held.pack = packs.number
-        WHERE packs.tenant = ? AND packs.spared_until <= ? AND NOT {_OWN_OBJECT}""",
+        WHERE packs.tenant = ? AND packs.spared_until <= ? AND NOT {OWN_OBJECT}""",
         (tenant, tenant, now, tenant),
     ):
         live = held - dead_in.get(number, 0)
@@ -353,7 +346,7 @@ class Collector:
             rows = transaction.all(
                 f"""SELECT number, key, size FROM packs WHERE tenant = ? AND spared_until = 0 AND number NOT IN
                 (SELECT DISTINCT pack FROM blobs WHERE blobs.tenant = ? AND pack IS NOT NULL)
-                AND NOT {_OWN_OBJECT}""",
+                AND NOT {OWN_OBJECT}""",
                 (self._tenant, self._tenant, self._tenant),
             )
         for part in chunks(rows):
@@ -413,7 +406,7 @@ class Collector:
                     AS live FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
                 ) held ON held.pack = packs.number
                 WHERE packs.tenant = ? AND packs.spared_until = 0 AND held.live < packs.size * ?
-                AND NOT {_OWN_OBJECT}
+                AND NOT {OWN_OBJECT}
                 ORDER BY held.live, packs.number""",
                 (self._tenant, self._tenant, self._ratio, self._tenant),
             )

@@ -198,15 +198,16 @@ def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dic
     others = call.store.exports.hidden_from(row, token.exports)
     coming = call.store.exports.future_roots(row, token.exports)
     runs = context.settings.promote
-    if (
-        runs.isolation == "none"
-        and (runs.setup or runs.build or runs.start or runs.health)
-        and (others or call.store.exports.roots_of_others(row, token.roots))
-    ):
+    is_kept_apart = bool(others or call.store.exports.roots_of_others(row, token.roots))
+    found = call.world.outside.isolation
+    is_none = runs.isolation == "none" or (runs.isolation == "auto" and found.level == "none")
+    if is_none and is_kept_apart and (runs.setup or runs.build or runs.start or runs.health):
         raise RefusedError(
             "what this promotion runs would not be kept apart from other exports, or from directories that others may "
-            "serve: promote.isolation is none",
-            hint="set promote.isolation to namespace in the home's config.toml, or use the command line",
+            f"serve: {'promote.isolation is none' if runs.isolation == 'none' else found.reason}",
+            hint="set promote.isolation to namespace in the home's config.toml, or use the command line"
+            if runs.isolation == "none"
+            else found.help or None,
             code="not_isolated",
         )
     if any(b"\n" in path for path in (*others, *coming)):
@@ -221,4 +222,6 @@ def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dic
     return {
         "HOLDFAST_STORE_TENANT": call.tenant,
         "HOLDFAST_ISOLATION_HIDDEN": "\n".join([*context.settings.isolation.hidden, *map(os.fsdecode, more)]),
+        # (It is not to find out again that it goes without.)
+        **({"HOLDFAST_PROMOTE_ISOLATION": "namespace"} if is_kept_apart and not is_none else {}),
     }
