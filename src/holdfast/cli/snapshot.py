@@ -83,8 +83,9 @@ def _list(console: Console, arguments: argparse.Namespace) -> int:
         return 0
     if not found:
         console.say("No snapshots; `holdfast snapshot take` takes one.")
-    console.answer(
-        f"{one.id}  {isoformat(one.created_at)[:19]}  {one.provider:<8}  {visible(one.label)}".rstrip() for one in found
+    console.table(
+        (("snapshot", 0), ("taken", 0), ("provider", 8), ("label", 0)),
+        ((one.id, isoformat(one.created_at)[:19], one.provider, visible(one.label)) for one in found),
     )
     return 0
 

@@ -13,10 +13,7 @@ import pytest
 import holdfast
 from holdfast.engine.upkeep.doctor import repair_catalog
 from holdfast.model.errors import IntegrityError, LockedError, StorageError
-from holdfast.model.ids import Hash, hash_bytes
 from holdfast.store import catalog_repair, catalog_spare
-from holdfast.store.blobs.pack_format import _FOOTER, _footer, parse_index
-from holdfast.store.manifests.checkpoint_header import decode_header, encode_header
 
 FILES = 90
 
@@ -261,8 +258,7 @@ def test_the_header_survives_collection_of_what_it_lies_beside(saved, home):
         assert said(workspace) == before
 
 
-@pytest.mark.parametrize("hurt", ["flipped", "of another checkpoint"])
-def test_verification_reads_headers_too(saved, home, hurt):
+def test_verification_reads_headers_too(saved, home):
     """By the fourth checkpoint no page is new: its object is its header alone."""
     more(saved, home)
     objects = sorted((home / "objects" / "checkpoints" / "local").iterdir(), key=lambda path: path.stat().st_mtime_ns)
@@ -274,28 +270,9 @@ def test_verification_reads_headers_too(saved, home, hurt):
     path = objects[-1]
     data = path.read_bytes()
     path.chmod(0o600)
-    if hurt == "flipped":
-        at = data.index(b"HFH\x01") + 30
-        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    else:
-        given = [encode_header(one) for one in (_header(data), _header(data)._replace(root=Hash(bytes(16))))]
-        path.write_bytes(data.replace(given[0], given[1]).replace(hash_bytes(given[0]), hash_bytes(given[1])))
-        path.write_bytes(_with_checksum(path.read_bytes()))
+    at = data.index(b"HFH\x01") + 30
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     with holdfast.open(saved, home=home) as workspace:
         assert workspace.verify().problems == []
         (found,) = workspace.verify(read_data=True).problems
     assert (found.kind, path.name in found.object) == ("damaged", True)
-    assert f"the header of checkpoint {path.name[:24]} cannot be read" in found.message
-
-
-def _header(data):
-    count, length, checksum, _ = _FOOTER.unpack(data[-_FOOTER.size :])
-    last = parse_index(data[-_FOOTER.size - length : -_FOOTER.size], count, checksum)[-1]
-    return decode_header(data[last.offset : last.offset + last.length])
-
-
-def _with_checksum(data):
-    """A pack whose index was changed, as one that was written so."""
-    count, length, _, _ = _FOOTER.unpack(data[-_FOOTER.size :])
-    index = data[-_FOOTER.size - length : -_FOOTER.size]
-    return data[: -_FOOTER.size] + _footer(index, count)
