@@ -55,16 +55,15 @@ def _user(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield user
 
 
-def promote(ground: Ground, script: str, result: str = "promoted", **settings: object):
-    """Promote a new change, with this script of Python as the build."""
+def promote(ground: Ground, script: str, more: dict[str, object] | None = None, **settings: object):
+    """Promote a new change, with this script of Python as the build; ``settings`` are those of promotions."""
     fork = ground.base / "fork"
     fork = fork if fork.exists() else ground.fork()
     (fork / "change").write_text(f"{len(ground.steps)}\n")
     (fork / "build.py").write_text(script)
-    more = {f"promote.{name}": value for name, value in settings.items() if "." not in name}
-    more |= {name: value for name, value in settings.items() if "." in name}
-    ground.flags |= {"promote.build": [sys.executable, "build.py"], **more}
-    return ground.promote(fork, result)
+    ground.flags |= {f"promote.{name}": value for name, value in settings.items()} | (more or {})
+    ground.flags["promote.build"] = [sys.executable, "build.py"]
+    return ground.promote(fork)
 
 
 def told(ground: Ground) -> Any:
@@ -120,7 +119,7 @@ tell({{
 @needs_isolation
 def test_of_the_credentials_those_that_are_listed_are_shown(ground: Ground, user: Path) -> None:
     script = f"{READ}tell([read('~/.netrc'), write('~/.netrc'), read('~/.aws/credentials')])"
-    promote(ground, script, show=["~/.netrc"], **{"isolation.visible": ["~/.aws"]})
+    promote(ground, script, {"isolation.visible": ["~/.aws"]}, show=["~/.netrc"])
     shown, written, other = told(ground)
     assert shown == "of the user: .netrc\n"
     assert written == "OSError"
@@ -144,7 +143,7 @@ tell([[read("~/" + name) for name in {names}], read("~/.cache/seen"), read("~/.c
     promote(ground, script, setup=[], health=[])
     assert told(ground)[0] == ["FileNotFoundError"] * 7, "another promotion has others"
     (user / ".npm").mkdir()
-    promote(ground, script, setup=setup, show=["~/.cargo/registry/index"], **{"isolation.writable": ["~/.npm"]})
+    promote(ground, script, {"isolation.writable": ["~/.npm"]}, setup=setup, show=["~/.cargo/registry/index"])
     assert told(ground)[2] == "of the user: .cargo/registry/index\n"
     assert content(user) == before | {".npm/x": b"made\n"}, "but for a cache that is let through"
 
