@@ -21,6 +21,8 @@ _log = Log(__name__)
 _LOOK_SECONDS = 0.2
 _EVERY = ("timestamp", "level", "component", "message")
 """What each line of a log has."""
+_TOO_MANY = ("debug", "trace")
+"""Levels with a line for each call: they would push out events that count, where a client reads slowly."""
 _SAMPLE = 20
 
 
@@ -113,8 +115,10 @@ class Monitor:
                 record = json.loads(line)
             except ValueError:
                 continue  # what Python itself had to say
-            if isinstance(record, dict) and all(isinstance(record.get(name), str) for name in _EVERY):
-                self._notify(KeeperLogged(cast("dict[str, Any]", record)))
+            if isinstance(record, dict):
+                found = cast("dict[str, Any]", record)
+                if found.get("level") not in _TOO_MANY and all(isinstance(found.get(name), str) for name in _EVERY):
+                    self._notify(KeeperLogged(found))
 
     def _look(self, keeper: RemoteUndoService) -> None:
         held = {ticket.id: ticket for ticket in keeper.held()}
