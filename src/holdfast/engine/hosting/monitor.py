@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _EVERY = ("timestamp", "level", "component", "message")
 """What each line of a log has."""
+_TOO_MANY = ("debug", "trace")
+"""Levels with a line for each call: they would push out events that count, where a client reads slowly."""
 _SAMPLE = 20
 
 
@@ -89,8 +91,10 @@ class Monitor:
                 record = json.loads(line)
             except ValueError:
                 continue  # what Python itself had to say
-            if isinstance(record, dict) and all(isinstance(record.get(name), str) for name in _EVERY):
-                self._notify(KeeperLogged(cast("dict[str, Any]", record)))
+            if isinstance(record, dict):
+                found = cast("dict[str, Any]", record)
+                if found.get("level") not in _TOO_MANY and all(isinstance(found.get(name), str) for name in _EVERY):
+                    self._notify(KeeperLogged(found))
 
     def _look(self, keeper: RemoteUndoService, begun: Sequence[TicketInfo], _over: object) -> None:
         for ticket in begun:
