@@ -411,7 +411,7 @@ def test_what_is_not_captured_is_said(cli: Cli) -> None:
 
 @pytest.mark.parametrize("words", [("undo", "1", "--run"), ("undo", "2", "--step", "1"), ("redo", "1", "--step", "1")])
 def test_a_number_of_changes_stands_alone(cli: Cli, words: tuple[str, ...]) -> None:
-    assert "N counts changes, and stands alone" in cli(*words, code=2).err
+    assert "N counts changes: it cannot stand beside" in cli(*words, code=2).err
 
 
 def test_files_of_credentials_are_told_once(cli: Cli) -> None:

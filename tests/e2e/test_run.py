@@ -53,7 +53,7 @@ def test_what_only_git_holds_is_said_to_be_in_no_checkpoint(bench: Cli) -> None:
         said = bench(verb).out
         assert said.splitlines()[1:] == [
             "  M .git/config",
-            f"No checkpoint holds what was changed, {now}; `holdfast {back}` brings it back.",
+            f"No checkpoint holds those changes, {now}; `holdfast {back}` brings it back.",
         ]
         assert "by step 1: 1 file written, 0 deleted." in said
 

@@ -65,8 +65,8 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert not err
     assert out.startswith(f"usage: holdfast {name}")
     assert "examples:\n  " in out
-    assert f"exit codes:\n  0  {'whatever happens' if name == 'hook' else 'done'}" in out
-    assert name != "hook" or out.endswith("whatever happens\n")
+    assert f"exit codes:\n  0  {'always' if name == 'hook' else 'done'}" in out
+    assert name != "hook" or out.endswith("always\n")
     assert "--json" in out
     for action in build_parser(name, command_table.every()[name])._actions:
         assert action.help, f"{action.dest} is not explained"
