@@ -445,7 +445,7 @@ def test_a_bundle_of_another_workspaces_checkpoints_is_refused_with_what_helps(c
     other.mkdir()
     cli("-w", str(other), "init")
     refused = cli("-w", str(other), "import", bundle, code=4).err
-    assert f"is here already, as one of {cli.root}" in refused
+    assert f"belongs to {cli.root} already" in refused
     (helps,) = re.findall("`holdfast (.*) DIR`", refused)
     cli(*shlex.split(helps), str(tmp_path / "made"))
     assert (tmp_path / "made/a").read_text() == "1"

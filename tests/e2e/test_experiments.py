@@ -244,7 +244,7 @@ def test_what_no_checkpoint_holds_of_a_killed_experiment_stays(trying: Cli, tmp_
     running.communicate(timeout=60)
     said = trying("session", "exec", "-s", "main", "true").err
     assert has_ended(int((tmp_path / "shell").read_text()))
-    (kept,) = re.findall("the fork (.*) stays, as no checkpoint holds all that is in .* \\(pipe: ", said)
+    (kept,) = re.findall("the fork (.*) stays, because .* holds files that no checkpoint holds \\(pipe: ", said)
     assert f"`holdfast session delete {kept}` deletes it" in said
     assert left(trying)[0] == ["main", kept]
     assert "stays" not in trying("session", "exec", "-s", "main", "true").err

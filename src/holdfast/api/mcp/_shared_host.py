@@ -120,7 +120,7 @@ class SharedHost:
                 except RuntimeError:
                     return  # the loop has just ended, and with it the clients that would have been told
             case ForeignEdit():
-                _log.info("somebody else has changed the tree", paths=event.barrier.paths, who=event.barrier.who)
+                _log.info("another process has changed the tree", paths=event.barrier.paths, who=event.barrier.who)
             case StepsRolledBack():
                 self.recovered.append(event.report)
             case VersionMismatch():

@@ -204,8 +204,7 @@ def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dic
         and (others or call.store.exports.roots_of_others(row, token.roots))
     ):
         raise RefusedError(
-            "what this promotion runs would not be kept apart from other exports, or from directories that others may "
-            "serve: promote.isolation is none",
+            "with promote.isolation none the commands of this promotion would reach other exports",
             hint="set promote.isolation to namespace in the home's config.toml, or use the command line",
             code="not_isolated",
         )
