@@ -58,7 +58,7 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--json", action="store_true", help="print one JSON object; see docs/reference/json.md for its fields"
     )
-    group.add_argument("-q", "--quiet", action="store_true", help="say nothing but what was asked for, and errors")
+    group.add_argument("-q", "--quiet", action="store_true", help="print only results and errors")
     group.add_argument("-v", "--verbose", action="store_true", help="say more; show tracebacks of unexpected errors")
     group.add_argument(
         "--log-level",

@@ -54,8 +54,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--production",
         metavar="ID:DEVICE:INODE",
         type=text,
-        help="for programs, instead of --to: the id of production's workspace, if its directory is still "
-        "this one; FORK is then a checkpoint's id",
+        help="for programs, in place of --to: the id of production's workspace; FORK is then a checkpoint's id",
     )
     add_decision_options(parser, here="in production")
     parser.add_argument(

@@ -351,7 +351,7 @@ def _set_aside_error(what: str, way: str = "") -> Exception:
     return VersionMismatchError(
         f"{what}, and an undo log of another version of Holdfast was set aside: only that version can undo its steps",
         hint=f"checkpoints lead back, except for ignored files: `holdfast restore CHECKPOINT`{way}. "
-        "`holdfast steps --discard` forgets the other log, and all steps",
+        "`holdfast steps --discard` forgets all steps",
     )
 
 

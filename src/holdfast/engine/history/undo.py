@@ -191,11 +191,9 @@ def _remainder_of(
         if context.settings.undo.outside != "warn":
             _refuse_edits(context, service, events, of_run)
         raise RefusedError(
-            f"the undo log has forgotten steps of the run {run} (at undo.max_log_bytes or "
-            "undo.max_steps, or by `steps --discard`): undo can no longer bring back the "
+            f"the undo log has forgotten steps of the run {run}: undo can no longer bring back "
             "ignored files that they changed or removed",
-            hint="--force takes back all else: what is left of its steps, and the rest by the checkpoint that it began "
-            "with",
+            hint="--force takes back the remaining steps, and the rest by the checkpoint before the run",
             code="steps_forgotten",
         )
     return _RunRemainder(chosen, start)
@@ -232,7 +230,7 @@ def _start_of(context: Context, run: str, events: Sequence[HistoryEvent]) -> His
         return events[-1]
     raise NotFoundError(
         f"the undo log no longer holds all of the run {run}, and the checkpoint before it is gone too",
-        hint="holdfast steps lists the steps that can still be undone",
+        hint="`holdfast steps` lists the steps that undo can still take back",
     )
 
 

@@ -381,9 +381,9 @@ def prepare_log(context: Context) -> bytes:
 
 def _warn_of_set_aside(directory: bytes) -> None:
     _LOG.warning(
-        "the undo log in %s was written by another version of Holdfast: it is set aside, and a new one is begun. This "
-        "version cannot undo its steps (`holdfast restore` goes back by checkpoints); `holdfast steps --discard` "
-        "forgets it",
+        "another version of Holdfast wrote the undo log in %s, so a new one begins. "
+        "This version cannot undo the old steps, only restore checkpoints; "
+        "`holdfast steps --discard` forgets the old log",
         display(directory),
     )
 

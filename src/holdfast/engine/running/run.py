@@ -336,10 +336,8 @@ def end_run(
 def _say_forgotten(identity: str, runs: Sequence[str]) -> None:
     if identity in runs:
         _LOG.warning(
-            "the undo log was full (undo.max_log_bytes, undo.max_steps) or discarded, and "
-            "forgot steps of this run. `holdfast undo --run %s --force` takes back the "
-            "remaining steps, and the rest by the checkpoint before the run: ignored files that "
-            "the forgotten steps changed stay as they are",
+            "the undo log was full or discarded, and forgot steps of this run. `holdfast undo --run "
+            "%s --force` takes back the rest, but no ignored files that the forgotten steps changed",
             identity,
         )
     if others := [run for run in runs if run != identity]:

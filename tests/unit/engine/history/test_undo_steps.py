@@ -228,7 +228,7 @@ def test_a_run_whose_steps_are_forgotten_is_undone_by_the_checkpoint_that_it_beg
     assert bench.workspace.discard_steps() == 1
     for dry_run in (True, False):
         with pytest.raises(
-            RefusedError, match="undo can no longer bring back the ignored files that they changed or removed"
+            RefusedError, match="undo can no longer bring back ignored files that they changed or removed"
         ) as refused:
             bench.workspace.undo(run="", dry_run=dry_run)
         assert refused.value.code == "steps_forgotten"

@@ -501,9 +501,9 @@ def execute(
     ended = session.end(entry, ran.result, env=left[0], cwd=left[1], duration_ms=ran.duration_ms)
     if session.records_commands and _may_be_refused(command, ran.result):
         _LOG.warning(
-            "this may have failed because it is supervised: set-id programs such as sudo gain no "
-            "rights then, signals and tracers reach only the session's own processes, mounts fail, "
-            "and 32-bit programs end with SIGSYS; `holdfast session start --unsupervised` allows them"
+            "supervision may have caused this: sudo gains no rights, signals and "
+            "tracers stay inside the session, mounts and 32-bit programs fail; "
+            "`holdfast session start --unsupervised` allows them"
         )
     if ran.interrupted:
         raise KeyboardInterrupt
