@@ -115,7 +115,7 @@ def test_what_saves_by_the_rules_stops_and_says_how_to_go_on(run: Run, line: str
     code, _, said = run(line)
     assert code == 2
     assert "holdfast.toml: it is not TOML" in said
-    assert "hint: mend it" in said
+    assert "hint: correct it" in said
 
 
 def test_nothing_is_forgotten_by_rules_that_may_not_be_meant(run: Run, tree: Path) -> None:

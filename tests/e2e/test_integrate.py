@@ -63,7 +63,7 @@ def test_it_is_written_once_and_taken_out_again(cli: Cli) -> None:
     assert "@@" in cli("integrate", "claude", "--remove", "--dry-run").out
     assert cli.tree() == written
     cli("integrate", "claude", "--remove", code=4)
-    assert "Taken out" in cli("integrate", "claude", "--remove", "--yes").out
+    assert "Removed" in cli("integrate", "claude", "--remove", "--yes").out
     assert cli.tree() == before
     assert "holds nothing of Holdfast" in cli("integrate", "claude", "--remove").out
 

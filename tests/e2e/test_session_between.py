@@ -108,7 +108,7 @@ def test_conflicts_are_listed_and_settled(two: Cli) -> None:
     out = two("session", "merge", "side", "-s", "main", "--prefer", "theirs").out
     assert "  a: changed on both sides, the other's taken" in out
     assert two.tree()["a"] == b"side\n"
-    assert "nothing in the session side that is not here" in two("session", "merge", "side", "-s", "main").out
+    assert "everything in the session side already" in two("session", "merge", "side", "-s", "main").out
 
 
 def test_conflicts_are_decided_one_by_one(two: Cli, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def _bisected(found: BisectResult) -> Sequence[str]:
         (f"The first bad state is {checkpoint_title(first)}; `holdfast show {short(first.id)}` shows its changes.")
     ]
     if found.command is not None:
-        lines.append(f"The command {{entry.command.seq}} made it: {visible(found.command.command)}")
+        lines.append(f"The command {found.command.seq} made it: {visible(found.command.command)}")
     return lines
 
 

@@ -95,7 +95,7 @@ def test_a_command_that_does_not_tell_them_apart_is_found_out(
 def test_states_that_are_not_in_one_line(make: Make, session: Session, numbered: list[CheckpointId]) -> None:
     with pytest.raises(UsageError, match="none of the states that led to"):
         bisect(make, session, "true", Bounds(numbered[5], numbered[2]))
-    with pytest.raises(UsageError, match="nothing between"):
+    with pytest.raises(UsageError, match="no state lies between"):
         bisect(make, session, "true", Bounds(numbered[5], numbered[5]))
 
 

@@ -183,7 +183,7 @@ def test_what_cannot_be_picked(session: Session) -> None:
     with pytest.raises(RefusedError, match="changed no file"):
         pick(session, session.id, nothing)
     flying = session.begin("sleep", level="safe")
-    with pytest.raises(NotFoundError, match="nobody knows"):
+    with pytest.raises(NotFoundError, match="are not known"):
         pick(session, session.id, flying)
 
 
