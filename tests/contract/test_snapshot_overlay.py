@@ -172,7 +172,7 @@ def test_it_is_mounted_again_after_a_restart(root: Path, provider: Provider) -> 
     kill_holder(root, hidden)
     assert not os.listdir(own.path)
     done = subprocess.run([*hidden.enter, "true"], check=False, capture_output=True)
-    assert (done.returncode, b"has to be resumed" in done.stderr) == (FAILED, True)
+    assert (done.returncode, b"resume it" in done.stderr) == (FAILED, True)
     taken = provider.snapshot(hidden, "while nothing is mounted")
     again = make(root)
     assert [again.resume(prepared.token) for prepared in (own, hidden)] == [own, hidden]

@@ -114,7 +114,7 @@ def test_i3_one_that_is_made_a_plain_directory_is_a_fork_or_that(forked: Forked,
             try:
                 forked.mount()
             except RefusedError as error:
-                assert "plain directory by now" in error.message, death
+                assert "plain directory now" in error.message, death
                 became += 1
             except NotFoundError as error:
                 assert error.code == "no_fork", death

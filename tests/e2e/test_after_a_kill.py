@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench"]
 
-SAID = "what was open was rolled back"
+SAID = "the open step was rolled back"
 FIRST = (
     *("checkpoint", "status", "diff", "log", "show", "cat @:f", "steps", "barriers", "stats", "verify"),
     *("restore @", "restore @ f", "restore @ --dry-run", "fork @ ../fork", "run -- true", "session start"),

@@ -13,7 +13,7 @@ import holdfast
 
 from .conftest import INSTALLED
 
-SAYS = "was in no workspace: from now on it is one"
+SAYS = "was in no workspace: now it is one"
 
 
 class Person:

@@ -70,7 +70,7 @@ def test_what_looks_or_goes_back_goes_on_with_a_warning(run: Run, line: str) -> 
     code, _, said = run(*line.split())
     assert code in (0, 3) if line == "watch --stop" else code == 0, said
     assert said.count("holdfast.toml: it is not TOML") == 1
-    assert "as it was saved last" in said
+    assert "the last saved version applies" in said
 
 
 @pytest.mark.parametrize("named", [[], ["-s", "one"]])
@@ -115,7 +115,7 @@ def test_what_saves_by_the_rules_stops_and_says_how_to_go_on(run: Run, line: str
     code, _, said = run(line)
     assert code == 2
     assert "holdfast.toml: it is not TOML" in said
-    assert "hint: mend it" in said
+    assert "hint: correct it" in said
 
 
 def test_nothing_is_forgotten_by_rules_that_may_not_be_meant(run: Run, tree: Path) -> None:
@@ -139,13 +139,13 @@ def test_i5_what_the_file_excluded_is_neither_saved_nor_deleted(run: Run, tree: 
 def test_a_file_that_was_never_saved_whole_leaves_the_defaults(run: Run, tree: Path) -> None:
     assert run("restore", "one")[0] == 0  # the rescue checkpoint holds the broken file
     (tree / "holdfast.toml").write_text(BROKEN)
-    assert "as it was saved last" in run("status")[2]
+    assert "the last saved version applies" in run("status")[2]
     (tree / "holdfast.toml").unlink()
     assert run("checkpoint")[0] == 0
     (tree / "holdfast.toml").write_text(BROKEN)
     code, _, said = run("status")
     assert code == 0
-    assert "nothing is obeyed in its place" in said
+    assert "no rules apply in its place" in said
 
 
 @pytest.mark.parametrize("words", [[], ["--json"], ["-q"]])

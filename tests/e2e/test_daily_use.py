@@ -411,7 +411,7 @@ def test_what_is_not_captured_is_said(cli: Cli) -> None:
 
 @pytest.mark.parametrize("words", [("undo", "1", "--run"), ("undo", "2", "--step", "1"), ("redo", "1", "--step", "1")])
 def test_a_number_of_changes_stands_alone(cli: Cli, words: tuple[str, ...]) -> None:
-    assert "N counts changes, and stands alone" in cli(*words, code=2).err
+    assert "N counts changes: it cannot stand beside" in cli(*words, code=2).err
 
 
 def test_files_of_credentials_are_told_once(cli: Cli) -> None:
@@ -445,7 +445,7 @@ def test_a_bundle_of_another_workspaces_checkpoints_is_refused_with_what_helps(c
     other.mkdir()
     cli("-w", str(other), "init")
     refused = cli("-w", str(other), "import", bundle, code=4).err
-    assert f"is here already, as one of {cli.root}" in refused
+    assert f"belongs to {cli.root} already" in refused
     (helps,) = re.findall("`holdfast (.*) DIR`", refused)
     cli(*shlex.split(helps), str(tmp_path / "made"))
     assert (tmp_path / "made/a").read_text() == "1"

@@ -32,7 +32,7 @@ def found(cli: Cli, code: int = 0) -> dict[tuple[str, str], list[dict[str, Any]]
 def test_without_anything_it_begins_nothing(bare: Cli) -> None:
     findings = found(bare)
     assert "is not there yet" in findings["home", "good"][0]["message"]
-    assert findings["workspace", "good"][0]["help"] == "`holdfast init` begins to remember a directory"
+    assert findings["workspace", "good"][0]["help"] == "`holdfast init` makes a directory a workspace"
     assert not bare.home.exists()
     assert os.listdir(bare.root) == []
 
@@ -94,7 +94,7 @@ def test_it_says_what_would_copy_production_for_a_promotion(cli: Cli, monkeypatc
 def test_what_cannot_be_had_is_said_with_the_reason(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_UNDO_OUTSIDE", "lock")
     (lock,) = found(cli, code=1)["workspace", "wrong"]
-    assert lock["message"].startswith("undo.outside is lock, which cannot be had: the kernel asks")
+    assert lock["message"].startswith("undo.outside is lock, which is impossible: the kernel asks")
 
 
 def test_inside_of_a_run_it_says_so(cli: Cli) -> None:

@@ -253,7 +253,7 @@ def test_in_use_it_stays_and_afterwards_its_server_goes(cli: Cli, fork: Path) ->
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: is_gone(pid))
     assert str(fork) not in mounts()
-    assert "nothing of Holdfast is mounted" in cli("unmount", str(fork), code=3).err
+    assert "Holdfast has mounted nothing" in cli("unmount", str(fork), code=3).err
 
 
 def test_it_becomes_a_plain_directory_with_all_that_is_in_it(cli: Cli, fork: Path) -> None:

@@ -195,8 +195,8 @@ def test_a_step_of_a_persons_holds_all_runs_and_no_run_closes_it(bench: Cli) -> 
 def test_nobody_begins_to_watch_there_or_answers_what_is_held(bench: Cli) -> None:
     asked = (f"{HOLDFAST} watch --detach", f"{HOLDFAST} safeguard allow 1")
     _, said = run(bench, "; ".join(f"{command}; echo $? >> cache/codes" for command in asked))
-    assert "watching cannot be asked for by what runs supervised" in said
-    assert "what runs supervised may not allow or deny what is held" in said
+    assert "cannot ask for watching" in said
+    assert "a supervised process may not allow or deny held operations" in said
     assert (bench.root / "cache/codes").read_text().split() == ["4", "4"]
 
 
@@ -215,7 +215,7 @@ def test_what_was_rolled_back_inside_is_not_told_of_as_changed(bench: Cli, also:
         assert "1 step, 1 path changed; step " in said
         bench("undo", "--run", result["run"])
     else:
-        assert "nothing is left of what the run changed: step " in said
+        assert "nothing is left of the run's changes: step " in said
         assert "holdfast undo" not in said
         assert result["undo_command"] is None
 
@@ -240,11 +240,11 @@ def test_what_others_changed_meanwhile_is_left_and_told_of_by_all_who_speak_of_i
     for said in (out, bench("steps", "show", number).out):
         assert "f: " in said
         assert left["kept"] in said
-    assert f"Took step {number} back, but for what is left alone:" in out
+    assert f"Took step {number} back, except for these paths:" in out
     assert out.splitlines()[-1] == "4"
-    assert "1 path was left alone" in err
-    assert "nothing is left of what the run changed" not in err
-    assert f"`holdfast steps show {number}` tells what that is" in err
+    assert "could not change 1 path: " in err
+    assert "nothing is left of the run's changes" not in err
+    assert f"`holdfast steps show {number}` lists them" in err
 
 
 def test_what_others_changed_meanwhile_is_left_and_told_of_when_a_step_is_denied(bench: Cli) -> None:
@@ -261,8 +261,6 @@ def test_what_others_changed_meanwhile_is_left_and_told_of_when_a_step_is_denied
     assert (bench.root / "a").exists()
     (left,) = bench.json("steps", "show", str(held["step"]))["conflicts"]
     assert (left["path"], Path(left["kept"]).read_text()) == ("f", "0")
-    assert (
-        f"Denied; step {held['step']} was taken back, but for what is left alone:\n  f: {left['reason']}" in denied.out
-    )
+    assert f"Denied; step {held['step']} was taken back, except for these paths:\n  f: {left['reason']}" in denied.out
     assert left["kept"] in denied.out
-    assert f"`holdfast steps show {held['step']}` tells what that is" in err.decode()
+    assert f"`holdfast steps show {held['step']}` lists them" in err.decode()

@@ -63,9 +63,9 @@ def test_it_is_written_once_and_taken_out_again(cli: Cli) -> None:
     assert "@@" in cli("integrate", "claude", "--remove", "--dry-run").out
     assert cli.tree() == written
     cli("integrate", "claude", "--remove", code=4)
-    assert "Taken out" in cli("integrate", "claude", "--remove", "--yes").out
+    assert "Removed" in cli("integrate", "claude", "--remove", "--yes").out
     assert cli.tree() == before
-    assert "Nothing of ours" in cli("integrate", "claude", "--remove").out
+    assert "holds nothing of Holdfast" in cli("integrate", "claude", "--remove").out
 
 
 def test_the_workspace_is_the_project_from_wherever_in_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_the_workspace_is_the_project_from_wherever_in_it(cli: Cli, monkeypatch:
 
 def test_a_directory_that_is_not_remembered_can_be_configured_and_is_told_of(bare: Cli) -> None:
     done = bare("integrate", "gemini", "--yes")
-    assert "not remembered yet" in done.err
+    assert "not a workspace yet" in done.err
     assert (bare.root / ".gemini/settings.json").exists()
     bare("integrate", "gemini", "--remove", "--yes")
     assert bare.tree() == {}

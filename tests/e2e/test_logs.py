@@ -83,7 +83,7 @@ def test_safeguards_are_told_of(place: Place) -> None:
     assert [line["level"] for line in told] == ["info", "warn", "info"]
     assert [line["message"].split(":")[0] for line in told] == [
         "safeguard triggered",
-        "it was not answered in time, so it is denied",
+        "it was denied, because no answer came in time",
         "safeguard denied",
     ]
     assert len({(line["ticket"], line["step_id"]) for line in told}) == 1

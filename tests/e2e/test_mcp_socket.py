@@ -305,4 +305,4 @@ def test_where_nobody_listens_is_said(tmp_path: Path) -> None:
         [*INSTALLED, "mcp", "--connect", str(tmp_path / "no")], capture_output=True, check=False, text=True
     )
     assert done.returncode == 3
-    assert "nobody listens" in done.stderr
+    assert "no server listens" in done.stderr

@@ -42,8 +42,8 @@ def test_what_no_checkpoint_of_the_fork_holds_is_named_and_here_it_stays(cli: Cl
     cli("fork", "@", str(fork))
     (fork / "model").write_bytes(bytes(70_000))
     out = cli("merge", str(fork)).out
-    assert "There is nothing saved in" in out
-    assert "it is in the directory of the fork alone:\n  model: too large" in out
+    assert "This workspace has everything saved in" in out
+    assert "only the directory of the fork has them:\n  model: too large" in out
     (fork / "a").write_bytes(bytes(70_000))
     merged = cli.json("merge", str(fork))
     assert (merged["uncaptured"], [one["path"] for one in merged["not_captured"]]) == (["a"], ["a", "model"])
@@ -63,7 +63,7 @@ def test_a_fork_is_merged_and_that_is_undone_i6(cli: Cli, two: Path) -> None:
     assert (done["result"], done["files"][0]["outcome"]) == ("clean", "reapplied")
     after = {"a": f"first\n{NUMBERS}last\n".encode(), "here": b"x"}
     assert cli.tree() == after
-    assert "There is nothing in" in cli("merge", str(two)).out
+    assert "This workspace has everything in" in cli("merge", str(two)).out
     cli("undo")
     assert cli.tree() == before
     cli("redo")

@@ -667,7 +667,7 @@ def test_nothing_is_promoted_over_what_runs_supervised(ground: Ground, monkeypat
     (fork / "src/other.py").write_text("VALUE = 2\n")
 
     def busy(_: object) -> None:
-        raise RefusedError("something runs", code="run_going_on")
+        raise RefusedError("a supervised process runs", code="run_going_on")
 
     monkeypatch.setattr(swap, "refuse_running", busy)
     answer = ground.promote(fork, "failed").answer

@@ -53,7 +53,7 @@ def test_what_only_git_holds_is_said_to_be_in_no_checkpoint(bench: Cli) -> None:
         said = bench(verb).out
         assert said.splitlines()[1:] == [
             "  M .git/config",
-            f"No checkpoint holds what was changed, {now}; `holdfast {back}` brings it back.",
+            f"No checkpoint holds those changes, {now}; `holdfast {back}` brings it back.",
         ]
         assert "by step 1: 1 file written, 0 deleted." in said
 
@@ -366,7 +366,7 @@ def test_nothing_is_built_on_a_half_done_step_of_another_version(bench: Cli) -> 
     for words in (("status",), ("checkpoint",)):
         assert "recovery is needed" in bench(*words).err
     _, said = run(bench, "--", "touch", "made", code=5)
-    assert "that version alone can roll them back" in said
+    assert "any command of that version rolls them back" in said
     assert not (bench.root / "made").exists()
     assert not (log / "other-version").exists()
     bench("steps", "--discard")
@@ -528,7 +528,7 @@ def test_a_run_of_more_steps_than_the_log_keeps_runs_is_undone_whole(bench: Cli)
         bench("undo", "--run")
     assert differences(before, photograph(bench.root)) == []
     _, err = run(bench, "--", "touch", "one more")
-    assert "cannot be undone whole any more" in err
+    assert "can no longer be undone completely" in err
     assert len(bench.json("steps")["steps"]) == 6
 
 
@@ -550,7 +550,7 @@ def test_a_run_that_a_full_log_holds_in_part_is_undone_if_forced(bench: Cli) -> 
     assert "undo.max_log_bytes" in refused["message"]
     assert bench.tree() == after
     done = bench("undo", "--run", "--force", "--json")
-    assert "ignored files that they changed are not" in done.err
+    assert "ignored files that they changed stay as they are" in done.err
     assert bench.tree() == before
     bench("undo", "--run", code=3)
     assert bench.tree() == before
@@ -610,10 +610,10 @@ def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole_if
     going = bench.start("run", "--", "sh", "-c", f"rm a; rm b; rm c; : >{tmp_path}/there; read _ <{tmp_path}/over")
     (tmp_path / "there").read_text()
     after = bench.tree()
-    assert "not known what that had left at its end" in bench("undo", "--run", code=4).err
+    assert "the state at its end is not known" in bench("undo", "--run", code=4).err
     assert bench.tree() == after
     done = bench("undo", "--run", "--force")
-    assert "ignored files that they changed are not" in done.err
+    assert "ignored files that they changed stay as they are" in done.err
     assert bench.tree() == before
     (tmp_path / "over").write_text("\n")
     _, err = going.communicate(timeout=60)

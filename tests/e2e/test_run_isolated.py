@@ -134,7 +134,7 @@ hidden = ["~/beside"]
 def test_holdfast_inside_is_told_that_it_has_no_home(place: Place) -> None:
     words = ("--env", "PYTHONPATH", "--env", "HOLDFAST_HOME", "--", place.python, "-P", "-m", "holdfast", "checkpoint")
     done = place.isolated(*words, code=4)
-    assert "has no access to what is saved" in done.stderr
+    assert "cannot reach the saved data" in done.stderr
 
 
 def test_a_checkpoint_is_taken_inside_of_a_run_without_isolation(place: Place) -> None:
@@ -259,7 +259,7 @@ def test_processes_are_limited_or_that_is_refused(place: Place) -> None:
         can = is_delegated()
         done = place.isolated(*words, code=0 if can else 1)
         assert done.stdout == ("19\n" if can else "")
-        assert can or "the kernel limits no processes of root's" in done.stderr
+        assert can or "the kernel does not limit root's processes" in done.stderr
 
 
 def is_delegated() -> bool:
@@ -273,6 +273,6 @@ def is_delegated() -> bool:
 
 def test_limits_without_a_namespace_are_refused(place: Place) -> None:
     (place.home / "config.toml").write_text('[isolation]\nmemory = "1GiB"\n')
-    assert "in a namespace alone" in place("run", "--", "true", code=2).stderr
+    assert "need the isolation namespace" in place("run", "--", "true", code=2).stderr
     place("run", "--isolation", "none", "--", "true")
     assert "temporary directories" in place.isolated("--disk", "1MiB", "--tmp", "shared", "--", "true", code=2).stderr

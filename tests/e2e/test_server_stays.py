@@ -136,7 +136,7 @@ def test_what_would_come_in_the_place_of_what_the_server_holds_is_refused(bench:
     for words in (("undo", "--dry-run"), ("undo",)):
         error = bench(*words, "--json", code=4).error
         assert error["code"] == "step_open"
-        assert error["message"].startswith("d would come in the place of ")
+        assert error["message"].startswith("d would replace files of ")
         assert server.pid in [one["pid"] for one in error["processes"]]
     assert (bench.root / "d" / "held").read_text() == "held\n"
     assert (bench.root / "d" / "mine").read_text() == "by hand"
@@ -152,7 +152,7 @@ def test_a_directory_does_not_come_in_the_place_of_the_servers_file(bench: Cli, 
     server.goes_on()
     for words in (("undo", "--dry-run"), ("undo",)):
         error = bench(*words, "--json", code=4).error
-        assert error["message"].startswith("d/mine would come in the place of ")
+        assert error["message"].startswith("d/mine would replace files of ")
     assert (bench.root / "d").read_text() == "held\n"
 
 
@@ -182,7 +182,7 @@ def test_what_a_server_holds_stays_in_an_undo_to_a_prompt_which_is_said(bench: C
     (bench.root / "g").write_text("by hand")
     for words in (("--dry-run",), ()):
         done = bench("undo", "--to", prompt, *words)
-        assert "is still going on, and what it has changed stays: served" in done.err
+        assert "is still running, and its changes stay: served" in done.err
     assert not (bench.root / "g").exists()
     server.goes_on()
     assert bench("undo", "--to", prompt, "--json", code=4).error["code"] in ("step_open", "still_written")

@@ -32,10 +32,10 @@ def two(cli: Cli) -> Cli:
 def test_a_fork_is_merged_and_that_is_undone_i6(two: Cli) -> None:
     before = two.tree()
     said = two("session", "merge", "side", "-s", "main", "--dry-run").out
-    assert said.splitlines() == ["Would bring in the session side: 3 files changed.", "  M a", "  D b", "  A new"]
+    assert said.splitlines() == ["Would merge the session side: 3 files changed.", "  M a", "  D b", "  A new"]
     assert two.tree() == before
     out = two("session", "merge", "side", "-s", "main").out
-    assert "Brought in the session side: 2 files written, 1 deleted." in out
+    assert "Merged the session side: 2 files written, 1 deleted." in out
     assert two.tree() == {"a": b"side\n", "c": b"c\n", "new": b"side\n"}
     two("undo")
     assert two.tree() == before
@@ -54,8 +54,8 @@ def large(cli: Cli) -> Cli:
 
 def test_a_merge_names_what_it_cannot_bring(large: Cli) -> None:
     out = large("session", "merge", "side", "-s", "main").out.splitlines()
-    assert out[0] == "There is nothing saved in the session side that is not here."
-    assert out[1] == "No checkpoint holds this; it is in the directory of the session side alone:"
+    assert out[0] == "This session has everything saved in the session side already."
+    assert out[1] == "No checkpoint holds these; only the directory of the session side has them:"
     assert out[2].startswith("  model: too large")
     large("session", "exec", "-s", "side", "echo n > note")
     merged = large("session", "merge", "side", "-s", "main", "--json").json
@@ -75,7 +75,7 @@ def test_a_checkout_names_what_it_cannot_bring_and_leaves_alone(large: Cli) -> N
     assert large.tree() == {"a": b"a\n", "note": b"n\n"}
     large("session", "exec", "-s", "side", "echo more > note; echo a > a")
     out = large("session", "checkout", "forks/side", "-s", "main").out
-    assert "in the directory of forks/side alone:\n  model: too large" in out
+    assert "only the directory of forks/side has them:\n  model: too large" in out
 
 
 def test_deleting_a_fork_names_what_goes_for_good(large: Cli) -> None:
@@ -85,7 +85,7 @@ def test_deleting_a_fork_names_what_goes_for_good(large: Cli) -> None:
     ran = large("session", "delete", "side", code=4)
     assert "No checkpoint holds 1 path of that." in ran.err
     ran = large("session", "delete", "side", "--yes")
-    assert "it is in the directory of the session side alone:" in ran.err
+    assert "only the directory of the session side has them:" in ran.err
     assert "model: too large" in ran.err
     assert ran.out.startswith("Deleted session side")
 
@@ -108,7 +108,7 @@ def test_conflicts_are_listed_and_settled(two: Cli) -> None:
     out = two("session", "merge", "side", "-s", "main", "--prefer", "theirs").out
     assert "  a: changed on both sides, the other's taken" in out
     assert two.tree()["a"] == b"side\n"
-    assert "nothing in the session side that is not here" in two("session", "merge", "side", "-s", "main").out
+    assert "everything in the session side already" in two("session", "merge", "side", "-s", "main").out
 
 
 def test_conflicts_are_decided_one_by_one(two: Cli, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_lines_that_do_not_touch_are_no_conflict(two: Cli) -> None:
     two("session", "exec", "-s", "lines", "sed -i s/8/eight/ c")
     two("session", "exec", "-s", "main", "sed -i s/1/one/ c")
     out = two("session", "merge", "lines", "-s", "main", "--dry-run").out
-    assert "  c: what both have changed would be put together" in out
+    assert "  c: the changes of both sides would be merged" in out
     assert two("session", "merge", "lines", "-s", "main", "--dry-run", "--json").json["modified"] == ["c"]
     assert "  c: applied anew by text" in two("session", "merge", "lines", "-s", "main").out
     assert two.tree()["c"] == b"one\n2\n3\n4\n5\n6\n7\neight\n"
@@ -138,7 +138,7 @@ def test_of_a_file_in_the_place_of_a_directory_it_is_said_what_helps_and_that_he
     for more in ((), ("--prefer", "ours"), ("--prefer", "theirs")):
         ran = two("session", "merge", "side", "-s", "main", *more, code=4)
         assert ": a file on one side, a directory on the other" in ran.out
-        assert "rename or remove the one that is here, and run the same again" in ran.err
+        assert "rename or remove the one here, and run the same command again" in ran.err
         assert "--prefer" not in ran.err
     two("session", "exec", "-s", "main", "mv new new-here; echo main > a")
     two("session", "merge", "side", "-s", "main", "--prefer", "theirs")
@@ -149,7 +149,7 @@ def test_what_a_side_settles_beside_a_file_in_the_place_of_a_directory_is_said_t
     two("session", "exec", "-s", "side", "rm c; mkdir c; echo side > c/in")
     two("session", "exec", "-s", "main", "echo main > c; echo main > a")
     ran = two("session", "merge", "side", "-s", "main", code=4)
-    assert "rename or remove the one that is here" in ran.err
+    assert "rename or remove the one here" in ran.err
     assert "--prefer ours or --prefer theirs settles the rest" in ran.err
     two("session", "exec", "-s", "main", "mv c c-here")
     assert "settle it with --prefer ours" in two("session", "merge", "side", "-s", "main", code=4).err
@@ -159,7 +159,7 @@ def test_what_a_side_settles_beside_a_file_in_the_place_of_a_directory_is_said_t
 
 def test_one_command_is_picked(two: Cli) -> None:
     number = two("session", "history", "-s", "side", "--json").json["commands"][0]["seq"]
-    assert f"Brought in the command {number} of side" in two("session", "pick", "side", str(number), "-s", "main").out
+    assert f"Merged the command {number} of side" in two("session", "pick", "side", str(number), "-s", "main").out
     assert two.tree() == {"a": b"a\n", "c": b"c\n", "new": b"side\n"}
     two("session", "pick", "side", "99", "-s", "main", code=3)
 

@@ -228,7 +228,7 @@ def test_the_shell_is_the_users_own_and_has_what_the_session_has(begin: Begin, s
 
 
 @pytest.mark.parametrize(
-    ("flags", "refused"), [((), "cannot be asked for by"), (("--unsupervised",), "each would wait for the other")]
+    ("flags", "refused"), [((), "cannot ask for"), (("--unsupervised",), "each would wait for the other")]
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh", "sh"])
 def test_the_session_is_asked_from_its_own_shell_and_from_another_terminal(

@@ -96,7 +96,7 @@ def test_a_variable_that_is_too_long_is_named_on_both_channels(agent: Agent) -> 
     done = agent.try_to("--json", "session", "start", "one")
     done = agent.try_to("session", "exec", command)
     assert done.stdout == b""
-    assert b"the variable BIG is longer than any that a program can be started with" in done.stderr
+    assert b"the variable BIG is too long to start a program with" in done.stderr
     done = agent.try_to("--json", "session", "exec", command)
     assert json.loads(done.stdout)["not_kept"] == ["BIG"]
     assert b"the variable BIG" in done.stderr

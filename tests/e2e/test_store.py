@@ -57,7 +57,7 @@ def test_what_a_store_in_a_directory_is(cli: Cli) -> None:
     assert "encrypted  no" in cli("store", "info").out
     probed = given(cli, "store probe", "store", "probe")
     assert probed["ok"]
-    assert "as it should be" in cli("store", "probe").out
+    assert "write, read, delete: works" in cli("store", "probe").out
     assert "needs no claim" in cli("store", "claim", code=2).err
     assert not (Path(cli.home) / "objects/probe/local").exists() or not list(
         (Path(cli.home) / "objects/probe/local").iterdir()
@@ -81,7 +81,7 @@ def test_a_copy_is_told_and_refused(cli: Cli, tmp_path: Path) -> None:
     assert "home itself" in cli("store", "copy", "--to-home", cli.home.__fspath__(), code=4).err
     for words in (["info"], ["probe"], ["claim"], ["copy", "--to-home", str(other)]):
         ran = cli("--home", str(tmp_path / "nowhere"), "store", *words, code=3)
-        assert "nothing is kept" in ran.err
+        assert "holds no data" in ran.err
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -266,7 +266,7 @@ def test_a_command_that_stops_or_kills_what_started_it_is_ended(
             wait_until(lambda: has_ended(pid))
             assert not (tree / "went-on").exists()
             assert stdout(session, "echo on") == "on\n"
-    ended = "the command was ended: a process that looked after it was killed"
+    ended = "the command was ended, because a process of its supervision was killed"
     assert [record.getMessage().startswith(ended) for record in caplog.records] == [True, True]
     caplog.clear()
 
@@ -460,7 +460,7 @@ def test_a_killed_keeper_is_said_and_the_next_command_takes_back_what_was_open(a
             os.kill(keeper, signal.SIGKILL)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 137
-    assert b"the command was ended: a process that looked after it was killed" in errors
+    assert b"the command was ended, because a process of its supervision was killed" in errors
     assert agent.run("exec", "cat f")["stdout"] == "mine\n"
 
 

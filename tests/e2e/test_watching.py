@@ -151,7 +151,7 @@ def test_a_watcher_that_cannot_save_says_so(cli: Cli, monkeypatch: pytest.Monkey
     cli.json("watch", "--detach")
     cli.write("g", "2")
     wait_until(lambda: cli.json("status")["watch_failure"] is not None)
-    assert "The watcher fails, and goes on trying: saving: " in cli("status").out
+    assert "The watcher fails, and tries again: saving: " in cli("status").out
     stopped = cli("watch", "--stop", "--json", code=1)
     assert stopped.json["stopped"]
     assert stopped.json["unsaved"]

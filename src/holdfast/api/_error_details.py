@@ -36,21 +36,21 @@ def with_details(hosted: HostedDirectory) -> Generator[None]:
 
 FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "barrier": "force takes it back nevertheless, and what others have changed with it; redo brings that back",
+        "barrier": ("force takes it back all the same, with the changes of other processes; redo brings those back"),
         "steps_connected": "step_ids takes several steps: all of data.together at once, or those of data.first before",
-        "open_step": "step.commit or step.rollback closes what step.begin has opened",
+        "open_step": "step.commit or step.rollback closes the step that step.begin opened",
         "no_open_step": "step.begin opens one",
-        "step_open": "wait until it ends; where no step_id is named, force takes back what is there of it",
+        "step_open": "wait until it ends; without step_id, force takes back its finished part",
         "others_since": "undo those first, or force takes all of it back",
         "steps_forgotten": "force takes back the steps that are left, and the rest by the run's first checkpoint",
-        "changed_since_undo": "redo with step_id or step_ids brings steps forward beside them; undo.rollback first "
-        "takes back what steps have changed since, but nothing that others have",
+        "changed_since_undo": "redo with step_id or step_ids brings others forward; undo.rollback first takes "
+        "back later changes of steps, but none of other processes",
         "inside_run": "a person does it from another terminal",
         "keeper_gone": "the step that was open is rolled back when the undo log is used next; event.recovery names it, "
         "and redo with that step_id brings it forward",
         "parent_gone": "what the command had done until then is a step like any other, unless event.recovery names it",
-        "unfinished_restore": "checkpoint.restore_continue finishes it, checkpoint.restore_abort goes back to what was "
-        "before",
+        "unfinished_restore": "checkpoint.restore_continue finishes it, "
+        "checkpoint.restore_abort goes back to the state before",
         "undo_version_mismatch": "only that version can undo its steps; checkpoints lead back past them, and "
         "undo.discard forgets them",
     }
@@ -59,25 +59,24 @@ FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
 
 FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "barrier": "only a person goes past it; get_undo_history lists the steps, and undo takes back those (step, "
-        "steps) whose files nobody else has changed since",
+        "barrier": "only a person goes past it; get_undo_history lists the steps, and undo takes back those "
+        "(step, steps) whose files no other process has changed since",
         "steps_connected": "undo and redo take several steps at once (steps): all that the message names, and this one",
         "open_step": "commit_step or rollback_step closes what begin_step has opened",
         "no_open_step": "begin_step opens one",
         "step_open": "wait until it ends",
         "others_since": "undo those first",
         "steps_forgotten": "undo with step or steps takes back those that are left; only a person goes past it",
-        "changed_since_undo": "redo with step or steps brings those forward beside them; undo first takes back what "
-        "steps have changed since, but nothing that others have",
+        "changed_since_undo": "redo with step or steps brings those forward beside them; undo first takes back later "
+        "changes of steps, but none of other processes",
         "keeper_gone": "the step that was open is rolled back when the undo log is used next; get_session_status names "
         "it (recovered), and redo with that step brings it forward",
         "parent_gone": "what the command had done until then is a step like any other, unless get_session_status names "
         "it (recovered)",
         "inside_run": "a person does it from another terminal, or by a server that was started outside",
         "unfinished_restore": "a person has to finish it, or take it back, first",
-        "undo_version_mismatch": "only a person goes past it; undo with step or steps takes back what was recorded "
-        "since",
-        "no_undo_log": "execute_command, write_file and edit_file record what they change",
+        "undo_version_mismatch": "only a person goes past it; undo with step or steps takes back later steps",
+        "no_undo_log": "execute_command, write_file and edit_file record their changes",
     }
 )
 """By the code of the error."""

@@ -29,7 +29,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         dest="kind",
         choices=tuple(_LISTS),
-        help="what it offers: checkpoints, sessions",
+        help="the kind of words to list: checkpoints, sessions",
     )
 
 

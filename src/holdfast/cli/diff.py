@@ -40,7 +40,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _diff(console: Console, arguments: argparse.Namespace) -> int:
     base, target = _states(arguments.names)
     if arguments.nul and (console.json or not arguments.name_status):
-        raise UsageError("-z stands beside --name-status, and not beside --json")
+        raise UsageError("-z needs --name-status, and cannot stand beside --json")
     with console.open(scan=target is None) as workspace:
 
         def compare(paths: list[bytes]) -> Diff:
@@ -132,14 +132,14 @@ def _stat_name(item: FileStat) -> str:
 
 COMMANDS = {
     "diff": Command(
-        description="What differs between two states: from A to B, or from A to the tree as it is now, or (with "
-        "none named) from the last checkpoint, @, to the tree. In a pipe it is a patch that `git apply` accepts (with "
-        "--binary also where binary files differ). Letters of --name-status: A added, M modified, D deleted, R "
-        "renamed, T the type changed.",
+        description="Show the differences between two states: from A to B, from A to the tree, or without "
+        "arguments from the last checkpoint, @, to the tree. In a pipe the output is a patch that "
+        "`git apply` accepts; --binary includes binary files. Letters of --name-status: A added, M "
+        "modified, D deleted, R renamed, T the type changed.",
         configure=_configure,
         run=_diff,
         examples=(
-            ("holdfast diff", "what has changed since the last checkpoint"),
+            ("holdfast diff", "the changes since the last checkpoint"),
             ("holdfast diff @-3 --stat", "since the third before it, in numbers"),
             ("holdfast diff first..@ -- src", "between two checkpoints, below src"),
             ("holdfast diff @ @- --binary | git apply", "take a checkpoint's change back, with Git"),

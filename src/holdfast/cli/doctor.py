@@ -56,11 +56,11 @@ def _repair_lines(repaired: RepairedCatalog | None) -> Iterator[str]:
     source = "the saved objects alone" if repaired.spare is None else f"its spare of {when(repaired.spare)}"
     yield f"It was brought back from {source}, with {plural(repaired.checkpoints, 'checkpoint')}."
     if repaired.brought_back:
-        yield f"{plural(repaired.brought_back, 'checkpoint')} of them came back from what was saved beside their files."
+        yield (f"{plural(repaired.brought_back, 'checkpoint')} of them came back from the copies beside their files.")
     if repaired.lost:
-        yield f"{plural(repaired.lost, 'saved object')} could not be used: what belongs to it is damaged or gone."
+        yield (f"{plural(repaired.lost, 'saved object')} could not be used: data that it needs is damaged or gone.")
     if repaired.kept_as is not None:
-        yield f"What was damaged is kept in {show_path(repaired.kept_as)}; delete it when you miss nothing."
+        yield (f"The damaged catalog is kept in {show_path(repaired.kept_as)}; delete it when you miss nothing.")
     if repaired.problems:
         yield f"`holdfast verify` still finds {plural(repaired.problems, 'problem')}."
 
@@ -85,21 +85,21 @@ def _summary(console: Console, found: Sequence[Finding]) -> str:
             f"{plural(broken, 'thing is', 'things are')} broken: see the lines that begin with !.", "red"
         )
     if limited:
-        return f"Nothing is broken; {plural(limited, 'thing')} cannot be had, or cost more: see the lines with -."
-    return "Nothing is broken, and all can be had."
+        return f"Nothing is broken; {plural(limited, 'thing')} cannot be used, or cost more: see the lines with -."
+    return "Nothing is broken, and every feature can be used."
 
 
 COMMANDS = {
     "doctor": Command(
-        description="What this machine, the home and the workspace allow, found out by trying, and what would change "
-        "that. A line begins with + for what is as it can be, - for what cannot be had or costs more, ! for what is "
-        "broken. The last line is the verdict. Nothing is begun, and nothing mended but, with --repair, the catalog. "
-        "It takes a second or two.",
+        description="Check by trying what this machine, the home and the workspace allow, and say how to allow "
+        "more. A line begins with + for a feature that works, - for one that is missing or costs "
+        "more, ! for a broken one. The last line is the verdict. Only --repair changes anything, and "
+        "only the catalog. The check takes a second or two.",
         configure=_configure,
         run=_doctor,
         examples=(
-            ("holdfast doctor", "in words"),
-            ("holdfast doctor --json", "for programs, and for a report"),
+            ("holdfast doctor", "a report to read"),
+            ("holdfast doctor --json", "a report for programs"),
             ("holdfast doctor --repair", "bring back a catalog that is damaged or lost"),
         ),
         exits=((1, "something is broken"), (4, "refused: something has the catalog open that is to be repaired")),

@@ -32,7 +32,7 @@ _MEASURES: dict[str, Measure] = {"exit-code": "exit_code", "output": "output", "
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("commands", metavar="COMMAND", nargs="*", type=text, help="what to try, each in a fork")
     add_options(parser)
-    what = parser.add_argument_group("what is tried")
+    what = parser.add_argument_group("attempts")
     what.add_argument(
         "--with",
         dest="variants",
@@ -40,36 +40,52 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=text,
-        help="try the one COMMAND with these: shell=NAME, timeout=SECONDS, VARIABLE=VALUE; once for each attempt",
+        help="run the one COMMAND with these: shell=NAME, timeout=SECONDS, VARIABLE=VALUE; once for each attempt",
     )
     what.add_argument(
-        "--name", dest="names", metavar="NAME", action="append", default=[], type=text, help="of each attempt, in order"
+        "--name",
+        dest="names",
+        metavar="NAME",
+        action="append",
+        default=[],
+        type=text,
+        help="the name of each attempt, in order",
     )
-    what.add_argument("--setup", metavar="COMMAND", type=text, default="", help="what is run in every fork first")
-    what.add_argument("--timeout", metavar="SECONDS", help="an attempt that takes longer is ended")
-    what.add_argument("-j", "--parallel", metavar="N", type=whole_number, default=0, help="how many run at once")
+    what.add_argument("--setup", metavar="COMMAND", type=text, default="", help="a command to run in every fork first")
+    what.add_argument("--timeout", metavar="SECONDS", help="end an attempt that takes longer")
+    what.add_argument(
+        "-j", "--parallel", metavar="N", type=whole_number, default=0, help="how many attempts run at once"
+    )
     what.add_argument(
         "--with-ignored", action="store_true", help="forks need what ignore rules leave out, such as dependencies"
     )
-    what.add_argument("--provider", metavar="NAME", type=text, help="what makes the forks (docs/guide/snapshots.md)")
-    how = parser.add_argument_group("which is the best")
+    what.add_argument(
+        "--provider", metavar="NAME", type=text, help="the provider that makes the forks (docs/guide/snapshots.md)"
+    )
+    how = parser.add_argument_group("comparison")
     measure = how.add_mutually_exclusive_group()
     measure.add_argument(
         "--compare-by",
         metavar="WHAT",
         choices=tuple(_MEASURES),
         default="exit-code",
-        help="exit-code (default), output (the shortest) or duration; what fails comes last",
+        help="exit-code (default), output (the shortest) or duration; failed attempts come last",
     )
     measure.add_argument(
-        "--score", metavar="COMMAND", type=text, help="by the number that this prints in each fork; the lowest is best"
+        "--score",
+        metavar="COMMAND",
+        type=text,
+        help="compare by the number that this command prints in each fork; the lowest is best",
     )
     measure.add_argument(
-        "--score-function", metavar="FILE.py:NAME", type=text, help="by what this Python function returns for each"
+        "--score-function",
+        metavar="FILE.py:NAME",
+        type=text,
+        help="compare by the number that this Python function returns for each",
     )
     how.add_argument("--highest", action="store_true", help="the highest score is the best")
-    then = parser.add_argument_group("what becomes of it")
-    then.add_argument("--adopt", action="store_true", help="bring the session's files to what the best has made")
+    then = parser.add_argument_group("result")
+    then.add_argument("--adopt", action="store_true", help="bring the session's files to the state of the best attempt")
     then.add_argument("--keep", action="store_true", help="keep the forks, as sessions")
     then.add_argument("--diff", action="store_true", help="show how the others differ from the best")
 
@@ -156,7 +172,7 @@ def _answer(console: Console, arguments: argparse.Namespace, session: Session, f
 def _closing(session: Session, found: Experiment, adopted: Adoption | None, adopts: bool) -> Iterator[str]:
     comparison = found.comparison
     if comparison.winner is None:
-        yield "None of them is any good: nothing has succeeded, or been given a score."
+        yield "No attempt succeeded, or none was given a score."
     elif adopted is not None:
         restored = adopted.restored
         yield (
@@ -166,9 +182,9 @@ def _closing(session: Session, found: Experiment, adopted: Adoption | None, adop
         yield from reasons(restored.skipped)
         if restored.undo_command is not None and restored.rescue is not None:
             before, undo = short(restored.rescue), restored.undo_command
-            yield f"What was there before is checkpoint {before}; `{undo}` brings it back."
+            yield f"Checkpoint {before} holds the state before; `{undo}` brings it back."
     elif adopts:
-        yield f"The best is {visible(comparison.winner.attempt.name)}, which was not adopted."
+        yield f"The best is {visible(comparison.winner.attempt.name)}; it was not adopted."
     else:
         yield f"The best is {visible(comparison.winner.attempt.name)}."
     yield from _not_captured(comparison)
@@ -178,7 +194,7 @@ def _closing(session: Session, found: Experiment, adopted: Adoption | None, adop
             yield "Its fork is kept, as a session:"
             yield f"  {winner.fork}  {show_path(winner.root)}"
         if adopts and adopted is None:
-            yield f"`holdfast session merge {winner.fork} -s {session.id}` brings what it has done here."
+            yield f"`holdfast session merge {winner.fork} -s {session.id}` merges its changes here."
     if comparison.kept:
         yield "Kept as sessions:"
         yield from (
@@ -204,8 +220,8 @@ def _not_captured(comparison: Comparison) -> Iterator[str]:
             yield f"  and {len(one.not_captured) - _MOST_NAMED:,} more"
         if comparison.stays(one) and not comparison.kept:
             yield (
-                f"So that fork stays, as the session {one.fork}, in {show_path(one.root)}: take from there what you "
-                f"need; `holdfast session delete {one.fork}` deletes it."
+                f"That fork stays, as the session {one.fork}, in {show_path(one.root)}: take from "
+                f"there what you need; `holdfast session delete {one.fork}` deletes it."
             )
 
 
@@ -232,23 +248,29 @@ def _differences(console: Console, session: Session, found: Experiment) -> Itera
 
 COMMANDS = {
     "experiment": Command(
-        description="Try several commands side by side, each in a fork of a session of its own, from the state that "
-        "the session is in; compare how they end, and keep the best. The session is not touched, unless the best is "
-        "adopted, which `holdfast undo` takes back. What attempts leave running is ended, and their forks are deleted, "
-        "also if it is cancelled (Ctrl-C). The fork of the best stays where that could not be adopted, or not all of "
-        "it.",
+        description="Run several commands side by side, each in a fork of a session, from the session's present "
+        "state; compare the results, and keep the best. The session changes only with --adopt, which "
+        "`holdfast undo` takes back. Holdfast ends the processes that attempts leave running and "
+        "deletes the forks, after Ctrl-C too. The fork of the best attempt stays if it could not be "
+        "adopted completely.",
         configure=_configure,
         run=_experiment,
         examples=(
-            ("holdfast experiment 'npm test' 'pnpm test' --compare-by duration", "which is the quickest"),
-            ("holdfast experiment ./fix-a.sh ./fix-b.sh --setup 'make deps' --adopt", "and keep what it has done"),
+            ("holdfast experiment 'npm test' 'pnpm test' --compare-by duration", "find the quickest"),
+            ("holdfast experiment ./fix-a.sh ./fix-b.sh --setup 'make deps' --adopt", "adopt the best"),
             ("holdfast experiment make --with CC=gcc --with 'CC=clang timeout=60'", "one command in several ways"),
-            ("holdfast experiment ./a ./b --score 'wc -c < out'", "by a number of your own"),
+            ("holdfast experiment ./a ./b --score 'wc -c < out'", "score each attempt by a number"),
         ),
         exits=(
-            (1, "failed; or no attempt is any good: none succeeded, or has a score"),
-            (4, "refused: the session is in use, another's, or was changed meanwhile; or a path was left alone"),
-            (130, "cancelled from the keyboard: nothing is left of it (143: by SIGTERM)"),
+            (1, "failed; or no attempt succeeded or has a score"),
+            (
+                4,
+                (
+                    "refused: the session is in use, belongs to another user, or changed meanwhile; or a "
+                    "path could not be changed"
+                ),
+            ),
+            (130, "cancelled from the keyboard, and cleaned up (143: by SIGTERM)"),
         ),
     ),
 }

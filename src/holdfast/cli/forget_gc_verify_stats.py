@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.cli.console import Console
 
 
-_COUNTS_HINT = "nothing is missing; `holdfast gc --recount` corrects counts"
+_COUNTS_HINT = "nothing is missing; `holdfast gc --recount` corrects the counts"
 _SHOWN = 10
 """Corrected counts that are named without ``-v``."""
 
@@ -73,7 +73,9 @@ def _configure_forget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gone", action="store_true", help="drop all workspaces of the home whose directories are gone"
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would go, and why the rest stays")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only list the checkpoints to drop, and why the others stay"
+    )
 
 
 def _forget(console: Console, arguments: argparse.Namespace) -> int:
@@ -142,14 +144,14 @@ def _configure_gc(parser: argparse.ArgumentParser) -> None:
         "--grace",
         metavar="T",
         type=duration,
-        help="spare what was needed within this time: 0, 90m, 24h (default: gc.grace)",
+        help="keep content that was in use within this time: 0, 90m, 24h (default: gc.grace)",
     )
     parser.add_argument(
         "--recount",
         action="store_true",
-        help="first compare what every blob is needed by with its count, and correct it (else done every 30 days)",
+        help="first count anew how many checkpoints need each blob, and correct wrong counts (else done every 30 days)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted and written anew")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted and rewritten")
 
 
 def _gc(console: Console, arguments: argparse.Namespace) -> int:
@@ -209,7 +211,10 @@ def _verify(console: Console, arguments: argparse.Namespace) -> int:
             f"{plural(len(result.problems), 'problem')} found in {looked_at}",
             hint=_COUNTS_HINT
             if all(problem.kind == "count" for problem in result.problems)
-            else "`holdfast checkpoint --full-hash` stores again what the tree still holds; a bundle can be imported",
+            else (
+                "`holdfast checkpoint --full-hash` stores again all content that the tree still holds; "
+                "an exported bundle can be imported"
+            ),
         )
     return 0
 
@@ -238,7 +243,7 @@ def _stats_lines(result: Stats) -> Iterator[str]:
         ("blobs", f"{result.blobs:,}, {size(result.content_bytes)} of content"),
         ("pages", f"{result.pages:,}"),
         ("packs", f"{result.packs:,}"),
-        ("stored", f"{size(result.stored_bytes)}, {size(result.dead_bytes)} of it needed by nothing"),
+        ("stored", f"{size(result.stored_bytes)}, {size(result.dead_bytes)} of it unused"),
         ("catalog", size(result.catalog_bytes)),
     )
     yield from (f"{name:<11}  {value}" for name, value in facts)
@@ -249,42 +254,42 @@ def _stats_lines(result: Stats) -> Iterator[str]:
 
 COMMANDS = {
     "forget": Command(
-        description="Drop checkpoints: the ones named, or those that a policy does not keep. What a fork stands "
-        "on, and the newest, stay. The content is freed later, by `holdfast gc`.",
+        description="Drop the checkpoints that are named, or those that a policy does not keep. The newest "
+        "checkpoint and those that a fork needs stay. `holdfast gc` frees the content later.",
         configure=_configure_forget,
         run=_forget,
         examples=(
-            ("holdfast forget --dry-run", "what the configured rules would drop"),
-            ("holdfast forget --keep-last 10 --keep-daily 7", "a policy of your own"),
-            ("holdfast forget 3f2a9c", "one checkpoint"),
+            ("holdfast forget --dry-run", "list what the configured rules would drop"),
+            ("holdfast forget --keep-last 10 --keep-daily 7", "drop by another policy"),
+            ("holdfast forget 3f2a9c", "drop one checkpoint"),
         ),
-        exits=((4, "refused: something stands on a checkpoint that was named"),),
+        exits=((4, "refused: a checkpoint that was named is in use"),),
     ),
     "gc": Command(
         description="Delete content that no checkpoint has needed for the grace time (24 h unless configured). "
-        "It can be interrupted at any point, and runs beside everything else.",
+        "It runs beside all other commands, and can be interrupted at any point.",
         configure=_configure_gc,
         run=_gc,
         examples=(
-            ("holdfast gc", "free what can be freed"),
-            ("holdfast gc --dry-run", "how much that is"),
+            ("holdfast gc", "free unused content"),
+            ("holdfast gc --dry-run", "only say how much"),
             ("holdfast gc --grace 0", "at once, without a grace time"),
-            ("holdfast gc --recount", "and correct counts that `verify` finds wrong"),
+            ("holdfast gc --recount", "correct counts that `verify` finds wrong"),
         ),
         exits=((4, "refused: another collection is running"),),
     ),
     "verify": Command(
-        description="Prove that the store is sound: every reference, every count, every checksum of what "
-        "describes it; with --read-data every stored byte as well. Names what is damaged.",
+        description="Check the store: every reference, every count, and every checksum of the metadata; with "
+        "--read-data every stored byte as well. Lists all damage.",
         configure=_configure_verify,
         run=_verify,
         examples=(("holdfast verify", "quickly"), ("holdfast verify --read-data", "thoroughly")),
         exits=((5, "something is damaged or missing"),),
     ),
     "stats": Command(
-        description="What takes the space: in the whole store, and in the checkpoint that this workspace stands on.",
+        description="Show how much space the whole store takes, and the checkpoint that this workspace stands on.",
         configure=_configure_stats,
         run=_stats,
-        examples=(("holdfast stats", "in words"), ("holdfast stats --json", "for programs")),
+        examples=(("holdfast stats", "a report to read"), ("holdfast stats --json", "for programs")),
     ),
 }

@@ -24,7 +24,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mount",
         action="store_true",
-        help="write nothing out: mount the checkpoint, and keep in the home what is changed in DIR; needs root",
+        help="do not write the files out: mount the checkpoint, and keep the changes in DIR in the home; needs root",
     )
     parser.add_argument(
         "--materialise", action="store_true", help="make DIR, a fork by mount, a plain directory with all that is in it"
@@ -120,11 +120,11 @@ def _import(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "fork": Command(
-        description="Write a checkpoint out into a new directory, as a workspace of its own whose history begins "
-        "there; without ID it is the present state, and what is unsaved is saved first. What both share is stored "
-        "once. With --mount nothing is written out: the checkpoint is mounted, and what is changed in DIR is kept in "
-        "the home, until `holdfast unmount DIR` (or a restart of the machine) and beyond: `holdfast mount DIR` mounts "
-        "it again.",
+        description="Write a checkpoint out into a new directory, as a workspace with a history of its own. "
+        "Without ID, Holdfast saves the present state and forks that. The two workspaces store "
+        "shared content once. With --mount no files are written out: Holdfast mounts the checkpoint "
+        "on DIR and keeps the changes of DIR in the home. After `holdfast unmount DIR` or a restart "
+        "of the machine, `holdfast mount DIR` mounts it again.",
         configure=_configure_fork,
         run=_fork,
         examples=(
@@ -144,11 +144,11 @@ COMMANDS = {
         exits=((5, "stored content is damaged"),),
     ),
     "import": Command(
-        description="Take in the checkpoints of a bundle, as checkpoints of this workspace. The tree is not "
-        "changed. All of the file is verified before anything of it is taken in.",
+        description="Read the checkpoints of a bundle into this workspace. The tree does not change. Holdfast "
+        "verifies the whole file before it stores anything.",
         configure=_configure_import,
         run=_import,
-        examples=(("holdfast import backup.tar.zst && holdfast log", "take it in and look"),),
-        exits=((4, "refused: a checkpoint of the same id is here and is another one"), (5, "the file is damaged")),
+        examples=(("holdfast import backup.tar.zst && holdfast log", "import, and look"),),
+        exits=((4, "refused: this workspace has another checkpoint with the same id"), (5, "the file is damaged")),
     ),
 }

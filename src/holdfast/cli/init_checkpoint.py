@@ -23,8 +23,7 @@ def _configure_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="also a directory that nobody means, such as $HOME, that is mounted over a workspace, or the "
-        "empty mount point of one",
+        help="allow unusual directories: $HOME, system directories, mounts over a workspace, empty mount points",
     )
     parser.add_argument(
         "--write-ignore",
@@ -52,7 +51,7 @@ def _init(console: Console, arguments: argparse.Namespace) -> int:
         elif workspace.new:
             console.say(
                 f"Remembering {show_path(workspace.path)}. `holdfast checkpoint` saves its state.",
-                "  What the ignore rules leave out is not saved; `holdfast status --ignored` lists it.",
+                "  Files that the ignore rules leave out are not saved; `holdfast status --ignored` lists them.",
             )
         else:
             console.say(f"{show_path(workspace.path)} is remembered already.")
@@ -78,15 +77,17 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
         metavar="LABEL",
         type=text,
         default="",
-        help="a name to find it by, beside those that it has; labelled ones are kept",
+        help="a name to find it by, beside earlier ones; Holdfast keeps labelled checkpoints",
     )
-    parser.add_argument("--message", metavar="TEXT", type=text, default=None, help="why it was made")
+    parser.add_argument("--message", metavar="TEXT", type=text, default=None, help="why you made it")
     parser.add_argument("--author", metavar="NAME", type=text, default=None, help="who made it: a person or an agent")
-    parser.add_argument("--command", metavar="LINE", type=text, default=None, help="the command it was made for")
     parser.add_argument(
-        "--full-hash", action="store_true", help="read every file, instead of trusting what is known of unchanged ones"
+        "--command", metavar="LINE", type=text, default=None, help="the command that it precedes or follows"
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before capturing something huge")
+    parser.add_argument(
+        "--full-hash", action="store_true", help="read every file, even those whose size and times are unchanged"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before a huge checkpoint")
 
 
 def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
@@ -123,7 +124,7 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
         if message == made.provenance.message:
             console.say(f'  That checkpoint has the message "{visible(message)}".')
         else:
-            console.say(f'  The message "{visible(message)}" was NOT taken: that checkpoint keeps the one that it has.')
+            console.say(f'  The message "{visible(message)}" was NOT stored: that checkpoint keeps its message.')
     if result.not_captured:
         number = plural(len(result.not_captured), "path is", "paths are")
         where = f"show {short(made.id)}" if result.created else "status"
@@ -144,32 +145,40 @@ def warn_if_huge(console: Console, workspace: Workspace, *, ask_first: bool) -> 
     console.warn(f"{show_path(workspace.path)} holds {'' if estimate.complete else 'more than '}{amount}")
     for path, number, total in estimate.biggest:
         console.warn(f"  of them {files(number)}, {size(total)} in {os_text(path)}")
-    console.warn("what should not be saved can be listed in .checkpointignore, in the syntax of .gitignore")
+    console.warn("list files that should not be saved in .checkpointignore, in the syntax of .gitignore")
     if ask_first and console.interactive and ask("Save all of it? [y/n] ", "yn") == "n":
         raise RefusedError("nothing was saved", hint="--yes saves it without asking", code="declined")
 
 
 COMMANDS = {
     "init": Command(
-        description="Begin to remember a directory. Nothing is written into it; everything is kept in the home "
-        "(--home). Doing it again is harmless.",
+        description="Start to remember a directory. Holdfast writes nothing into it, and keeps everything in the "
+        "home (--home). To repeat the command is harmless.",
         configure=_configure_init,
         run=_init,
         examples=(
             ("holdfast init", "the current directory"),
             ("holdfast init ~/work/shop --write-ignore", "another one, with the default exclusions as a file"),
         ),
-        exits=((4, "refused: what nobody means, a mount over a workspace, or its empty mount point; --force insists"),),
+        exits=(
+            (
+                4,
+                (
+                    "refused: an unusual directory, such as $HOME, a mount over a workspace, or its empty mount "
+                    "point; --force allows it"
+                ),
+            ),
+        ),
     ),
     "checkpoint": Command(
-        description="Save the present state of the workspace. If nothing has changed there is no new "
-        "checkpoint, and it says so. What .gitignore and .checkpointignore exclude is not saved.",
+        description="Save the present state of the workspace. If nothing has changed, the command says so and "
+        "makes no new checkpoint. Files that .gitignore and .checkpointignore exclude are not saved.",
         configure=_configure_checkpoint,
         run=_checkpoint,
         examples=(
             ("holdfast checkpoint", "save now"),
             ("holdfast checkpoint -m before-upgrade", "save under a name that can be used later"),
-            ("holdfast save --author claude --message 'tests pass'", "say who and why"),
+            ("holdfast save --author claude --message 'tests pass'", "record who and why"),
         ),
         exits=((4, "refused: another process holds the workspace, or the store is at its quota"),),
     ),

@@ -36,9 +36,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     from holdfast.engine.integrations.hook_call import CLIENTS
 
     parser.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=f"one of {', '.join(CLIENTS)}")
-    parser.add_argument("--remove", action="store_true", help="take out again what was written")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be written, and write nothing")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask, nor show it (-v: show it)")
+    parser.add_argument("--remove", action="store_true", help="remove Holdfast's part again")
+    parser.add_argument("--dry-run", action="store_true", help="show the changes, and write nothing")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask or show the changes (-v: show them)")
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
         "--project",
@@ -46,9 +46,11 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const="project",
         default="project",
-        help="for this workspace, or directory, alone (the default)",
+        help="for this workspace or directory only (the default)",
     )
-    scope.add_argument("--user", dest="scope", action="store_const", const="user", help="for all that you work in")
+    scope.add_argument(
+        "--user", dest="scope", action="store_const", const="user", help="for everything that you work on"
+    )
 
 
 def _integrate(console: Console, arguments: argparse.Namespace) -> int:
@@ -96,7 +98,7 @@ def _project(console: Console) -> str:
         directory = os.path.abspath(console.directory or current_directory())
         if error.code not in ("no_workspace", "no_home") or not os.path.isdir(directory):
             raise
-        console.warn(f"{directory} is not remembered yet: nothing is saved there before `holdfast init`")
+        console.warn(f"{directory} is not a workspace yet: the hooks save nothing there before `holdfast init`")
         return directory
 
 
@@ -126,7 +128,7 @@ def _make_sure(console: Console, yes: bool) -> None:
         return
     if not console.interactive:
         raise RefusedError(
-            "nothing was written: there is nobody to ask", hint="--yes writes it, --dry-run shows it", code="declined"
+            "nothing was written: no terminal to ask at", hint="--yes writes it, --dry-run shows it", code="declined"
         )
     if ask("Write this? [y/n] ", "yn") == "n":
         raise RefusedError("nothing was written", code="declined")
@@ -136,16 +138,18 @@ def _told(plan: ConfigPlan, *, dry_run: bool) -> Iterator[str]:
     client = plan.client
     if not plan.changes:
         yield (
-            f"{client.title} is configured so already." if not plan.remove else f"Nothing of ours is in {client.title}."
+            f"{client.title} is already configured so."
+            if not plan.remove
+            else f"{client.title} holds nothing of Holdfast."
         )
     elif dry_run:
         yield "Nothing was written."
     elif plan.remove:
-        yield f"Taken out of {client.title}."
+        yield f"Removed from {client.title}."
         yield from _kept(plan)
     else:
         files = " and ".join(show_path(change.found.path) for change in plan.changes)
-        yield f"Configured {client.title} in {files}; `holdfast integrate {client.name} --remove` takes it out again."
+        yield (f"Configured {client.title} in {files}; `holdfast integrate {client.name} --remove` removes it again.")
         yield from _kept(plan)
         yield _WITHOUT_RUN.format(client.program)
         yield client.note
@@ -154,7 +158,7 @@ def _told(plan: ConfigPlan, *, dry_run: bool) -> Iterator[str]:
 def _kept(plan: ConfigPlan) -> Iterator[str]:
     for change in plan.changes:
         if change.keeps and change.found.content is not None:
-            yield f"  What {show_path(change.found.path)} was is kept as {show_path(change.kept)}."
+            yield f"  {show_path(change.kept)} holds the previous {show_path(change.found.path)}."
 
 
 def _file_json(change: FileChange) -> Any:
@@ -170,10 +174,8 @@ def _file_json(change: FileChange) -> Any:
 
 def _configure_hook(parser: argparse.ArgumentParser) -> None:
     # (Not `choices`: a client takes exit code 2, that of wrong usage, for the order to stop.)
-    parser.add_argument("client", metavar="CLIENT", nargs="?", default="", help="who calls")
-    parser.add_argument(
-        "event", metavar="EVENT", nargs="?", default="", help="what has happened, in the client's words"
-    )
+    parser.add_argument("client", metavar="CLIENT", nargs="?", default="", help="the client that calls")
+    parser.add_argument("event", metavar="EVENT", nargs="?", default="", help="the event, by the client's name for it")
 
 
 def _hook(console: Console, arguments: argparse.Namespace) -> int:
@@ -222,24 +224,26 @@ def _say_to_client(text: str) -> None:
 
 COMMANDS = {
     "integrate": Command(
-        description="Configure a coding agent: its MCP entry for `holdfast mcp`, and hooks that save the state before "
-        "each prompt and, under `holdfast run`, make one step of each tool call. What would be written is shown, and "
-        "asked for. Comments, layout and everything else in the files stay; --remove takes exactly our part out again.",
+        description="Configure a coding agent: its MCP entry for `holdfast mcp`, and hooks that save the state "
+        "before each prompt and, under `holdfast run`, make one step of each tool call. The command "
+        "shows the changes and asks before it writes them. Comments, layout and everything else in "
+        "the files stay; --remove takes exactly Holdfast's part out again.",
         configure=_configure,
         run=_integrate,
         examples=(
             ("holdfast integrate claude", "Claude Code, in this project"),
-            ("holdfast integrate codex --user --dry-run", "what it would be for Codex, everywhere"),
+            ("holdfast integrate codex --user --dry-run", "show the changes for Codex, for all directories"),
             ("holdfast integrate claude --remove", "take it back"),
         ),
-        exits=((4, "refused: nobody to ask, or a file that is malformed, in the way, or has just been changed"),),
+        exits=((4, ("refused: no terminal to ask at, or a file that is malformed, in the way, or has just changed")),),
     ),
     "hook": Command(
-        description="What the hooks call that `integrate` writes; the client says on standard input what has happened. "
-        "The exit code is always 0: what goes wrong is said on standard error, and never stops the client.",
+        description="The command that the hooks of an agent call; `holdfast integrate` writes them. The client "
+        "describes the event on standard input. The exit code is always 0: errors go to standard "
+        "error, and never stop the client.",
         configure=_configure_hook,
         run=_hook,
-        examples=(("holdfast hook claude UserPromptSubmit", "as Claude Code does it"),),
-        exits=((0, "whatever happens"),),
+        examples=(("holdfast hook claude UserPromptSubmit", "the call that Claude Code makes"),),
+        exits=((0, "always"),),
     ),
 }

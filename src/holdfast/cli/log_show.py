@@ -54,12 +54,18 @@ def _add_pager_option(parser: argparse.ArgumentParser) -> None:
 def _configure_log(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast log [options] [-- PATH…]"
     parser.add_argument("-n", "--limit", metavar="N", type=whole_number, help="only the newest N rows")
-    parser.add_argument("--steps", action="store_true", help="also steps, edits by others, and operations that wait")
+    parser.add_argument(
+        "--steps", action="store_true", help="also steps, edits by other processes, and operations that wait"
+    )
     parser.add_argument("--since", metavar="TIME", type=moment, help="from a time (2026-02-11T15:04) or an age (2h) on")
     parser.add_argument("--until", metavar="TIME", type=moment, help="up to a time or an age")
-    parser.add_argument("--author", metavar="NAME", type=text, default="", help="of this user or agent alone")
+    parser.add_argument("--author", metavar="NAME", type=text, default="", help="only those of this user or agent")
     parser.add_argument(
-        "--grep", metavar="TEXT", type=text, default="", help="with this in a label, message, prompt or command"
+        "--grep",
+        metavar="TEXT",
+        type=text,
+        default="",
+        help="only those with this text in a label, message, prompt or command",
     )
     parser.add_argument("--graph", action="store_true", help="draw which checkpoint came from which")
     parser.add_argument(
@@ -401,23 +407,24 @@ COMMANDS = {
         run=_log,
         examples=(
             ("holdfast log -n 10", "the newest ten rows"),
-            ("holdfast log --steps -- src", "all that changed something there, steps too"),
+            ("holdfast log --steps -- src", "every change there, steps too"),
             ("holdfast log --since 2h --author claude", "what an agent did in the last two hours"),
             ("holdfast log --graph --all", "how all workspaces and forks descend from each other"),
         ),
         paths_after_dashes=True,
     ),
     "show": Command(
-        description="All about one checkpoint: who made it, why and when, what it changed, and what it did not "
-        "capture. Or about another row of the log, by the name that `holdfast log` gives it.",
+        description="Show one checkpoint: who made it, why and when, the files that it changed, and those that "
+        "it did not capture. Or show another row of the log, by the name that `holdfast log` gives "
+        "it.",
         configure=_configure_show,
         run=_show,
         examples=(
-            ("holdfast show", "the one that the tree stands on"),
+            ("holdfast show", "the checkpoint that the tree stands on"),
             ("holdfast show @-2", "the second before it"),
             ("holdfast show before-upgrade", "by label"),
-            ("holdfast show prompt:41", "what an agent was asked for, all of it"),
-            ("holdfast show run:3f2a9c1b04de", "a run: its steps, and what it changed"),
+            ("holdfast show prompt:41", "the whole prompt of an agent"),
+            ("holdfast show run:3f2a9c1b04de", "a run: its steps, and the files that it changed"),
         ),
     ),
 }

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--add", metavar="DIR", action="append", default=[], help="a further working directory")
     parser.add_argument(
-        "--add-read-only", metavar="DIR", action="append", default=[], help="one that is only looked at"
+        "--add-read-only", metavar="DIR", action="append", default=[], help="a directory that the tools may only read"
     )
     parser.add_argument(
         "--isolation", metavar="LEVEL", choices=KEYS["isolation.level"].choices, help="as in `holdfast run`"
     )
-    parser.add_argument("--guard", action="store_true", help="hold what `holdfast run --guard` asks about")
+    parser.add_argument(
+        "--guard", action="store_true", help="hold the operations that `holdfast run --guard` asks about"
+    )
     parser.add_argument("--forks", metavar="DIR", help="where forks are written (default: beside, in NAME.forks)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--socket", metavar="PATH", help="listen on a Unix socket, for any number of clients")
@@ -49,8 +51,8 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     console.prepare_log(for_programs=True)
     if arguments.socket is None and is_terminal(sys.stdin):
         raise UsageError(
-            "this is for programs: a client starts it, and speaks the Model Context Protocol with it",
-            hint="docs/reference/mcp.md tells how clients are set up; --socket PATH listens for them",
+            "a program starts this command, and speaks the Model Context Protocol with it",
+            hint="docs/reference/mcp.md shows how to configure clients; --socket PATH listens for them",
         )
     # What is loaded here stays until the end: to look through it for garbage meanwhile takes a fifth of the start.
     gc.disable()
@@ -102,17 +104,18 @@ def _opener(
 
 COMMANDS = {
     "mcp": Command(
-        description="Give the workspace to a model as tools: commands, files, undo, checkpoints, by the Model Context "
-        "Protocol. A client starts it and speaks with it on standard input and output; with --socket it listens, and "
-        "ends with a signal. What the tools change are steps, as under `holdfast run`. No tool answers a safeguard, "
-        "forgets anything, or overwrites what others have changed.",
+        description="Give the workspace to a model as tools: commands, files, undo, checkpoints, by the Model "
+        "Context Protocol. A client starts the command and speaks with it on standard input and "
+        "output; with --socket it listens until a signal ends it. Changes by the tools are steps, as "
+        "under `holdfast run`. No tool answers a safeguard, forgets anything, or overwrites the "
+        "changes of other processes.",
         configure=_configure,
         run=_run,
         examples=(
-            ("holdfast mcp -w ~/shop", "what a client is told to start"),
-            ("holdfast mcp --guard --isolation namespace", "ask before mass deletion; apart from the rest"),
+            ("holdfast mcp -w ~/shop", "the command line for a client"),
+            ("holdfast mcp --guard --isolation namespace", "ask before mass deletion; isolated from the machine"),
             ("holdfast mcp --socket ~/.cache/shop/mcp.sock", "for several clients"),
-            ("holdfast mcp --connect ~/.cache/shop/mcp.sock", "what such a client is told to start"),
+            ("holdfast mcp --connect ~/.cache/shop/mcp.sock", "the command line for such a client"),
         ),
         exits=((4, "refused: the directory, or that of the socket"),),
     ),

@@ -26,7 +26,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-m", "--message", type=text, default="", help="why, for the log")
     add_decision_options(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done; nobody is asked anything")
+    parser.add_argument("--dry-run", action="store_true", help="only show the plan; ask no agent and no person")
 
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:
@@ -58,12 +58,12 @@ def _say(console: Console, found: ForkMerge) -> None:
         )
         if restored.rescue is not None and restored.undo_command is not None:
             before, undo = short(restored.rescue), restored.undo_command
-            console.say(f"What was there before is checkpoint {before}; `{undo}` brings it back.")
+            console.say(f"Checkpoint {before} holds the state before; `{undo}` brings it back.")
         if restored.skipped:
             console.say(*reasons(restored.skipped))
     elif found.prepared.merged is not None:
         saved = "saved " if found.not_captured else ""
-        console.say(f"There is nothing {saved}in {short(plan.fork)} that is not here.")
+        console.say(f"This workspace has everything {saved}in {short(plan.fork)} already.")
     elif found.dry_run:
         console.say(_would(plan), *changed(console.paint, plan.stacked.plan.changes))
     console.say(*uncaptured([display(path) for path in plan.uncaptured]))
@@ -77,7 +77,7 @@ def _say(console: Console, found: ForkMerge) -> None:
 
 def _would(plan: MergePlan) -> str:
     counts = plan.counts
-    straight = ", straight, as nothing else has happened here" if plan.is_straight else ""
+    straight = ", directly, because nothing else has happened here" if plan.is_straight else ""
     return (
         f"Would merge {plural(plan.changesets, 'changeset')} since {short(plan.base)}{straight}: "
         f"{files(counts.apply_theirs)} written, {counts.deletes:,} deleted, "
@@ -98,16 +98,16 @@ def _ended(found: ForkMerge) -> int:
     if found.waiting and found.dry_run:
         raise RefusedError(
             f"{plural(len(found.waiting), 'file waits', 'files wait')} for an agent or a person; nothing was changed",
-            hint="the same without --dry-run asks the agent, if there is one, and shows what both sides have changed",
+            hint="the same without --dry-run asks the agent, if one is configured, and shows the changes of both sides",
             code="needs_reapply",
         )
     if found.waiting:
         waiting = [one for one in found.prepared.records if one.outcome == "pending"]
         raise RefusedError(
             f"{plural(len(found.plan.overlapping), 'file')} could not be applied anew; nothing was changed",
-            hint="an agent has been asked; run the same again when it has answered"
+            hint="an agent was asked; run the same command again when it has answered"
             if waiting
-            else f"decide each with {DECIDE}, and run the same again",
+            else f"decide each with {DECIDE}, and run the same command again",
             code="needs_reapply",
         )
     if found.restored is not None and found.restored.skipped:
@@ -117,19 +117,27 @@ def _ended(found: ForkMerge) -> int:
 
 COMMANDS = {
     "merge": Command(
-        description="Bring what a fork has done into this workspace, without losing what was done here since they "
-        "parted. A file that one side alone has changed is as that side has it; the fork's changes to a file that both "
-        "have changed are applied anew, one after the other, by the ladder of merge.ladder "
-        "(docs/guide/merge.md). What no rung can apply is listed, and nothing is changed until it is decided. "
-        "What is in both trees is saved first.",
+        description="Merge the changes of a fork into this workspace, and keep the changes made here since the "
+        "fork. A file that only one side changed becomes as that side has it. If both sides changed "
+        "a file, the ladder of merge.ladder (docs/guide/merge.md) applies the fork's changes anew, "
+        "one after the other. The command lists the files that no rung can merge, and changes "
+        "nothing until you decide them. It saves both trees first.",
         configure=_configure,
         run=_run,
         examples=(
-            ("holdfast merge ../fork --dry-run", "what would be merged, and what overlaps"),
-            ("holdfast merge ../fork", "merge all that the fork has done"),
-            ("holdfast merge ../fork --resolve app.py=/tmp/app.py", "with what becomes of a file that overlaps"),
+            ("holdfast merge ../fork --dry-run", "show the plan and the overlaps"),
+            ("holdfast merge ../fork", "merge all changes of the fork"),
+            ("holdfast merge ../fork --resolve app.py=/tmp/app.py", "give the content of an overlapping file"),
             ("holdfast undo", "take the merge back"),
         ),
-        exits=((4, "a file waits for an agent or a person, with --dry-run too; or locked, or changed meanwhile"),),
+        exits=(
+            (
+                4,
+                (
+                    "an agent or a person has to decide a file, with --dry-run too; or the workspace is locked, "
+                    "or changed meanwhile"
+                ),
+            ),
+        ),
     )
 }

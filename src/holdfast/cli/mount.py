@@ -33,18 +33,20 @@ _LOOK = 600.0
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast mount [ID | --at TIME] DIR [--allow-other] [--detach | --exec -- COMMAND ...]"
     parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: @)")
-    parser.add_argument("directory", metavar="DIR", help="where; it must be empty, or is made and removed again")
+    parser.add_argument(
+        "directory", metavar="DIR", help="the mount point: an empty directory, or a new one, which is removed again"
+    )
     parser.add_argument(
         "--at", metavar="TIME", type=text, help="the newest checkpoint then: 2026-02-11T15:04 (local time), or 2h ago"
     )
-    parser.add_argument("--allow-other", action="store_true", help="other users may look at it, too")
-    parser.add_argument("--detach", action="store_true", help="go on in the background, until `holdfast unmount DIR`")
-    parser.add_argument("--exec", metavar="COMMAND", nargs=REST, help="run this, and unmount when it has ended")
+    parser.add_argument("--allow-other", action="store_true", help="let other users read it")
+    parser.add_argument("--detach", action="store_true", help="stay in the background, until `holdfast unmount DIR`")
+    parser.add_argument("--exec", metavar="COMMAND", nargs=REST, help="run this command, and unmount when it ends")
 
 
 def _mount(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.name is not None and arguments.at is not None:
-        raise UsageError("a checkpoint is named, or the newest at a time is wanted, not both")
+        raise UsageError("give a checkpoint or --at TIME, not both")
     words: list[str] = [*(arguments.exec or ()), *arguments.paths]
     if bool(words) != (arguments.exec is not None):
         raise UsageError("--exec and a command go together", hint="holdfast mount @- DIR --exec -- COMMAND")
@@ -110,12 +112,12 @@ def _mount_fork(console: Console, directory: str) -> bool:
 
         console.give(commands.MountEvent, event="mounted", directory=path)
     else:
-        console.say(f"Mounted the fork {show_path(path)}, with all that was changed in it.")
+        console.say(f"Mounted the fork {show_path(path)}, with all its changes.")
     return True
 
 
 def _configure_unmount(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="where it is mounted")
+    parser.add_argument("directory", metavar="DIR", help="the mount point")
 
 
 def _unmount(console: Console, arguments: argparse.Namespace) -> int:
@@ -205,11 +207,11 @@ class _Signals:
 
 COMMANDS = {
     "mount": Command(
-        description="Show a checkpoint as a directory that nobody can change (or, if DIR is that of a fork by mount "
-        "which is not mounted, mount the fork again). Nothing is written out: what is looked "
-        "at is read from the store then. It lasts until Ctrl-C, or until somebody unmounts it (umount DIR, fusermount3 "
-        "-u DIR); with --exec until the command has ended, whose exit code it has. The checkpoint is neither forgotten "
-        "nor collected meanwhile.",
+        description="Show a checkpoint as a read-only directory. Nothing is written out: Holdfast reads files "
+        "from the store when a program reads them. It lasts until Ctrl-C or an unmount (umount DIR, "
+        "fusermount3 -u DIR); with --exec until the command ends, and the exit code is the "
+        "command's. Meanwhile the checkpoint is neither forgotten nor collected. If DIR is a fork by "
+        "mount that is not mounted, the command mounts it again.",
         configure=_configure,
         run=_mount,
         examples=(
@@ -219,17 +221,17 @@ COMMANDS = {
             ("holdfast mount @- /tmp/before --exec -- diff -r /tmp/before .", "just for one command"),
         ),
         exits=(
-            (1, "nothing can be mounted here: it needs /dev/fuse, and root or fusermount3"),
+            (1, "cannot mount here: a mount needs /dev/fuse, and root or fusermount3"),
             (4, "refused: the directory is not empty, or lies in a workspace"),
         ),
         paths_after_dashes=True,
     ),
     "unmount": Command(
-        description="Take away what `mount`, or `fork --mount`, has mounted on a directory. What was changed in a fork "
-        "is kept, and there again when it is mounted again: holdfast mount DIR.",
+        description="Unmount a directory that `mount` or `fork --mount` has mounted. A fork keeps its changes; "
+        "`holdfast mount DIR` mounts it again.",
         configure=_configure_unmount,
         run=_unmount,
         examples=(("holdfast unmount ../attempt", "a fork"), ("holdfast unmount /tmp/before", "a checkpoint")),
-        exits=((3, "nothing of Holdfast is mounted there"), (4, "refused: it is in use")),
+        exits=((3, "Holdfast has mounted nothing there"), (4, "refused: a process uses it")),
     ),
 }

@@ -33,13 +33,13 @@ def add_decision_options(parser: argparse.ArgumentParser, *, here: str = "here",
         metavar="PATH=FILE",
         action="append",
         default=[],
-        help="the content of FILE is what becomes of PATH, which overlaps; may be repeated",
+        help="PATH, which overlaps, gets the content of FILE; may be repeated",
     )
     parser.add_argument(
         "--keep", metavar="PATH", action="append", default=[], help=f"PATH, which overlaps, stays as it is {here}"
     )
     parser.add_argument(
-        "--take", metavar="PATH", action="append", default=[], help=f"PATH, which overlaps, becomes what {there} has"
+        "--take", metavar="PATH", action="append", default=[], help=f"PATH, which overlaps, becomes as {there} has it"
     )
 
 
@@ -80,7 +80,7 @@ def decisions(arguments: argparse.Namespace, named: Callable[[str], bytes]) -> d
         except OSError as error:
             raise UsageError(f"{file} cannot be read: {error.strerror}") from None
         if len(content) > _MOST:
-            raise UsageError(f"{file} is larger than a resolution may be, {_MOST >> 20} MiB")
+            raise UsageError(f"{file} is larger than {_MOST >> 20} MiB, the limit of a resolution")
         add(path, Resolution(content=content))
     for path in arguments.keep:
         add(path, Resolution(prefer="ours"))

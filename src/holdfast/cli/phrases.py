@@ -94,12 +94,12 @@ def reasons(items: Sequence[NotCaptured]) -> list[str]:
 
 def left_alone(items: Sequence[NotCaptured]) -> RefusedError:
     """What a command ends with that has done its work but for these paths."""
-    number = plural(len(items), "path was", "paths were")
-    return RefusedError(
-        f"{number} left alone, not to lose what is there",
-        hint="; ".join(f"{show_path(item.path)}: {item.reason}" for item in items[:3]),
-        code="left_alone",
-    )
+    by_cause: dict[str, list[str]] = {}
+    for item in items:
+        by_cause.setdefault(item.reason, []).append(show_path(item.path))
+    causes = [f"{cause} ({', '.join([*paths[:3], '…'][: len(paths)])})" for cause, paths in by_cause.items()]
+    shown = "; ".join([*causes[:3], "…"][: len(causes)])
+    return RefusedError(f"could not change {plural(len(items), 'path')}: {shown}", code="left_alone")
 
 
 def uncaptured(paths: Sequence[str]) -> list[str]:
@@ -109,7 +109,7 @@ def uncaptured(paths: Sequence[str]) -> list[str]:
     lines = [f"  {visible(path)}" for path in paths[:MOST_NAMED]]
     if len(paths) > MOST_NAMED:
         lines.append(f"  and {len(paths) - MOST_NAMED:,} more")
-    return ["Not captured in the fork by now and not deleted there, so that it stays as it is here:", *lines]
+    return ["The fork no longer captures these, and has not deleted them; they stay as they are here:", *lines]
 
 
 def only_there(items: Sequence[NotCaptured], what: str) -> list[str]:
@@ -119,7 +119,7 @@ def only_there(items: Sequence[NotCaptured], what: str) -> list[str]:
     lines = reasons(items[:MOST_NAMED])
     if len(items) > MOST_NAMED:
         lines.append(f"  and {len(items) - MOST_NAMED:,} more")
-    return [f"No checkpoint holds this; it is in the directory of {what} alone:", *lines]
+    return [f"No checkpoint holds these; only the directory of {what} has them:", *lines]
 
 
 def foreseen(expected: Mapping[str, Any]) -> list[str]:

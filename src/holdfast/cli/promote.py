@@ -54,27 +54,30 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--production",
         metavar="ID:DEVICE:INODE",
         type=text,
-        help="for programs, instead of --to: production by its workspace's id, if its directory is this one still; "
-        "FORK is the id of a checkpoint then",
+        help="for programs, in place of --to: the id of production's workspace; FORK is then a checkpoint's id",
     )
     add_decision_options(parser, here="in production")
     parser.add_argument(
         "--decisions", metavar="FILE", help="for programs: the same, as a JSON list of {path, prefer, content, version}"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be merged; builds and changes nothing")
-    parser.add_argument("--author", metavar="NAME", default="", type=text, help="who does it")
+    parser.add_argument("--author", metavar="NAME", default="", type=text, help="the person or agent that promotes")
     parser.add_argument("--message", metavar="TEXT", default="", type=text, help="why")
     parser.add_argument(
-        "--resume", metavar="ID", nargs="?", const="", type=text, help="go on with a promotion that was cut short"
+        "--resume", metavar="ID", nargs="?", const="", type=text, help="continue a promotion that was cut short"
     )
     parser.add_argument(
-        "--sweep", action="store_true", help="take back or finish what was cut short, and remove what is left over"
+        "--sweep", action="store_true", help="take back or finish promotions that were cut short, and remove leftovers"
     )
-    parser.add_argument("--force", action="store_true", help="with --sweep: also old directories that were written to")
     parser.add_argument(
-        "--id", metavar="ID", dest="name", default="", type=text, help="what its id is to be (16 hex digits)"
+        "--force", action="store_true", help="with --sweep: remove also old directories that a process wrote to"
     )
-    parser.add_argument("--steps", action="store_true", help="with --json: also an object for each step that begins")
+    parser.add_argument(
+        "--id", metavar="ID", dest="name", default="", type=text, help="the id of the promotion (16 hex digits)"
+    )
+    parser.add_argument(
+        "--steps", action="store_true", help="with --json: print an object at the start of each step too"
+    )
     parser.add_argument("--list", action="store_true", dest="listed", help="list the promotions, oldest first")
 
 
@@ -204,7 +207,7 @@ def _tell(console: Console, step: str, *, steps: bool) -> None:
 
 def _plan(answer: PromotionAnswer, files: Sequence[dict[str, Any]] = ()) -> list[str]:
     if answer.result == "unchanged":
-        return ["Nothing to promote: production has all of it."]
+        return ["Nothing to promote: production has every change."]
     counts = answer.changes
     assert counts is not None, "a plan has them"
     written = f"{counts.apply_theirs} to be written, {counts.deletes} to be deleted"
@@ -229,7 +232,7 @@ def _plan(answer: PromotionAnswer, files: Sequence[dict[str, Any]] = ()) -> list
             )
             lines += [f"    {line}" for line in differences]
         lines.append(
-            "The promotion itself would apply all of that anew, and ask nobody."
+            "The promotion itself would apply all of that anew, without a question."
             if all(one.foreseen and one.foreseen["applies"] for one in answer.overlapping_files)
             else "An agent has been asked; promote again when it has answered."
             if any(file["outcome"] == "pending" for file in files)
@@ -252,12 +255,12 @@ def _said(done: Promotion) -> list[str]:
         lines += [f"  {line}" for line in _isolation(facts)]
         if not done.runs_commands:
             lines.append(
-                "  Nothing was built or checked: neither promote.setup nor promote.build, promote.start or "
-                "promote.health is set."
+                "  Nothing was built or checked: promote.setup, promote.build, promote.start and "
+                "promote.health are not set."
             )
         lines += [f"  {line}" for line in uncaptured(facts.uncaptured)]
         if facts.restart is not None and facts.restart.exit_code:
-            lines.append(f"  The restart FAILED with {facts.restart.exit_code}; what ran before may still run.")
+            lines.append(f"  The restart FAILED with {facts.restart.exit_code}; the old server may still run.")
             lines += [f"    {visible(line)}" for line in facts.restart.output.splitlines()[-20:]]
         if facts.late:
             lines.append("  Written to the old directory since the swap, and not in production:")
@@ -266,7 +269,7 @@ def _said(done: Promotion) -> list[str]:
             lines.append("  Still in the old directory (a shell gets into the new one by `cd .`):")
             lines += [f"    process {user.pid}: {visible(user.command)}" for user in facts.used_by[:5]]
         if facts.kept:
-            lines.append(f"  So that is kept; the next promotion, or --sweep, removes it: {visible(facts.kept)}")
+            lines.append(f"  {visible(facts.kept)} is kept for that; the next promotion, or --sweep, removes it")
         lines.append(f"  Take it back: {answer.undo_command}  (in {visible(done.path)})")
         return lines
     if answer.result == "unchanged":
@@ -309,8 +312,11 @@ def _sweep(console: Console, promotions: Promotions, *, force: bool) -> int:
     console.say(
         *(f"Settled {one}, which was cut short." for one in done.settled),
         *(f"Removed {one}" for one in done.removed),
-        *(f"Kept {one}, which is used, or was written to since the swap; --force removes it." for one in done.kept),
-        *(f"{one} is being worked on." for one in done.busy),
+        *(
+            f"Kept {one}: a process uses it, or has written to it since the swap; --force removes it."
+            for one in done.kept
+        ),
+        *(f"Another promotion works on {one}." for one in done.busy),
     )
     if not any((done.settled, done.removed, done.kept, done.busy)):
         console.say("Nothing was left over.")
@@ -319,25 +325,27 @@ def _sweep(console: Console, promotions: Promotions, *, force: bool) -> int:
 
 COMMANDS = {
     "promote": Command(
-        description="Bring what a fork has done to production: the workspace that it was forked from. A copy of "
-        "production, dependencies and all, gets the merged files; there it is set up, built, started and asked how it "
-        "is, as the settings say (promote.*); without them nothing is. Only if all of that succeeds do the two change "
-        "places, at once; else production stays as it is. `holdfast undo` in production takes it back.",
+        description="Bring the changes of a fork to production: the workspace that it was forked from. The "
+        "command copies production with its dependencies and merges the fork's changes there. Then "
+        "it runs setup, build, start and health check in the copy, as the settings promote.* say; "
+        "without them it runs nothing. Only if all succeed does the copy replace production, at "
+        "once; else production stays as it is. `holdfast undo` in production takes the promotion "
+        "back.",
         configure=_configure,
         run=_run,
         examples=(
-            ("holdfast promote ../attempt-2", "a fork, to what it was forked from"),
-            ("holdfast promote ../attempt-2 --dry-run", "what would be merged"),
+            ("holdfast promote ../attempt-2", "promote a fork to its origin"),
+            ("holdfast promote ../attempt-2 --dry-run", "show the plan"),
             (
                 "holdfast promote ../attempt-2 --keep setup.cfg",
-                "decide a file that both have changed, once it was shown",
+                "decide a file that both sides changed, after you have seen it",
             ),
             ("holdfast promote --resume", "go on after a crash"),
-            ("holdfast promote --list", "what was promoted, and how that ended"),
+            ("holdfast promote --list", "list the promotions and their results"),
         ),
         exits=(
-            (1, "a command of the build failed, or something else; production is unchanged"),
-            (4, "refused: both sides have changed the same, or another promotion is under way"),
+            (1, "a command of the build failed, or another error; production is unchanged"),
+            (4, "refused: both sides changed the same file, or another promotion is under way"),
         ),
     ),
 }

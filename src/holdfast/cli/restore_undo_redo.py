@@ -33,11 +33,9 @@ def _configure_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only say what would be written and deleted")
     unfinished = parser.add_mutually_exclusive_group()
     unfinished.add_argument(
-        "--continue", dest="finish", action="store_true", help="finish a restore that was cut short"
+        "--continue", dest="finish", action="store_true", help="finish a restore that was interrupted"
     )
-    unfinished.add_argument(
-        "--abort", action="store_true", help="go back to what was before a restore that was cut short"
-    )
+    unfinished.add_argument("--abort", action="store_true", help="go back to the state before an interrupted restore")
 
 
 def _restore(console: Console, arguments: argparse.Namespace) -> int:
@@ -66,12 +64,16 @@ def _restore(console: Console, arguments: argparse.Namespace) -> int:
 
 def _configure_steps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "count", metavar="N", nargs="?", type=whole_number, help="how many (default: 1); refused if there are fewer"
+        "count",
+        metavar="N",
+        nargs="?",
+        type=whole_number,
+        help="how many changes (default: 1); refused if there are fewer",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="only say what would be written and deleted, or why not; not what others have changed since",
+        help="only say what would be written and deleted, or why not; edits by other processes are not checked",
     )
 
 
@@ -79,18 +81,23 @@ def _configure_undo(parser: argparse.ArgumentParser) -> None:
     _configure_steps(parser)
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
-        "--run", metavar="ID", nargs="?", const="", type=text, help="all that a run did (default: the newest)"
+        "--run", metavar="ID", nargs="?", const="", type=text, help="all changes of a run (default: the newest)"
     )
     chosen.add_argument(
-        "--step", metavar="ID", type=step_numbers, action="append", help="this step alone (several, or 3-9: together)"
+        "--step", metavar="ID", type=step_numbers, action="append", help="only this step (several, or 3-9: together)"
     )
     chosen.add_argument(
-        "--to", metavar="PROMPT", type=prompt_number, help="all since before this prompt (`holdfast log` lists them)"
+        "--to",
+        metavar="PROMPT",
+        type=prompt_number,
+        help="all changes since before this prompt (`holdfast log` lists them)",
     )
     parser.add_argument(
-        "--stop", action="store_true", help="with --run: end what the run has left running first, such as a server"
+        "--stop",
+        action="store_true",
+        help="with --run: first end the processes that the run left running, such as a server",
     )
-    parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
+    parser.add_argument("--force", action="store_true", help="overwrite files that another process has changed since")
 
 
 def _configure_redo(parser: argparse.ArgumentParser) -> None:
@@ -100,9 +107,9 @@ def _configure_redo(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         type=step_numbers,
         action="append",
-        help="this step, whatever came since (several, or 3-9: together)",
+        help="this step, even if others came later (several, or 3-9: together)",
     )
-    parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
+    parser.add_argument("--force", action="store_true", help="overwrite files that another process has changed since")
 
 
 def prompt_number(argument: str) -> int:
@@ -121,7 +128,7 @@ def _steps(arguments: argparse.Namespace) -> Sequence[int] | None:
 
 def _count(arguments: argparse.Namespace, *, alone: bool) -> int:
     if alone and arguments.count is not None:
-        raise UsageError("N counts changes, and stands alone: not beside --run, --step or --to")
+        raise UsageError("N counts changes: it cannot stand beside --run, --step or --to")
     return 1 if arguments.count is None else arguments.count
 
 
@@ -168,7 +175,7 @@ def _go(console: Console, work: Work, verb: str, *, asks: bool) -> int:
     """Do ``work``; at a terminal, ask first what shall become of a restore that was cut short."""
     with console.open(scan=True) as workspace:
         if asks and console.interactive and workspace.unfinished() is not None:
-            choice = ask("[f]inish it, go [b]ack to what was before it, or [q]uit? ", "fbq")
+            choice = ask("[f]inish it, go [b]ack to the state before it, or [q]uit? ", "fbq")
             if choice == "q":
                 raise RefusedError("nothing was done", code="declined")
             _carry_out(console, workspace, _finish if choice == "f" else _abort, "Restored")
@@ -223,9 +230,9 @@ def _lines(console: Console, result: RestoreResult, verb: str) -> Iterator[str]:
     if result.undo_command is None:
         return
     if is_saved:
-        saved = f"What was there before is checkpoint {short(result.rescue)}; " if result.rescue else ""
+        saved = f"Checkpoint {short(result.rescue)} holds the state before; " if result.rescue else ""
     else:
-        saved = f"No checkpoint holds what was changed, so that {short(result.checkpoint)} is still the newest; "
+        saved = f"No checkpoint holds those changes, and {short(result.checkpoint)} is still the newest; "
     yield f"{saved}`{result.undo_command}` brings it back."
 
 
@@ -241,20 +248,26 @@ def _changed(console: Console, result: RestoreResult) -> Iterator[str]:
 
 _EXITS = (
     (3, "no such workspace, checkpoint or path; nothing to undo or redo"),
-    (4, f"refused; some paths were left alone because they had changed meanwhile; or (also --dry-run) {HELD}"),
-    (5, "stored content that is needed is damaged; nothing was touched"),
+    (
+        4,
+        (
+            "refused; some paths could not be changed because another process had changed them; or (also "
+            f"--dry-run) {HELD}"
+        ),
+    ),
+    (5, "stored content that is needed is damaged; nothing was changed"),
 )
 
 COMMANDS = {
     "restore": Command(
-        description="Bring the tree, or only some paths, to a checkpoint. What is there now is saved first, so "
-        "that it can be undone. Only what differs is touched. Ignored files, and files that no "
-        "checkpoint holds, are never deleted. PATHs are relative to the current directory. Ten of the paths that it "
-        "has changed are named, with -v all.",
+        description="Bring the tree, or some paths of it, to a checkpoint. Holdfast saves the present state "
+        "first, so that `holdfast undo` can return to it, and changes only files that differ. "
+        "Ignored files, and files that no checkpoint holds, are never deleted. PATHs are relative to "
+        "the current directory. The output names ten of the changed paths, with -v all.",
         configure=_configure_restore,
         run=_restore,
         examples=(
-            ("holdfast restore before-upgrade --dry-run", "see what it would do"),
+            ("holdfast restore before-upgrade --dry-run", "see the plan"),
             ("holdfast restore before-upgrade", "go back to it"),
             ("holdfast restore @ src/main.py", "one file, as it was last saved"),
             ("holdfast restore --continue", "finish a restore that was cut short"),
@@ -262,26 +275,26 @@ COMMANDS = {
         exits=_EXITS,
     ),
     "undo": Command(
-        description="Take back the newest change to the tree. Changes that are not saved yet are saved first, "
-        "and are the first to be taken back. What a step of `holdfast run` did is reversed exactly, ignored "
-        "files included; everything else goes by checkpoints. Nothing is lost by it: `holdfast redo` goes "
-        "forward again. Ten of the paths that it has changed are named, with -v all.",
+        description="Take back the newest change to the tree. Unsaved changes are saved first, and are the first "
+        "to be taken back. Steps of `holdfast run` are reversed exactly, ignored files included; all "
+        "other changes go by checkpoints. Nothing is lost: `holdfast redo` goes forward again. The "
+        "output names ten of the changed paths, with -v all.",
         configure=_configure_undo,
         run=_undo,
         examples=(
             ("holdfast undo", "one state back"),
             ("holdfast undo 3", "three"),
-            ("holdfast undo --run", "all that the last run did"),
+            ("holdfast undo --run", "take back the last run"),
             ("holdfast undo --run --stop", "end its server first"),
             ("holdfast undo --step 7", "one step alone"),
-            ("holdfast undo --to prompt:41", "all that was changed since before that prompt"),
+            ("holdfast undo --to prompt:41", "take back all changes since that prompt"),
             ("holdfast undo --dry-run", "look first"),
         ),
         exits=_EXITS,
     ),
     "redo": Command(
-        description="Bring back what `holdfast undo` took back, one state at a time. Ten of the paths that it "
-        "has changed are named, with -v all.",
+        description="Bring back the change that `holdfast undo` took back, one state at a time. The output names "
+        "ten of the changed paths, with -v all.",
         configure=_configure_redo,
         run=_redo,
         examples=(("holdfast redo", "one state forward"), ("holdfast redo 3", "three")),

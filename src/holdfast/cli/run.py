@@ -30,9 +30,9 @@ _SHOWN = 10
 _LEVELS, _MODES, _TMPS = (KEYS[f"isolation.{key}"].choices for key in ("level", "network", "tmp"))
 
 _LIMITS = (
-    ("memory", "SIZE", "so much memory it has"),
-    ("processes", "NUMBER", "so many processes and threads it has at once"),
-    ("disk", "SIZE", "so much each of its own temporary directories holds, and each file that it writes"),
+    ("memory", "SIZE", "the most memory that the command may take"),
+    ("processes", "NUMBER", "the most processes and threads at once"),
+    ("disk", "SIZE", "the most bytes in each of its temporary directories, and in each file that it writes"),
 )
 
 
@@ -41,25 +41,26 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--guard",
         action="store_true",
-        help="ask before a step has lost 50 files or 10 MB, and before what could not be undone",
+        help="ask before a step has lost 50 files or 10 MB, and before changes that cannot be undone",
     )
     parser.add_argument(
         "--outside",
         metavar="POLICY",
         choices=KEYS["undo.outside"].choices,
-        help="barrier: undo of it stops at what others have changed; warn: that is only listed",
+        help="edits by other processes: barrier stops undo there, warn only lists them",
     )
     parser.add_argument(
         "--bridge",
         metavar="HOW",
         choices=("fuse",),
-        help="fuse: what it changes is recorded by a mount over the workspace that it alone sees, not by supervision",
+        help="fuse: record by a mount over the workspace that only the command sees, without supervision",
     )
-    group = parser.add_argument_group(
-        "isolation (docs/guide/isolation.md; what is not said is as the configuration has it)"
-    )
+    group = parser.add_argument_group("isolation (docs/guide/isolation.md; the configuration has the defaults)")
     group.add_argument(
-        "--isolation", metavar="LEVEL", choices=_LEVELS, help="none, or namespace: apart from the rest of the machine"
+        "--isolation",
+        metavar="LEVEL",
+        choices=_LEVELS,
+        help="none, or namespace: isolated from the rest of the machine",
     )
     group.add_argument("--network", metavar="MODE", choices=_MODES, help="open, disabled, or allow")
     group.add_argument(
@@ -68,20 +69,16 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dns", metavar="ADDRESS", type=text, action="append", help="a name server; means --network allow"
     )
+    group.add_argument("--hide", metavar="PATH", action="append", help="a path to hide, besides the configured ones")
+    group.add_argument("--show", metavar="PATH", action="append", help="credentials to show, such as ~/.ssh")
     group.add_argument(
-        "--hide", metavar="PATH", action="append", help="what is not to be visible, besides what is configured"
-    )
-    group.add_argument(
-        "--show", metavar="PATH", action="append", help="a place of credentials to let in, such as ~/.ssh"
-    )
-    group.add_argument(
-        "--writable", metavar="PATH", action="append", help="what can be written to beside the workspace; not undone"
+        "--writable", metavar="PATH", action="append", help="a writable path beside the workspace; not undone"
     )
     group.add_argument("--tmp", metavar="WHICH", choices=_TMPS, help="own or shared: whose /tmp and /var/tmp")
     group.add_argument("--env", metavar="NAME", type=text, action="append", help="a variable to let through as well")
     for name, metavar, help_ in _LIMITS:
         group.add_argument(f"--{name}", metavar=metavar, type=text, help=help_)
-    parser.add_argument("words", metavar="COMMAND", nargs=REST, help="what to run, with its arguments")
+    parser.add_argument("words", metavar="COMMAND", nargs=REST, help="the command to run, with its arguments")
 
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:
@@ -149,7 +146,7 @@ def _limit(name: str, value: str) -> int:
         return parse_value(f"isolation.{name}", int(value) if value.isdecimal() else value)
     except ValueError as error:
         raise UsageError(
-            f"--{name}: {error}", hint=f"docs/reference/configuration.md says what isolation.{name} takes"
+            f"--{name}: {error}", hint=f"docs/reference/configuration.md lists the values of isolation.{name}"
         ) from error
 
 
@@ -157,8 +154,8 @@ def _summary(result: RunResult) -> Iterator[str]:
     yield from (_unanswered(ticket) for ticket in result.unanswered[:_SHOWN])
     if result.exit_code == 128 + signal.SIGSYS:
         yield (
-            "the command ended with SIGSYS, as every 32-bit program does under `run`: start such a one without it, "
-            "after `holdfast checkpoint`"
+            "the command ended with SIGSYS, as every 32-bit program does under `run`: run it without "
+            "`run`, after `holdfast checkpoint`"
         )
     if not result.steps:
         yield "the run changed nothing"
@@ -176,12 +173,12 @@ def _summary(result: RunResult) -> Iterator[str]:
         also = f"; {back}" if back else ""
         yield f"{plural(len(standing), 'step')}, {plural(changed, 'path')} changed{also}"
     elif back and not left:
-        yield f"nothing is left of what the run changed: {back}"
+        yield f"nothing is left of the run's changes: {back}"
     elif back:
         yield back
     if left:
-        yield f"{_were([step.id for step in left])} taken back but for what others had changed, which was left alone:"
-        yield from (f"  `holdfast steps show {step.id}` tells what that is" for step in left[-_SHOWN:])
+        yield (f"{_were([step.id for step in left])} taken back, except for these edits by other processes:")
+        yield from (f"  `holdfast steps show {step.id}` lists them" for step in left[-_SHOWN:])
     for step in result.steps[-_SHOWN:]:
         if step.unprotected:
             yield f"step {step.id} cannot be undone whole: {visible(step.unprotected)}"
@@ -192,9 +189,9 @@ def _summary(result: RunResult) -> Iterator[str]:
 
 def _unanswered(ticket: TicketInfo) -> str:
     return (
-        f"safeguard `{ticket.danger}`: {visible(ticket.message)}. No answer came within {ticket.unanswered:.0f} s, so "
-        "Holdfast took the step back. To allow it, run it again and answer meanwhile from another terminal: "
-        "`holdfast safeguard list`"
+        f"safeguard `{ticket.danger}`: {visible(ticket.message)}. No answer came within "
+        f"{ticket.unanswered:.0f} s, so Holdfast took the step back. To allow it, run the command "
+        "again and answer from another terminal: `holdfast safeguard list`"
     )
 
 
@@ -243,24 +240,25 @@ def _ask(console: Console, ticket: TicketInfo) -> bool | None:
 
 COMMANDS = {
     "run": Command(
-        description="Run a command, and record all that it and its children change in the workspace, ignored files, "
-        "node_modules and .git included, so that it can be taken back step by step. It needs no privilege and no "
-        "mount; --bridge fuse records by a mount instead, for what must not be supervised (docs/internals/bridge.md). "
-        "What the command changes elsewhere is not recorded; with --isolation namespace it can change nothing there, "
-        "and sees and reaches what is let through alone. The state before and after is saved. The exit code is "
-        "the command's (128 and the number of the signal that ended it); with --json the object is the last line "
-        "on standard error, because standard output is the command's.",
+        description="Run a command and record every change that it and its children make in the workspace, "
+        "ignored files, node_modules and .git included. `holdfast undo` then takes the changes back "
+        "step by step. It needs no privilege and no mount; --bridge fuse records by a mount instead, "
+        "for programs that cannot be supervised (docs/internals/bridge.md). Changes outside the "
+        "workspace are not recorded; --isolation namespace prevents them, and hides everything that "
+        "it does not let through. Holdfast saves the state before and after. The exit code is the "
+        "command's (128 and the number of the signal that ended it); with --json the object is the "
+        "last line on standard error, because standard output is the command's.",
         configure=_configure,
         run=_run,
         examples=(
-            ("holdfast run -- claude", "a coding agent: every command of its is a step"),
-            ("holdfast run --one-step -- make clean all", "one step, whatever it runs"),
+            ("holdfast run -- claude", "a coding agent: each of its commands is a step"),
+            ("holdfast run --one-step -- make clean all", "one step for the whole command"),
             ("holdfast run --guard -- sh cleanup.sh", "ask before it deletes many files"),
             (
                 "holdfast run --isolation namespace --network disabled -- make",
-                "apart from the rest of the machine",
+                "isolated from the rest of the machine",
             ),
-            ("holdfast undo --run", "take back all that the last run did"),
+            ("holdfast undo --run", "take back the last run"),
         ),
         exits=((4, "refused: the state could not be saved first, or another process keeps the undo log"),),
     ),

@@ -26,24 +26,28 @@ _RIGHTS = ("read", "write", "admin")
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "words", nargs="*", metavar="token create|list|revoke [ID]", help="make, list or take away a token, and end"
+        "words", nargs="*", metavar="token create|list|revoke [ID]", help="make, list or revoke a token, and end"
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="ADDRESS:PORT", help="where to listen (default: serve.listen); port 0: any")
     where.add_argument("--socket", metavar="PATH", help="listen on a Unix socket instead, mode 0600")
-    parser.add_argument("--allow-remote", action="store_true", help="also at an address that others can reach")
+    parser.add_argument("--allow-remote", action="store_true", help="allow an address that other machines can reach")
     parser.add_argument(
-        "--no-upkeep", action="store_true", help="only answer: save, thin out and collect nothing by itself"
+        "--no-upkeep",
+        action="store_true",
+        help="only answer requests: do not save, thin out or collect in the background",
     )
     tokens = parser.add_argument_group("options of tokens")
-    tokens.add_argument("--tenant", metavar="NAME", help="whose it is (default: store.tenant)")
-    tokens.add_argument("--rights", choices=_RIGHTS, help="what it may do (default: write)")
-    tokens.add_argument("--export", metavar="NAME", action="append", default=[], help="it is for this export alone")
+    tokens.add_argument("--tenant", metavar="NAME", help="its tenant (default: store.tenant)")
+    tokens.add_argument("--rights", choices=_RIGHTS, help="its rights (default: write)")
+    tokens.add_argument(
+        "--export", metavar="NAME", action="append", default=[], help="it is valid for this export only"
+    )
     tokens.add_argument(
         "--root", metavar="DIR", action="append", default=[], help="it may make exports of directories below this one"
     )
-    tokens.add_argument("--label", metavar="TEXT", type=text, default="", help="what it is for")
-    tokens.add_argument("--expires", metavar="AGE", help="it is valid for so long, as in 30d (default: for ever)")
+    tokens.add_argument("--label", metavar="TEXT", type=text, default="", help="its purpose, for your list")
+    tokens.add_argument("--expires", metavar="AGE", help="how long it is valid, as in 30d (default: for ever)")
 
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:
@@ -102,7 +106,7 @@ def _serve(console: Console, arguments: argparse.Namespace) -> int:
     )
     if unsaved:
         raise HoldfastError(
-            f"the server has ended, and not all is saved: {'; '.join(unsaved)}",
+            f"the server has ended with unsaved changes: {'; '.join(unsaved)}",
             hint="`holdfast checkpoint -w DIR` tries again",
             code="unsaved",
         )
@@ -140,7 +144,7 @@ def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> 
         if console.json:
             console.give(commands.RevokedToken, revoked=words[2])
         else:
-            console.say(f"The token {visible(words[2])} is valid no more.")
+            console.say(f"Revoked the token {visible(words[2])}.")
         return 0
     if len(words) != 2:
         raise UsageError(f"`serve token {words[1]}` takes no {words[2]!r}")
@@ -165,7 +169,7 @@ def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> 
         console.give(commands.NewToken, row, tenant=catalog.name, token=secret)
     else:
         console.answer((secret,))
-        console.say("It is shown this once. Send it as: Authorization: Bearer hft_…")
+        console.say("The token is shown only once. Send it as: Authorization: Bearer hft_…")
     return 0
 
 
@@ -195,23 +199,26 @@ def _row(row: TokenRow) -> Row:
 
 COMMANDS = {
     "serve": Command(
-        description="Serve workspaces over HTTP (docs/reference/rest.md): exports, checkpoints, diff, restore, fork, "
-        "events. It also saves all exports by itself, thins out and collects. Every request needs a token, which "
-        "`serve token create` makes. Without an option it listens on loopback. A signal ends it: what is worked on is "
-        "finished, and what is unsaved is saved.",
+        description="Serve workspaces over HTTP (docs/reference/rest.md): exports, checkpoints, diff, restore, "
+        "fork, events. The server also saves all exports, applies retention and collects. Every "
+        "request needs a token, which `holdfast serve token create` makes. By default it listens on "
+        "loopback only. After a signal it finishes the current requests and saves unsaved changes.",
         configure=_configure,
         run=_run,
         intermixed=True,
         examples=(
             ("holdfast serve", "at 127.0.0.1:7420"),
             ("holdfast serve --socket ~/.cache/holdfast/rest.sock", "on a Unix socket"),
-            ("holdfast serve token create --rights admin --root ~/projects", "a token that may serve what lies there"),
-            ("holdfast serve token create --rights read --export shop", "one that may look at an export"),
-            ("holdfast serve token list", "which there are"),
+            (
+                "holdfast serve token create --rights admin --root ~/projects",
+                "a token that may serve directories there",
+            ),
+            ("holdfast serve token create --rights read --export shop", "a token that may read an export"),
+            ("holdfast serve token list", "list the tokens"),
         ),
         exits=(
-            (1, "the server has ended, and something could not be saved"),
-            (4, "refused: an address that others can reach, or the directory of the socket"),
+            (1, "the server has ended, and could not save some changes"),
+            (4, "refused: an address that other machines can reach, or the directory of the socket"),
         ),
     ),
 }

@@ -43,7 +43,7 @@ def _status(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _configure_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ignored", action="store_true", help="also what the ignore rules leave out")
+    parser.add_argument("--ignored", action="store_true", help="also list files that the ignore rules leave out")
 
 
 def _status_lines(console: Console, result: Status) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _status_lines(console: Console, result: Status) -> Iterator[str]:
         yield f"{plural(len(result.changes), 'change')} since {checkpoint_title(last)} of {when(last.created_at)}:"
         yield from changed(console.paint, result.changes)
     if result.watch_failure is not None:
-        yield console.paint(f"The watcher fails, and goes on trying: {visible(result.watch_failure)}", "red")
+        yield console.paint(f"The watcher fails, and tries again: {visible(result.watch_failure)}", "red")
     if result.not_captured:
         yield "Not captured:"
         yield from reasons(result.not_captured)
@@ -111,13 +111,14 @@ def _name_and_path(workspace: Workspace, what: str) -> tuple[str, str]:
 
 COMMANDS = {
     "status": Command(
-        description="What has changed since the last checkpoint, and what is not captured, with the reasons. "
-        "Letters: A added, M modified, D deleted, T the type changed. Changes nothing.",
+        description="Show the changes since the last checkpoint, and the files that are not captured, with the "
+        "reasons. Letters: A added, M modified, D deleted, T the type changed. The command changes "
+        "nothing.",
         configure=_configure_status,
         run=_status,
         examples=(
             ("holdfast status", "the current workspace"),
-            ("holdfast status --ignored", "with what no checkpoint will hold"),
+            ("holdfast status --ignored", "with the files that no checkpoint will hold"),
             ("holdfast status --json", "for programs"),
         ),
         exits=((4, f"refused: {HELD}"),),
@@ -131,6 +132,6 @@ COMMANDS = {
             ("holdfast cat @:README.md", "from the state that the tree stands on"),
             ("holdfast cat 3f2a9c:src/a.py > old.py", "from another one, into a file"),
         ),
-        exits=((5, "what is stored of the file is damaged"),),
+        exits=((5, "the stored content of the file is damaged"),),
     ),
 }

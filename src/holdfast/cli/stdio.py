@@ -29,14 +29,15 @@ def _stdio(console: Console, _arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "stdio": Command(
-        description="Serve a frontend, which starts this and writes requests to its standard input, a line of JSON "
-        "each; answers and events come on standard output, and nothing else (docs/reference/stdio.md). Ends when "
-        "standard input does. The log is on standard error, as lines of JSON unless that is a terminal.",
+        description="Serve a frontend. The frontend starts this command and writes requests to its standard "
+        "input, one line of JSON each; answers and events come on standard output, and nothing else "
+        "does (docs/reference/stdio.md). The command ends when standard input ends. The log goes to "
+        "standard error, as lines of JSON unless that is a terminal.",
         configure=_configure,
         run=_stdio,
         examples=(
             ("holdfast stdio", "work in the current directory, unless the frontend says where"),
-            ("holdfast --log-level info stdio", "with a log of what is asked for"),
+            ("holdfast --log-level info stdio", "with a log of the requests"),
         ),
     ),
 }

@@ -57,7 +57,7 @@ def _configure_steps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("verb", metavar="show", nargs="?", choices=("show",), help="all about one step")
     parser.add_argument("id", metavar="ID", nargs="?", type=step_number, help="the step")
     parser.add_argument(
-        "--discard", action="store_true", help="forget all steps, also those that another version has recorded"
+        "--discard", action="store_true", help="forget all steps, also those of another version of Holdfast"
     )
 
 
@@ -105,7 +105,7 @@ def _step_row(step: StepInfo, width: int | None) -> Row:
     state = "" if step.state == "done" else f"  [{step.state}]"
     code = f"  exit {step.exit_code}" if step.exit_code else ""
     bare = "  not protected" if step.unprotected else ""
-    barrier = "  (others have changed something since)" if step.barrier_after else ""
+    barrier = "  (other processes have changed files since)" if step.barrier_after else ""
     cells = [str(step.id), when(step.started_at // 1000), step.kind, plural(step.paths, "path")]
     taken = sum(max(len(cell), least) + 2 for cell, (_, least) in zip(cells, _STEP_COLUMNS, strict=False))
     command, after = _command(step), f"{code}{state}{bare}{barrier}"
@@ -152,7 +152,7 @@ def _items(left: Sequence[ConflictInfo]) -> list[NotCaptured]:
 
 def _configure_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("verb", choices=("begin", "commit", "rollback"), help="open a step, close it, or take it back")
-    parser.add_argument("label", metavar="LABEL", nargs="?", type=text, default="", help="what a new step is for")
+    parser.add_argument("label", metavar="LABEL", nargs="?", type=text, default="", help="a label for the new step")
 
 
 def _step(console: Console, arguments: argparse.Namespace) -> int:
@@ -166,7 +166,7 @@ def _step(console: Console, arguments: argparse.Namespace) -> int:
         if arguments.verb == "begin":
             number = workspace.begin_step(arguments.label)
             kind, answer = answers.BegunStep, encode(answers.BegunStep, id=number)
-            line = f"Step {number} is open: all that follows belongs to it."
+            line = f"Step {number} is open: all changes from now on belong to it."
         elif arguments.verb == "commit":
             step = workspace.commit_step()
             kind, answer, line = answers.Step, step, f"Closed step {step.id}: {plural(step.paths, 'path')} changed."
@@ -180,7 +180,7 @@ def _step(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _left_note(left: Sequence[ConflictInfo]) -> str:
-    return ", but for what is left alone:" if left else "."
+    return ", except for these paths:" if left else "."
 
 
 def _say(console: Console, kind: type, answer: object, line: str, left: Sequence[ConflictInfo]) -> None:
@@ -217,7 +217,7 @@ def _barrier_row(barrier: BarrierInfo) -> Row:
     more = ", …" if len(barrier.paths) > 3 else ""
     after = "" if barrier.after is None else f"after step {barrier.after}  "
     only = "" if barrier.blocks else "  (only noted)"
-    return when(barrier.at // 1000), f"{after}{visible(barrier.who) or 'somebody else'}: {paths}{more}{only}"
+    return when(barrier.at // 1000), f"{after}{visible(barrier.who) or 'another process'}: {paths}{more}{only}"
 
 
 # -- safeguard --------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def _barrier_row(barrier: BarrierInfo) -> Row:
 
 def _configure_safeguard(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("verb", nargs="?", default="list", choices=("list", "allow", "deny"), help="default: list")
-    parser.add_argument("id", metavar="ID", nargs="?", type=whole_number, help="which operation")
+    parser.add_argument("id", metavar="ID", nargs="?", type=whole_number, help="the number of the operation")
 
 
 def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
@@ -256,49 +256,49 @@ def _ticket_row(ticket: TicketInfo) -> Row:
 
 
 _REFUSED = "refused: by a process that is supervised itself, or nothing is being recorded"
-_KEEPER = (4, f"{_REFUSED}; or what others had changed was left alone (rollback, deny)")
+_KEEPER = (4, f"{_REFUSED}; or edits by other processes were left alone (rollback, deny)")
 
 COMMANDS = {
     "steps": Command(
-        description="The steps that the undo log holds, newest first: what ran, and how many paths it changed. "
-        "`holdfast undo` takes back the newest, `holdfast undo --step ID` any of them.",
+        description="List the steps in the undo log, newest first, with the command and the number of changed "
+        "paths. `holdfast undo` takes back the newest step, `holdfast undo --step ID` any step.",
         configure=_configure_steps,
         run=_steps,
         examples=(
-            ("holdfast steps", "what can be undone step by step"),
-            ("holdfast steps show 7", "which paths step 7 changed"),
+            ("holdfast steps", "list the steps"),
+            ("holdfast steps show 7", "list the paths that step 7 changed"),
             ("holdfast steps --discard", "forget them all"),
         ),
         exits=((4, "refused: another process has the undo log"), (5, "the undo log is damaged, or of another version")),
     ),
     "step": Command(
-        description="Group what follows, under `holdfast run`, into one step, whoever does it; until it is committed, "
-        "or taken back.",
+        description="Group all changes under `holdfast run` into one step, from `begin` until `commit` or "
+        "`rollback`, for all processes of the run.",
         configure=_configure_step,
         run=_step,
         examples=(
-            ("holdfast step begin 'the upgrade'", "all that follows is one step"),
-            ("holdfast step commit", "until here"),
-            ("holdfast step rollback", "until here, and take it back"),
+            ("holdfast step begin 'the upgrade'", "all changes from now on are one step"),
+            ("holdfast step commit", "end the step here"),
+            ("holdfast step rollback", "end the step here, and take it back"),
         ),
         exits=(_KEEPER,),
     ),
     "barriers": Command(
-        description="Edits by others between the steps, as far as they were noticed. Undo does not cross one that "
-        "has to do with the same paths, unless it is forced.",
+        description="List edits by other processes between the steps, as far as Holdfast noticed them. Undo does "
+        "not cross an edit of the same paths, unless you force it.",
         configure=_configure_barriers,
         run=_barriers,
-        examples=(("holdfast barriers", "who has changed what in between"),),
+        examples=(("holdfast barriers", "list the edits"),),
     ),
     "safeguard": Command(
-        description="Operations that wait for a person (see `holdfast run --guard`): let one happen, or deny it; then "
-        "its step is taken back. What nobody answers in time is denied.",
+        description="Answer operations that wait for a person (see `holdfast run --guard`): allow one, or deny "
+        "it, and Holdfast takes its step back. Without an answer in time the operation is denied.",
         configure=_configure_safeguard,
         run=_safeguard,
         examples=(
-            ("holdfast safeguard list", "what waits"),
-            ("holdfast safeguard allow 3", "let it happen"),
-            ("holdfast safeguard deny 3", "take its step back"),
+            ("holdfast safeguard list", "list them"),
+            ("holdfast safeguard allow 3", "allow it"),
+            ("holdfast safeguard deny 3", "deny it, and take its step back"),
         ),
         exits=(_KEEPER,),
     ),

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from holdfast.engine.upkeep.store_copies import StoreInfo
 
 VERBS = {
-    "info": ("store", "where the objects are, and how they are kept"),
-    "probe": ("store", "try the place where objects are, step by step"),
-    "copy": ("store", "copy all of it to another home or another place, verified"),
-    "claim": ("store", "say that a bucket is this store's"),
+    "info": ("store", "show the place of the objects, and how they are kept"),
+    "probe": ("store", "test the place of the objects, step by step"),
+    "copy": ("store", "copy the store to another home or another place, verified"),
+    "claim": ("store", "claim a bucket for this store"),
 }
 
 
@@ -89,7 +89,9 @@ def _probe(console: Console, arguments: argparse.Namespace) -> int:
 
 def _configure_claim(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--take", action="store_true", help="also from another store, which must be gone for good: its claim is removed"
+        "--take",
+        action="store_true",
+        help="take it from another store, which must be gone for good: its claim is removed",
     )
 
 
@@ -105,17 +107,18 @@ def _claim(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _configure_copy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to-home", metavar="DIR", help="the home to be made, with a catalog of its own")
+    parser.add_argument("--to-home", metavar="DIR", help="the new home, with a catalog of its own")
     parser.add_argument(
         "--to-objects",
         metavar="URL",
-        help="where the objects go: a directory or a bucket (default: into that home); without --to-home they alone",
+        help="the place of the objects: a directory or a bucket (default: in that home); without "
+        "--to-home only the objects are copied",
     )
-    parser.add_argument("--to-catalog", metavar="URL", help="where the catalog goes (default: into that home)")
+    parser.add_argument("--to-catalog", metavar="URL", help="the place of the catalog (default: in that home)")
     parser.add_argument(
         "--to-key",
         metavar="PLACE",
-        help="the key that the copy is encrypted with: env:NAME, file:PATH, command:WORDS; none: it is not encrypted",
+        help="the key that encrypts the copy: env:NAME, file:PATH, command:WORDS; none: no encryption",
     )
 
 
@@ -151,47 +154,49 @@ _CLAIMED = (4, "refused: the bucket is another store's, or the target is not emp
 
 COMMANDS = {
     "store": Command(
-        description="Where everything is kept: what that is, whether it works, and copies of all of it. "
-        "`holdfast store COMMAND --help` tells all about one command.",
+        description="Show, test, copy or claim the place where Holdfast keeps everything. `holdfast store "
+        "COMMAND --help` tells all about one command.",
         configure=_nothing,
         run=_family,
         examples=(
-            ("holdfast store info", "where the objects of this home are"),
-            ("holdfast store probe", "whether they can be written and read there"),
+            ("holdfast store info", "show where the objects of this home are"),
+            ("holdfast store probe", "test reading and writing there"),
             ("holdfast store copy --to-home ~/copy", "copy all of it into another home"),
         ),
         verbs=VERBS,
     ),
     "store info": Command(
-        description="Where the objects of the home are, whether they are encrypted, and what is known of the bucket. "
-        "Nothing is sent anywhere.",
+        description="Show where the objects of the home are, whether they are encrypted, and the known facts "
+        "about the bucket. The command sends nothing.",
         configure=_nothing,
         run=_info,
-        examples=(("holdfast store info", "in words"), ("holdfast store info --json", "for programs")),
+        examples=(("holdfast store info", "a report to read"), ("holdfast store info --json", "for programs")),
     ),
     "store probe": Command(
-        description="Try the place where objects are: write, read, read a part, list, write conditionally, delete. "
-        "What is written is deleted again.",
+        description="Test the place of the objects: write, read, read a part, list, write conditionally, delete. "
+        "The command deletes its test objects again.",
         configure=_nothing,
         run=_probe,
-        examples=(("holdfast store probe", "in words"), ("holdfast store probe --json", "for programs")),
+        examples=(("holdfast store probe", "a report to read"), ("holdfast store probe --json", "for programs")),
         exits=((1, "something does not work"),),
     ),
     "store claim": Command(
-        description="Say that the tenant's objects in the bucket are this store's. The first command that opens a "
-        "store does so by itself; no other store can collect, or be kept, there.",
+        description="Claim the tenant's objects in the bucket for this store. The first command that opens a "
+        "store does so automatically; no other store can then collect there, or keep its objects "
+        "there.",
         configure=_configure_claim,
         run=_claim,
         examples=(
-            ("holdfast store claim", "claim it, if nobody else has"),
+            ("holdfast store claim", "claim it, unless another store has"),
             ("holdfast store claim --take", "take it from a store that is gone for good"),
         ),
         exits=(_CLAIMED,),
     ),
     "store copy": Command(
-        description="Copy the whole store into another home, or its objects alone to another place. Every byte of the "
-        "copy is read back and verified, every count compared. The source is only read, and may be used meanwhile. "
-        "Killed at any moment, the same command again goes on. Undo logs stay where they are.",
+        description="Copy the whole store into another home, or only its objects to another place. Every byte of "
+        "the copy is read back and verified, every count compared. The source is only read, and "
+        "stays in use. After a crash, run the same command again to continue. Undo logs stay where "
+        "they are.",
         configure=_configure_copy,
         run=_copy,
         examples=(
@@ -202,6 +207,6 @@ COMMANDS = {
             ("holdfast store copy --to-home ~/again", "and back, everything into one directory"),
             ("holdfast store copy --to-objects s3://bucket/prefix", "the objects alone; then set store.url"),
         ),
-        exits=(_CLAIMED, (5, "the copy is not sound, as something in the source is damaged")),
+        exits=(_CLAIMED, (5, "the copy is not sound, because an object in the source is damaged")),
     ),
 }

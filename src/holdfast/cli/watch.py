@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--detach", action="store_true", help="run in the background; return when it is at work")
-    form.add_argument("--stop", action="store_true", help="end the watcher of this workspace, and wait until it has")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before capturing something huge")
+    form.add_argument("--detach", action="store_true", help="run in the background; return when the watcher works")
+    form.add_argument("--stop", action="store_true", help="stop the watcher of this workspace, and wait for its end")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before a huge checkpoint")
 
 
 def _watch(console: Console, arguments: argparse.Namespace) -> int:
@@ -104,20 +104,20 @@ def _stop(console: Console, workspace: Workspace) -> int:
 
 COMMANDS = {
     "watch": Command(
-        description="Save whenever something has changed: five seconds after the last change, at the latest after five "
-        "minutes, at most sixty times an hour (all of it can be configured): the more often it has saved, the longer "
-        "it waits, and `holdfast status` says when it saves next. Sessions that are idle are saved as "
-        "well. Other commands are faster while it runs.",
+        description="Save automatically: five seconds after the last change, at the latest after five minutes, "
+        "at most sixty times an hour (all configurable). The more often it has saved, the longer it "
+        "waits; `holdfast status` shows the time of the next save. It saves idle sessions as well. "
+        "Other commands are faster while it runs.",
         configure=_configure,
         run=_watch,
         examples=(
             ("holdfast watch", "until Ctrl-C"),
             ("holdfast watch --detach", "in the background"),
-            ("holdfast watch --stop", "no more"),
+            ("holdfast watch --stop", "stop it"),
         ),
         exits=(
-            (1, "the watcher has ended, and the last changes could not be saved"),
-            (4, "refused: a watcher is at work in this workspace already"),
+            (1, "the watcher has ended, and could not save the last changes"),
+            (4, "refused: a watcher already works in this workspace"),
         ),
     ),
 }

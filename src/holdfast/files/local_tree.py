@@ -147,7 +147,7 @@ class LocalTree:
             if isinstance(error, PermissionError) and base is not None and index.root == base and not index.delta:
                 # As with a directory in it: that it cannot be read does not mean that anything has changed.
                 _log.warning(
-                    "the workspace's directory cannot be read: %s; it is taken to be as it was saved last",
+                    "the workspace's directory cannot be read: %s; Holdfast uses its last saved state",
                     error.strerror,
                 )
                 return ScanResult(base, {}, [NotCaptured(b"", failure(error) + KEPT)], 0)

@@ -136,7 +136,7 @@ def out_of_space_errno(error: HoldfastError) -> int:
 
 def room_hint(error: OSError) -> str | None:
     """What to do about a disk that is full or a quota that is reached; None if ``error`` is neither."""
-    return "free some space and try again; nothing that was saved is affected" if error.errno in _NO_ROOM else None
+    return "free some space and try again; saved data is not affected" if error.errno in _NO_ROOM else None
 
 
 class ConnectionLostError(StorageError):
@@ -171,7 +171,7 @@ def unexpected(error: Exception) -> HoldfastError:
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
         return StorageError(
             "this process may not have more memory" if isinstance(error, MemoryError) else "no thread can be started",
-            hint="raise its limits (ulimit -v, ulimit -u, those of its container); what was saved is not affected",
+            hint="raise its limits (ulimit -v, ulimit -u, those of its container); saved data is not affected",
             code="no_resources",
         )
     return HoldfastError(f"this is a bug: {type(error).__name__}: {error}", code="bug")

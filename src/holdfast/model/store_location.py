@@ -48,8 +48,8 @@ def fault_of(location: str | bytes) -> str | None:
     if ("@" in parts.netloc and scheme in _WITHOUT_USERS) or parts.query or parts.fragment:
         plain = _shown(f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
         return (
-            f"{plain} may be given by bucket and prefix only: credentials come from the environment, all else goes "
-            "into store.options"
+            f"{plain} may have only bucket and prefix: credentials come from the "
+            "environment, other settings go into store.options"
         )
     return None if parts.netloc else f"{_shown(text)} names no bucket"
 

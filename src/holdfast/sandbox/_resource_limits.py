@@ -40,8 +40,8 @@ def enforce_quota(quota: Quota) -> Generator[tuple[str, list[tuple[int, int]]]]:
             if quota.processes:
                 if os.geteuid() == 0:
                     raise UnsupportedError(
-                        "isolation.processes: no control group (version 2) with the controller `pids` is delegated to "
-                        "this process, and the kernel limits no processes of root's otherwise",
+                        "isolation.processes needs a delegated control group (version 2) with the "
+                        "controller `pids`: without it the kernel does not limit root's processes",
                         hint="run it as another user, or by `systemd-run --scope -p Delegate=yes`",
                     )
                 limits.append((resource.RLIMIT_NPROC, quota.processes + _OWN))

@@ -221,9 +221,8 @@ def _check(files: FileAccess, host: HostFiles) -> None:
     for path in files.hidden:
         if is_beneath(path, files.workspace):
             raise UsageError(
-                f"{display(path)} lies in the workspace: what is hidden there could not be kept apart from what is "
-                "removed",
-                hint="hide what lies outside of the workspace",
+                f"{display(path)} lies in the workspace: Holdfast could not tell hidden files there from removed ones",
+                hint="hide paths outside of the workspace",
             )
     for path in files.writable:
         if path not in host.directories and path not in host.others:

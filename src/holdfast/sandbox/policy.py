@@ -171,7 +171,7 @@ def parse_target(text: str) -> ConnectionTarget:
     try:
         found = ip_network(address)
     except ValueError as error:
-        raise _bad(text, f"{error}; names are not taken, as what they stand for changes") from error
+        raise _bad(text, f"{error}; names are not taken, because their addresses change") from error
     _check(text, found)
     return ConnectionTarget(found, port)
 

@@ -61,7 +61,7 @@ def _wait(
     while True:
         if server is not None and server.poll() is not None:
             ended = server.returncode if server.returncode >= 0 else 128 - server.returncode
-            return "ended", ended, f"what was started has ended with {ended}", checks
+            return "ended", ended, f"the server has ended with {ended}", checks
         now = time.monotonic()
         if not health:
             if server is None or now >= min(began + told["stays"], deadline):

@@ -111,11 +111,11 @@ class _OwnCheckpoints:
         try:
             means = self._checkpoints.detect()
         except (HoldfastError, OSError) as error:
-            return Capabilities(self.name, 0, notes=(f"what Holdfast keeps cannot be looked at: {error}",))
+            return Capabilities(self.name, 0, notes=(f"the home cannot be read: {error}",))
         if means.refusal:
             return Capabilities(self.name, 0, notes=(means.refusal,))
         notes = [
-            "a snapshot is a checkpoint: it holds no ignored files, no .git and what else no checkpoint holds",
+            "a snapshot is a checkpoint: it holds no ignored files and no .git",
             f"forks lie in {display(self._checkpoints.directory())}",
         ]
         if means.mounts:

@@ -69,7 +69,7 @@ def choose(
         if one.not_now and reason == one.not_now
     )
     reason = (
-        f"{key or 'whoever asks'} names it" if wanted != AUTOMATIC else _reason([found[at] for at in able], found[best])
+        f"{key or 'the request'} names it" if wanted != AUTOMATIC else _reason([found[at] for at in able], found[best])
     )
     return ProviderChoice(providers[best], found[best], "; not ".join((reason, *passed_over)), passed_over)
 

@@ -220,7 +220,7 @@ class RecordedProvider:
     def _workspace(self, token: Token) -> LedgerEntry:
         entry = self._ledger.get(token)
         if entry is None or entry.kind != "workspace":
-            raise NotFoundError("what was prepared is not there any more", hint="prepare it again")
+            raise NotFoundError("the prepared directory is gone", hint="prepare it again")
         return entry
 
     def _prepared(self, entry: LedgerEntry) -> Prepared:
@@ -261,7 +261,7 @@ class RecordedProvider:
         if found.out:
             raise RefusedError(
                 f"{display(source)} cannot be copied whole: {found.out}",
-                hint="the providers git and holdfast do not copy what belongs to Git",
+                hint="the providers git and holdfast do not copy Git's own files",
                 code=LEADS_OUT,
             )
         return found
@@ -307,7 +307,7 @@ class RecordedProvider:
     def detect_beside(self, directory: bytes) -> Capabilities:
         """See `Provider.detect_beside`."""
         if self._copy_maker is None:
-            return Capabilities(self.name, 0, notes=("what it makes cannot change places with the workspace",))
+            return Capabilities(self.name, 0, notes=("its copies cannot change places with the workspace",))
         try:
             return self._copy_maker.detect_beside(directory)
         except OSError as error:
@@ -378,7 +378,9 @@ class RecordedProvider:
             try:
                 self._remove(entry)
             except (HoldfastError, OSError) as error:
-                _LOG.warning("what failed is not cleaned up yet; the next change in the session tries again: %s", error)
+                _LOG.warning(
+                    "a failed attempt is not cleaned up yet; the next change in the session tries again: %s", error
+                )
             raise
 
 

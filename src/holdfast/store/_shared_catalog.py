@@ -103,7 +103,7 @@ def _refuse_half_copied(catalog: Catalog) -> None:
     """
     identity = store_identity.read(catalog)
     if identity is not None and identity.origin and not identity.copied:
-        raise half_copied("this catalog is", "or delete the database, and what was copied of the objects")
+        raise half_copied("this catalog is", "or delete the database, and the copied objects")
 
 
 # --- where the objects are ---

@@ -362,7 +362,7 @@ def no_step(step: StepId) -> NotFoundError:
     """The error where a step is asked for that the log does not hold."""
     return NotFoundError(
         f"there is no step {step} in the undo log",
-        hint="holdfast steps lists those that are; the oldest are forgotten at a limit",
+        hint="`holdfast steps` lists them; at its limit the log forgets the oldest",
     )
 
 

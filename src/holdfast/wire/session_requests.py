@@ -98,7 +98,7 @@ def encode_call(call: SessionCall) -> bytes:
     except UnicodeEncodeError as error:
         raise FormatError(f"a text that is not UTF-8 cannot be asked for: {error.reason}") from None
     if len(body) > MAX_CALL_BYTES:
-        raise FormatError(f"what is asked for is longer than {MAX_CALL_BYTES} bytes")
+        raise FormatError(f"the request is longer than {MAX_CALL_BYTES} bytes")
     return body
 
 

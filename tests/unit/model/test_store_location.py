@@ -33,7 +33,7 @@ def test_a_directory_or_a_bucket_is_a_place(location: str | bytes) -> None:
         ("s3://", "names no bucket"),
         ("s3:///prefix", "names no bucket"),
         ("s3://[bucket", "not a URL"),
-        ("s3://bucket/p#part", "bucket and prefix only"),
+        ("s3://bucket/p#part", "may have only bucket and prefix"),
     ],
 )
 def test_of_anything_else_it_is_said_why_not(location: str | bytes, said: str) -> None:

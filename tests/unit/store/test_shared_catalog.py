@@ -205,5 +205,5 @@ def test_doctor_says_which_catalog_it_is_and_no_password(machine, catalog_url):
     said = "\n".join(f"{finding.verdict} {finding.message} {finding.help}" for finding in _home(opener))
     opener.close()
     assert "its catalog is postgresql://postgres@" in said
-    assert "wrong the catalog's server may lose with its power what was saved: fsync" in said, "as tests have it"
+    assert "wrong the catalog's server may lose saved data at a power failure: fsync" in said, "as tests have it"
     assert "s3cret" not in said

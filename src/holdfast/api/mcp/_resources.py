@@ -37,7 +37,7 @@ TEMPLATES = (
         name="checkpoint",
         title="A checkpoint",
         uri_template=f"{ROOT}{{id}}",
-        description="What is kept about a saved state, by its id or any other name of it",
+        description="The record of a saved state, by its id or any other name of it",
         mime_type="application/json",
     ),
     types.ResourceTemplate(

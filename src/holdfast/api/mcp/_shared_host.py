@@ -145,7 +145,7 @@ class SharedHost:
                 _log.info("held", ticket=event.ticket.id, danger=event.ticket.danger, step_id=event.ticket.step)
                 self.soon(lambda: self._hold(hosted, event))
             case ForeignEdit():
-                _log.info("somebody else has changed the tree", paths=event.barrier.paths, who=event.barrier.who)
+                _log.info("another process has changed the tree", paths=event.barrier.paths, who=event.barrier.who)
             case StepsRolledBack():
                 self.recovered.append(event.report)
             case KeeperLogged():

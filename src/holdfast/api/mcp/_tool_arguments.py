@@ -64,8 +64,10 @@ class ReadFile(Request):
 
 class WriteFile(Request):
     path: Path
-    content: Annotated[str, Meta(description="All that the file is to hold")]
-    encoding: Annotated[Encoding, Meta(description="How content is written: base64 for what is not text")] = "utf-8"
+    content: Annotated[str, Meta(description="The whole content of the file")]
+    encoding: Annotated[Encoding, Meta(description="How content is written: base64 for bytes that are not UTF-8")] = (
+        "utf-8"
+    )
     expected_hash: Annotated[
         str | None,
         Meta(
@@ -76,8 +78,8 @@ class WriteFile(Request):
 
 class EditFile(Request):
     path: Path
-    old_text: Annotated[str, Meta(min_length=1, description="What to replace; it must be there exactly once")]
-    new_text: Annotated[str, Meta(description="What to put in its place")]
+    old_text: Annotated[str, Meta(min_length=1, description="The text to replace; it must be there exactly once")]
+    new_text: Annotated[str, Meta(description="The text to put in its place")]
     replace_all: Annotated[bool, Meta(description="Replace it wherever it is, once or more")] = False
 
 
@@ -111,14 +113,14 @@ class Redo(Request):
 
 
 class GetUndoHistory(Request):
-    step: Annotated[int | None, Meta(description="Only this step, and the paths that it changed")] = None
+    step: Annotated[int | None, Meta(description="Only this step, with its changed paths")] = None
     cursor: Cursor = None
     limit: Limit = DEFAULT_ITEMS
 
 
 class GetSessionStatus(Request):
     compare: Annotated[
-        bool, Meta(description="Also count what differs from the newest checkpoint: the tree is looked through")
+        bool, Meta(description="Also count the differences from the newest checkpoint: the tree is scanned")
     ] = False
 
 
@@ -135,7 +137,7 @@ class ListCheckpoints(Request):
 class Compare(Request):
     base: Annotated[Checkpoint, Meta(description="The state before")] = "@"
     target: Annotated[Checkpoint | None, Meta(description="The state after; without, the tree as it is now")] = None
-    paths: Annotated[list[Path], Meta(max_length=1000, description="Only these, and what is below them")] = []
+    paths: Annotated[list[Path], Meta(max_length=1000, description="Only these paths, and all below them")] = []
     format: Annotated[
         Literal["patch", "stat", "names"],
         Meta(description="Text of the changes, lines added and removed, or paths alone"),
@@ -146,7 +148,7 @@ class Compare(Request):
 
 class Restore(Request):
     checkpoint: Checkpoint
-    paths: Annotated[list[Path], Meta(max_length=1000, description="Only these, and what is below them")] = []
+    paths: Annotated[list[Path], Meta(max_length=1000, description="Only these paths, and all below them")] = []
     dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
@@ -157,13 +159,13 @@ class NextReapply(Request):
 class AnswerReapply(Request):
     id: Annotated[str, Meta(max_length=100, description="Of the change, as next_reapply gave it")]
     token: Annotated[str, Meta(max_length=100, description="Likewise")]
-    version: Annotated[str, Meta(max_length=100, description="Likewise: what the new content is for")]
+    version: Annotated[str, Meta(max_length=100, description="Likewise: the version that the new content is for")]
     content: Annotated[str | None, Meta(description="The new content of the file, all of it")] = None
     encoding: Annotated[Encoding, Meta(description="Of content")] = "utf-8"
     delete: Annotated[bool, Meta(description="In place of content: the file is to be deleted")] = False
     decline: Annotated[
         Annotated[str, Meta(max_length=1000)] | None,
-        Meta(description="In place of content: why the change cannot be applied; somebody else is asked then"),
+        Meta(description="In place of content: why the change cannot be applied; another agent is then asked"),
     ] = None
     said: Annotated[str, Meta(max_length=1000, description="How it was done, for the record")] = ""
 

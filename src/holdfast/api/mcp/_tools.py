@@ -64,9 +64,10 @@ TOOLS = (
     Tool(
         "execute_command",
         "Run a command",
-        "Run a shell command in the working directory and wait for it to end. All that it changes there is one step, "
-        "which undo takes back exactly, ignored files and .git included. Commands run one after the other. A command "
-        "that a safeguard holds waits for a person; no tool can answer for them.",
+        "Run a shell command in the working directory and wait for it to end. All its "
+        "changes there are one step, which undo takes back exactly, ignored files and .git "
+        "included. Commands run one after the other. A command that a safeguard holds waits "
+        "for a person; no tool can answer for them.",
         tool_arguments.ExecuteCommand,
         tool_results.Executed,
         "execute",
@@ -75,7 +76,7 @@ TOOLS = (
     Tool(
         "read_file",
         "Read a file",
-        "Read a file of the working directory, a page at a time. Text comes as it is, what is not UTF-8 in Base64.",
+        "Read a file of the working directory, a page at a time. UTF-8 text comes as it is, other bytes in Base64.",
         tool_arguments.ReadFile,
         tool_results.FileRead,
         "look",
@@ -95,8 +96,9 @@ TOOLS = (
     Tool(
         "edit_file",
         "Edit a file",
-        "Replace a text in a file by another one. Refused if the text is not there, or more than once without "
-        "replace_all, or if somebody changes the file meanwhile. It is a step of its own, which undo takes back.",
+        "Replace a text in a file by another one. Refused if the text is not there, or more "
+        "than once without replace_all, or if another process changes the file meanwhile. It is "
+        "a step of its own, which undo takes back.",
         tool_arguments.EditFile,
         tool_results.FileEdited,
         "write",
@@ -106,7 +108,7 @@ TOOLS = (
     Tool(
         "list_directory",
         "List a directory",
-        "List what a directory holds, sorted by name.",
+        "List the entries of a directory, sorted by name.",
         tool_arguments.ListDirectory,
         tool_results.Listing,
         "look",
@@ -144,9 +146,9 @@ TOOLS = (
     Tool(
         "undo",
         "Undo",
-        "Take back the newest changes to the tree, or some steps, or all that a run did: all of it, or nothing. What "
-        "there is is saved first, and redo brings it back. Refused where it would take back what somebody else has "
-        "changed.",
+        "Take back the newest changes to the tree, or some steps, or all changes of a run: all of "
+        "it, or nothing. The present state is saved first, and redo brings it back. Refused where it "
+        "would take back changes of another process.",
         tool_arguments.Undo,
         truncated_results.Reverted,
         "change",
@@ -157,7 +159,7 @@ TOOLS = (
     Tool(
         "redo",
         "Redo",
-        "Bring back what undo took back.",
+        "Bring back the changes that undo took back.",
         tool_arguments.Redo,
         truncated_results.Reverted,
         "change",
@@ -177,8 +179,9 @@ TOOLS = (
     Tool(
         "get_session_status",
         "Show the status",
-        "Tell what the working directories are, what runs in them, what a safeguard holds, what others have changed "
-        "(barriers), and what was rolled back after a crash (recovered).",
+        "Show the working directories, the commands that run in them, the operations "
+        "that a safeguard holds, edits by other processes (barriers), and steps that "
+        "were rolled back after a crash (recovered).",
         tool_arguments.GetSessionStatus,
         tool_results.SessionStatus,
         "look",
@@ -207,7 +210,7 @@ TOOLS = (
     Tool(
         "diff",
         "Compare two states",
-        "Show what differs between two checkpoints, or between a checkpoint and the tree as it is now.",
+        "Show the differences between two checkpoints, or between a checkpoint and the tree as it is now.",
         tool_arguments.Compare,
         tool_results.Difference,
         "look",
@@ -216,8 +219,8 @@ TOOLS = (
     Tool(
         "restore",
         "Restore a checkpoint",
-        "Bring the tree, or some paths of it, to a saved state. What there is is saved first (rescue), and undo goes "
-        "back to it. Ignored files stay.",
+        "Bring the tree, or some paths of it, to a saved state. The present state is saved first "
+        "(rescue), and undo goes back to it. Ignored files stay.",
         tool_arguments.Restore,
         truncated_results.Reverted,
         "change",
@@ -239,9 +242,10 @@ TOOLS = (
     Tool(
         "next_reapply",
         "Get a change to apply anew",
-        "Get the small change that waits longest to be applied to a file that somebody else has changed as well: the "
-        "file as it is by now (current), and the change (before, after, diff). Work out what the file is to be with "
-        "both, and give that to answer_reapply. It is yours until held_until. Null if nothing waits.",
+        "Get the small change that waits longest to be applied to a file that another process "
+        "has changed as well: the present file (current), and the change (before, after, "
+        "diff). Write the file with both changes, and give it to answer_reapply. It is yours "
+        "until held_until. Null if nothing waits.",
         tool_arguments.NextReapply,
         tool_results.NextReapply,
         "change",
@@ -250,8 +254,9 @@ TOOLS = (
     Tool(
         "answer_reapply",
         "Answer a change",
-        "Give the new content of a file for a change that next_reapply gave: all of current, with the change made in "
-        "it, and without conflict markers. Nothing is written until somebody merges.",
+        "Give the new content of a file for a change that next_reapply gave: all "
+        "of current, with the change made in it, and without conflict markers. "
+        "Nothing is written until the next merge.",
         tool_arguments.AnswerReapply,
         tool_results.AnsweredReapply,
         "change",
@@ -391,7 +396,7 @@ def _check_size(request: tool_arguments.ExecuteCommand) -> None:
         if size > most:
             raise UsageError(
                 f"execute_command: {size} bytes are more than the {most} that fit into {field} - at `$.{field}`",
-                hint="put what is long into a file",
+                hint="put long input into a file",
                 code="bad_arguments",
             )
 
@@ -423,8 +428,8 @@ async def run_tool(host: SharedHost, tool: Tool, request: tool_arguments.Request
     hosted = directory(host, request)
     if tool.outside_only and hosted.inside is not None:
         raise RefusedError(
-            f"{tool.name} cannot be asked for here, inside of the run {hosted.inside}: what is recorded has no say in "
-            "the record",
+            f"{tool.name} is refused inside of the run {hosted.inside}: a "
+            "recorded process may not change its own record",
             code="inside_run",
         )
     if tool.work is None:

@@ -104,7 +104,7 @@ def connect(path: bytes) -> socket.socket:
             raise
     except (FileNotFoundError, ConnectionRefusedError):
         raise NotFoundError(
-            f"nobody listens at {display(path)}", hint="holdfast mcp --socket PATH does", code="no_server"
+            f"no server listens at {display(path)}", hint="`holdfast mcp --socket PATH` starts one", code="no_server"
         ) from None
     except OSError as error:
         raise StorageError(f"cannot connect to {display(path)}: {error.strerror}") from error

@@ -229,7 +229,7 @@ class App:
             if not all(map(_PLAIN.fullmatch, params.values())):
                 raise NotFoundError("there is nothing of that name")
             return found, params
-        raise WebError("no_such_route", "there is no such path", hint="/api/docs lists what there is")
+        raise WebError("no_such_route", "there is no such path", hint="/api/docs lists all paths")
 
     async def _admit(self, given: IncomingRequest, endpoint: Endpoint) -> Principal | None:
         """Who asks; None where no token is needed."""
@@ -301,7 +301,7 @@ class App:
         raise WebError(
             "still_running",
             f"it takes longer than {self._settings.request_timeout:g} s, and goes on",
-            hint="the same request with the same Idempotency-Key is told how it ended; …/events shows how far it is",
+            hint="the same request with the same Idempotency-Key gets its result; …/events shows its progress",
         )
 
     def _logged_work(self, request: ParsedRequest) -> HttpAnswer:

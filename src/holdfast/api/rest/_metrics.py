@@ -67,7 +67,7 @@ class Metrics:
         _put(lines, "holdfast_http_received_bytes_total", "counter", "Bytes of bodies received.", [((), received)])
         _put(lines, "holdfast_http_sent_bytes_total", "counter", "Bytes of bodies sent.", [((), sent)])
         done = [((("what", name),), count) for name, count in sorted(events.items())]
-        _put(lines, "holdfast_done_total", "counter", "What was done to exports.", done)
+        _put(lines, "holdfast_done_total", "counter", "Operations on exports.", done)
         kept = [((("state", name),), count) for name, count in sorted(states.items())]
         _put(lines, "holdfast_exports", "gauge", "Exports that this process sees to, by state.", kept)
         for name, value in sorted(gauges.items()):

@@ -189,10 +189,10 @@ async def _run(
         telling.cancel()
         hub.end()
     if app.running:
-        _log.info("waiting for what is being worked on", requests=len(app.running))
+        _log.info("waiting for current requests", requests=len(app.running))
         _, left = await asyncio.wait(set(app.running), timeout=end_timeout)
         if left:
-            _log.warning("not waiting any longer for what is being worked on", requests=len(left))
+            _log.warning("not waiting any longer for current requests", requests=len(left))
 
 
 class _Server(uvicorn.Server):

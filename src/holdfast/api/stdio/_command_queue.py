@@ -53,7 +53,7 @@ class QueuedCommand:
         if len(command.encode("utf-8", "surrogatepass")) >= MAX_COMMAND_BYTES:
             raise UsageError(
                 f"a command, or a prompt with the agent's command, has less than {MAX_COMMAND_BYTES} bytes",
-                hint="put what is long into a file",
+                hint="put long input into a file",
                 code="too_large",
             )
         self.request_id = request_id

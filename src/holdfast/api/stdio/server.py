@@ -300,6 +300,7 @@ def _lost(count: int) -> bytes:
             directory=None,
             step_id=None,
             code="events_lost",
-            message=f"{count} events were not told, because nobody read them in time; session.status has what waits",
+            message=f"{count} events were dropped, because the client did not read them in "
+            "time; session.status lists all that waits",
         )
     )

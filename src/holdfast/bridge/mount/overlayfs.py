@@ -21,8 +21,8 @@ _MNT_DETACH: Final = 2
 _MOST_OPTIONS: Final = 4095
 """Bytes: mount(2) takes a page."""
 _NEEDED: Final = (
-    "a fork by mount needs root and overlayfs (the module overlay), and a home on a file system that can be its upper "
-    "layer (ext4, XFS, Btrfs, tmpfs; not an overlay of a container); `holdfast fork` without --mount works anywhere"
+    "a fork by mount needs root, overlayfs, and a home on ext4, XFS, Btrfs or tmpfs (not an overlay "
+    "of a container); `holdfast fork` without --mount works anywhere"
 )
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -76,8 +76,8 @@ def mount_overlay(
         text = f"{display(directory)} cannot be mounted on by overlayfs: {os.strerror(number)}"
         if number == errno.EBUSY and index:
             raise RefusedError(
-                f"what was changed in {display(directory)} is mounted elsewhere already",
-                hint="end what still runs there",
+                f"the changes of {display(directory)} are mounted elsewhere already",
+                hint="end the processes that use it there",
                 code="in_use",
             )
         if number in (errno.EPERM, errno.EACCES, errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP):
@@ -98,8 +98,8 @@ def refuse_without_privilege() -> None:
     if os.geteuid():
         raise UnsupportedError(
             "a fork by mount needs root, or a namespace of its own in which you are root",
-            hint="`unshare --user --map-root-user --mount` begins a shell in one, where the kernel allows that, and "
-            "what is mounted is there for that shell alone; `holdfast fork` without --mount works anywhere",
+            hint="`unshare --user --map-root-user --mount` starts a shell in one; "
+            "`holdfast fork` without --mount works anywhere",
         )
 
 

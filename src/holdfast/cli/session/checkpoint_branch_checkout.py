@@ -39,9 +39,9 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
 
 def _configure_branch(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument("name", metavar="NAME", type=text, help="what to call the state")
+    parser.add_argument("name", metavar="NAME", type=text, help="the name of the state")
     parser.add_argument("-m", "--message", metavar="TEXT", type=text, default="", help="why")
-    parser.add_argument("--remove", action="store_true", help="take the name away; its state may be let go of then")
+    parser.add_argument("--remove", action="store_true", help="remove the name; cleaning up may then drop its state")
 
 
 def _branch(console: Console, arguments: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def _branch(console: Console, arguments: argparse.Namespace) -> int:
     else:
         console.say(
             f"Saved {session.id} as {branch_name(reference)} ({reference.checkpoint[:SHORT_HASH]}); "
-            f"`holdfast session checkout {branch_name(reference)}` comes back to it."
+            f"`holdfast session checkout {branch_name(reference)}` returns to it."
         )
     return 0
 
@@ -99,33 +99,33 @@ def _checkout(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-BUSY = (4, "refused: it is somebody else's, or another process has it open")
-HELD_BACK = (4, f"{BUSY[1]}; or a limit or a hook (docs/guide/experiments.md) is in the way")
+BUSY = (4, "refused: another user owns the session, or another process has it open")
+HELD_BACK = (4, f"{BUSY[1]}; or a limit or a hook (docs/guide/experiments.md) forbids it")
 
 COMMANDS = {
     "session checkpoint": Command(
-        description="Save a session's state now: its directory, variables, history, and files. It does so by itself "
-        "after some commands, when nothing was done for a while, and before what is risky.",
+        description="Save a session's state now: its directory, variables, history, and files. Holdfast does so "
+        "automatically after some commands, after an idle time, and before risky commands.",
         configure=_configure_checkpoint,
         run=_checkpoint,
-        examples=(("holdfast session checkpoint -m 'tests pass'", "save now, and say why"),),
+        examples=(("holdfast session checkpoint -m 'tests pass'", "save, with the reason"),),
         exits=(HELD_BACK,),
     ),
     "session branch": Command(
-        description="Save a session's state under a name, to come back to.",
+        description="Save a session's state under a name, so that `holdfast session checkout` can return to it.",
         configure=_configure_branch,
         run=_branch,
         examples=(
             ("holdfast session branch before-upgrade", "a name for the present state"),
-            ("holdfast session checkout before-upgrade", "come back to it"),
-            ("holdfast session branch --remove before-upgrade", "it is needed no more"),
+            ("holdfast session checkout before-upgrade", "return to it"),
+            ("holdfast session branch --remove before-upgrade", "remove the name"),
         ),
         exits=(HELD_BACK,),
     ),
     "session checkout": Command(
-        description="Bring a session to another state: the files, the directory, the variables, the history. The "
-        "present state is saved first, as a branch `_auto/before-checkout-…`. Files that change meanwhile are left "
-        "alone, and named.",
+        description="Bring a session to another state: files, directory, variables, history. Holdfast saves the "
+        "present state first, as a branch `_auto/before-checkout-…`. It leaves files alone that "
+        "change meanwhile, and lists them.",
         configure=_configure_checkout,
         run=_checkout,
         examples=(

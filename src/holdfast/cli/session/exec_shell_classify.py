@@ -50,9 +50,11 @@ def _configure_exec(parser: argparse.ArgumentParser) -> None:
     from holdfast.cli.forget_gc_verify_stats import duration
 
     add_options(parser)
-    parser.add_argument("--timeout", metavar="T", type=duration, help="end it after this time: 90, 10m; 0: never")
-    parser.add_argument("--input", metavar="TEXT", type=text, help="what was asked for, in words, for the history")
-    parser.add_argument("--generated", action="store_true", help="the command was made from --input by a model")
+    parser.add_argument(
+        "--timeout", metavar="T", type=duration, help="end the command after this time: 90, 10m; 0: never"
+    )
+    parser.add_argument("--input", metavar="TEXT", type=text, help="the user's request in words, for the history")
+    parser.add_argument("--generated", action="store_true", help="a model made the command from --input")
     parser.add_argument("words", metavar="COMMAND", nargs=REST, help="a command line, or several words")
 
 
@@ -62,7 +64,7 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
 
     command = command_of(arguments.words, "exec")
     if arguments.generated and arguments.input is None:
-        raise UsageError("--generated says what became of --input", hint="give what was asked for with --input")
+        raise UsageError("--generated says what became of --input", hint="give the user's request with --input")
     with (
         open_session(console, arguments.session, arguments.agent, begins=True) as (_, session),
         stopped_by_signals() as stop,
@@ -87,10 +89,10 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
                 not_kept=session.too_long,
             )
         elif entry.result.timed_out and not console.quiet:
-            sys.stderr.write(f"holdfast: the command was ended: its time was over ({entry.duration_ms / 1000:.1f} s)\n")
+            sys.stderr.write(f"holdfast: the command was ended: it took too long ({entry.duration_ms / 1000:.1f} s)\n")
         if entry.result.exit_code and not entry.result.timed_out and (given := _options_of(arguments.words)):
             console.warn(
-                f"{' and '.join(given)} after COMMAND went to the command; options of `session exec` stand before it"
+                f"{' and '.join(given)} after COMMAND is part of the command; put options of `session exec` before it"
             )
     return entry.result.exit_code
 
@@ -115,7 +117,9 @@ def _held_notices(console: Console, end: str) -> HeldNotices:
     """Say what is held, and what helps; each line with this ``end``."""
 
     def denied(step: StepInfo) -> None:
-        left = f" but for what others had changed: `holdfast steps show {step.id}`" if step.state == "partly" else ""
+        left = (
+            f", except for edits by other processes: `holdfast steps show {step.id}`" if step.state == "partly" else ""
+        )
         line = f"step {step.id} was not allowed, and was taken back{left}"
         if console.json:
             console.warn(line)
@@ -124,7 +128,7 @@ def _held_notices(console: Console, end: str) -> HeldNotices:
         sys.stderr.flush()
 
     def held(ticket: TicketInfo) -> None:
-        say_held(console, ticket, end=end, more="; Ctrl-C denies what runs in the foreground")
+        say_held(console, ticket, end=end, more="; Ctrl-C denies the command in the foreground")
 
     return HeldNotices(held, denied)
 
@@ -172,7 +176,7 @@ def _shell(console: Console, arguments: argparse.Namespace) -> int:
 
     with open_session(console, arguments.session, arguments.agent) as (_, session):
         if not console.quiet:
-            sys.stderr.write(f"holdfast: session {session.id}; `exit` leaves it as it is then\n")
+            sys.stderr.write(f"holdfast: session {session.id}; `exit` leaves it, and keeps its state\n")
         # (The terminal is raw while a shell with line editing has it.)
         return interact(session, _held_notices(console, "\n" if session.config.shell == "sh" else "\r\n"))
 
@@ -229,33 +233,35 @@ def _surroundings(
 
 COMMANDS = {
     "session exec": Command(
-        description="Run a command in a session, by its shell, where the last command has left it: in that directory, "
-        "with those exported variables. One word is a command line for the shell, several are a command and its "
-        "arguments; options of this command stand before it. It reads this command's standard input, unless that is a "
-        "terminal. The exit code is the command's (128 and the number of the signal that ended it). With --json its "
-        "output is in the object, and not passed on.",
+        description="Run a command in a session's shell, in the directory and with the exported variables that "
+        "the last command left. One word is a command line for the shell, several are a command and "
+        "its arguments; put options of `session exec` before them. The command reads this standard "
+        "input, unless that is a terminal. The exit code is the command's (128 and the number of the "
+        "signal that ended it). With --json the object holds the output, and standard output has "
+        "nothing else.",
         configure=_configure_exec,
         run=_exec,
         examples=(
-            ("holdfast session exec 'cd src; export CC=clang'", "what a shell remembers …"),
-            ("holdfast session exec make -j2", "… the next command finds"),
+            ("holdfast session exec 'cd src; export CC=clang'", "a shell remembers this …"),
+            ("holdfast session exec make -j2", "… for the next command"),
             ("holdfast session exec --timeout 10m --json 'npm test'", "for programs"),
         ),
         exits=(BUSY,),
     ),
     "session shell": Command(
-        description="Work in a session at the terminal, with its shell, your own settings of that, and job control. "
-        "Every line is journalled with what it has shown and how it ended. `exit` leaves the session as it is then.",
+        description="Work in a session at the terminal, with its shell, your settings of that shell, and job "
+        "control. The history records each line, its output and its exit code. `exit` leaves the "
+        "session and keeps its state.",
         configure=_configure_shell,
         run=_shell,
         examples=(("holdfast session shell", "your newest one here"),),
         exits=(BUSY,),
     ),
     "session classify": Command(
-        description="Say what a command may do in a session, from a parse of it, without running it: safe, changes, "
-        "unknown, risky or dangerous (docs/guide/safety.md).",
+        description="Say what a command may do in a session, without running it: safe, changes, unknown, risky "
+        "or dangerous (docs/guide/safety.md). Holdfast parses the command line for that.",
         configure=_configure_classify,
         run=_classify,
-        examples=(("holdfast session classify 'rm -rf build'", "before it is run"),),
+        examples=(("holdfast session classify 'rm -rf build'", "before you run it"),),
     ),
 }

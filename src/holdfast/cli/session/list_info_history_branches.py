@@ -140,7 +140,7 @@ def _about(one: SessionInfo) -> Iterator[str]:
 def _configure_history(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
     parser.add_argument("-n", "--limit", metavar="N", type=whole_number, help="only the last N")
-    parser.add_argument("-o", "--output", action="store_true", help="with what they have written")
+    parser.add_argument("-o", "--output", action="store_true", help="with the output of each command")
 
 
 def _history(console: Console, arguments: argparse.Namespace) -> int:
@@ -236,38 +236,38 @@ _NONE = (3, "no such session, or no session of yours in this workspace")
 
 COMMANDS = {
     "session list": Command(
-        description="The sessions of this workspace, the last begun first: with what has made its directory, in which "
-        "mode, the newest checkpoint of its files, whose it is, its forks, and where it works.",
+        description="List the sessions of this workspace, the last begun first: provider and mode of the "
+        "directory, newest checkpoint of the files, owner, forks, and directory.",
         configure=_configure_list,
         run=_list,
         examples=(("holdfast session list", "here"), ("holdfast session list --all", "in all workspaces")),
     ),
     "session info": Command(
-        description="All about one session: whose it is, where it works, what has made its directory and in which "
-        "mode, the newest checkpoint of its files, its shell, what runs in it, its newest saved state, and its forks.",
+        description="Show one session: owner, directory with its provider and mode, newest checkpoint of the "
+        "files, shell, running processes, newest saved state, and forks.",
         configure=_configure_info,
         run=_info,
         examples=(("holdfast session info", "your newest one here"), ("holdfast session info -s try-2", "another")),
         exits=(_NONE,),
     ),
     "session history": Command(
-        description="The commands that have led to a session's state, the last one first, with how each ended, how "
-        "long it took, how safe it was taken to be, and whether it changed files.",
+        description="List the commands that have led to a session's state, the last one first: exit code, "
+        "duration, safety level, and whether the command changed files.",
         configure=_configure_history,
         run=_history,
         examples=(
             ("holdfast session history -n 5", "the last five"),
-            ("holdfast session history --output", "with what they have written"),
+            ("holdfast session history --output", "with the output"),
             ("holdfast session history --json", "with the checkpoints before and after each"),
         ),
         exits=(_NONE,),
     ),
     "session branches": Command(
-        description="The names that a session's states were given, by `holdfast session branch`, and (`_auto/…`) "
+        description="List the names of a session's states, given by `holdfast session branch`, and (`_auto/…`) "
         "by `holdfast session checkout`.",
         configure=_configure_branches,
         run=_branches,
-        examples=(("holdfast session branches", "where `session checkout` can go"),),
+        examples=(("holdfast session branches", "the targets of `session checkout`"),),
         exits=(_NONE,),
     ),
 }

@@ -33,13 +33,13 @@ _PLACED: dict[Prefer, str] = {"ours": "this session's", "theirs": "the other's"}
 
 def _configure_merge(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument("other", metavar="OTHER", type=text, help="the session to bring in, such as a fork")
+    parser.add_argument("other", metavar="OTHER", type=text, help="the session to merge, such as a fork")
     _configure_conflicts(parser)
 
 
 def _configure_pick(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument("other", metavar="OTHER", type=text, help="the session that has run the command")
+    parser.add_argument("other", metavar="OTHER", type=text, help="the session that ran the command")
     parser.add_argument("which", metavar="COMMAND", type=text, help="its number in that history, or its id")
     _configure_conflicts(parser)
 
@@ -52,7 +52,7 @@ def _configure_conflicts(parser: argparse.ArgumentParser) -> None:
         help="ours or theirs wins in a conflict (default: refuse), and no agent is asked",
     )
     add_decision_options(parser, there="the other")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only show the plan")
 
 
 def _merge(console: Console, arguments: argparse.Namespace) -> int:
@@ -93,12 +93,12 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
         console.give(answers.SessionMerge, merge_object(answers.SessionMerge, found))
     elif restored is not None:
         console.say(
-            f"Brought in {what}: {files(len(restored.written))} written, {len(restored.deleted):,} deleted.",
+            f"Merged {what}: {files(len(restored.written))} written, {len(restored.deleted):,} deleted.",
             *_decided(arguments, found),
         )
         if restored.rescue is not None and restored.undo_command is not None:
             before, undo = short(restored.rescue), restored.undo_command
-            console.say(f"What was there before is checkpoint {before}; `{undo}` brings it back.")
+            console.say(f"Checkpoint {before} holds the state before; `{undo}` brings it back.")
         if restored.skipped:
             console.say(*reasons(restored.skipped))
     elif not conflicts:
@@ -127,22 +127,24 @@ def _say_of_none(console: Console, arguments: argparse.Namespace, found: Session
     changes, together = found.merged.plan.stacked.plan.changes, found.put_together
     if changes or together:
         console.say(
-            f"Would bring in {what}: {files(len(changes) + len(together))} changed.",
+            f"Would merge {what}: {files(len(changes) + len(together))} changed.",
             *changed(console.paint, changes),
-            *(f"  {show_path(path)}: what both have changed would be put together" for path in together),
+            *(f"  {show_path(path)}: the changes of both sides would be merged" for path in together),
         )
     elif found.settled:
-        console.say(f"All of this session stays as it is beside {what}:", *_decided(arguments, found))
+        console.say(
+            f"This session has changed everything in {what} itself, and stays as it is:", *_decided(arguments, found)
+        )
     else:
         saved = "saved " if found.not_captured else ""
-        console.say(f"There is nothing {saved}in {what} that is not here.")
+        console.say(f"This session has everything {saved}in {what} already.")
 
 
 def _what_settles(conflicts: Sequence[MergeConflict]) -> str:
     in_the_way = sum(one.why == "in_the_way" for one in conflicts)
     if not in_the_way:
         return f"decide each with {DECIDE}, or settle it with --prefer ours or --prefer theirs"
-    hint = "of a file and a directory of one name, rename or remove the one that is here, and run the same again"
+    hint = "if a file and a directory have one name, rename or remove the one here, and run the same command again"
     return hint if in_the_way == len(conflicts) else f"{hint}; --prefer ours or --prefer theirs settles the rest"
 
 
@@ -169,10 +171,15 @@ def _conflict_line(conflict: MergeConflict, more: str = "") -> str:
 
 def _configure_bisect(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument("command", metavar="COMMAND", type=text, help="ends with 0 where it is good, 125: cannot tell")
+    parser.add_argument(
+        "command",
+        metavar="COMMAND",
+        type=text,
+        help="test a state: 0 means good, 125 unknown, other codes up to 124 bad",
+    )
     parser.add_argument("--good", metavar="STATE", type=text, required=True, help="a checkpoint or branch that is good")
     parser.add_argument("--bad", metavar="STATE", type=text, default="@", help="one that is bad (default: @)")
-    parser.add_argument("--timeout", metavar="SECONDS", help="what takes longer is ended, and bad")
+    parser.add_argument("--timeout", metavar="SECONDS", help="end a test that takes longer, and call it bad")
     parser.add_argument(
         "--with-ignored", action="store_true", help="the fork needs what ignore rules leave out, such as dependencies"
     )
@@ -215,12 +222,12 @@ def _bisect(console: Console, arguments: argparse.Namespace) -> int:
 def _bisected(found: BisectResult) -> Sequence[str]:
     if len(found.candidates) > 1:
         return [
-            "The first bad state is one of these, of which all but the last could not be told:",
+            "The first bad state is one of these; the command could not test any but the last:",
             *(f"  {checkpoint_title(one)}" for one in found.candidates),
         ]
     first = found.candidates[0]
     lines = [
-        f"The first bad state is {checkpoint_title(first)}; `holdfast show {short(first.id)}` tells what it changed."
+        (f"The first bad state is {checkpoint_title(first)}; `holdfast show {short(first.id)}` shows its changes.")
     ]
     if found.command is not None:
         lines.append(f"The command {found.command.seq} made it: {visible(found.command.command)}")
@@ -232,11 +239,15 @@ def _bisected(found: BisectResult) -> Sequence[str]:
 
 def _configure_replay(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument("other", metavar="OTHER", type=text, help="the session whose commands are run again")
-    parser.add_argument("--from", dest="first", metavar="N", type=whole_number, required=True, help="the first of them")
-    parser.add_argument("--to", dest="last", metavar="N", type=whole_number, help="the last (default: the newest)")
-    parser.add_argument("--keep-going", action="store_true", help="go on where one ends otherwise than it did")
-    parser.add_argument("--timeout", metavar="SECONDS", help="what takes longer is ended")
+    parser.add_argument("other", metavar="OTHER", type=text, help="the session whose commands run again")
+    parser.add_argument("--from", dest="first", metavar="N", type=whole_number, required=True, help="the first command")
+    parser.add_argument(
+        "--to", dest="last", metavar="N", type=whole_number, help="the last command (default: the newest)"
+    )
+    parser.add_argument(
+        "--keep-going", action="store_true", help="continue after a command with another exit code than before"
+    )
+    parser.add_argument("--timeout", metavar="SECONDS", help="end a command that takes longer")
 
 
 def _replay(console: Console, arguments: argparse.Namespace) -> int:
@@ -273,7 +284,8 @@ def _replay(console: Console, arguments: argparse.Namespace) -> int:
 def _stopped(done: ReplayResult) -> RefusedError:
     number, last = len(done.left), done.repeated[-1].before.seq
     return RefusedError(
-        f"the command {last} ended otherwise than it did; {plural(number, 'command was', 'commands were')} not run",
+        f"the command {last} ended with another exit code than before; "
+        f"{plural(number, 'command was', 'commands were')} not run",
         hint=f"--keep-going goes on; --from {done.left[0].seq} runs the rest" if done.left else None,
         code="ended_differently",
     )
@@ -287,53 +299,53 @@ def _repeated_line(repeated: RepeatedCommand) -> str:
     return f"  {repeated.before.seq:>4}  exit {code}{was}{output}  {visible(repeated.before.command)[:100]}"
 
 
-_REFUSED = "refused: files are in conflict, the session is in use, or another's, or was changed meanwhile"
+_REFUSED = "refused: files are in conflict, or the session is in use, belongs to another user, or changed meanwhile"
 
 COMMANDS = {
     "session merge": Command(
-        description="Bring what another session has done since both parted, such as a fork, into this one: files, and "
-        "nothing of its shell. What one side alone has changed is taken, also under a name that the other has given "
-        "it; where both have, nothing is done, and the conflicts are listed. `holdfast undo` takes it back.",
+        description="Merge the changes of another session, such as a fork, into this one: files, and nothing of "
+        "its shell. Changes by only one side are taken, also under a new name from the other side. "
+        "If both sides changed the same file and the merge cannot combine them, the command lists "
+        "the conflicts and changes nothing. `holdfast undo` takes the merge back.",
         configure=_configure_merge,
         run=_merge,
         examples=(
-            ("holdfast session merge fork-3f2a91c0be", "bring a fork's work in"),
-            ("holdfast session merge fork-3f2a91c0be --dry-run", "what would be changed, and what is in conflict"),
-            ("holdfast session merge first -s second", "one fork into another"),
+            ("holdfast session merge fork-3f2a91c0be", "merge a fork's work"),
+            ("holdfast session merge fork-3f2a91c0be --dry-run", "show the plan and the conflicts"),
+            ("holdfast session merge first -s second", "merge one fork into another"),
         ),
         exits=((4, _REFUSED),),
     ),
     "session pick": Command(
-        description="Bring what one command of another session, or of this one, has changed into this session: the "
-        "files that it changed, as it left them. Where this session has changed the same, nothing is done. "
-        "`holdfast undo` takes it back.",
+        description="Apply the changes of one command, of this or another session, to this session: the changed "
+        "files become as the command left them. If this session has changed the same files, nothing "
+        "happens. `holdfast undo` takes it back.",
         configure=_configure_pick,
         run=_pick,
-        examples=(("holdfast session pick fork-3f2a91c0be 12", "what its command number 12 has changed"),),
+        examples=(("holdfast session pick fork-3f2a91c0be 12", "the changes of its command number 12"),),
         exits=((4, _REFUSED),),
     ),
     "session bisect": Command(
-        description="Find the first bad state among those that led from a good one to a bad one: a fork is brought to "
-        "one state after another, and COMMAND is run in it, which ends with 0 where all is well, with 125 where it "
-        "cannot tell, and with another code up to 124 where not. Both ends are asked about first. The session stays "
-        "as it is.",
+        description="Find the first bad state between a good one and a bad one. Holdfast brings a fork to one "
+        "state after another and runs COMMAND there: exit code 0 means good, 125 unknown, other "
+        "codes up to 124 bad. It tests both ends first. The session does not change.",
         configure=_configure_bisect,
         run=_bisect,
         examples=(
-            ("holdfast session bisect --good v1 'make test'", "which state has broken the tests"),
-            ("holdfast session bisect --good @-20 --bad @-2 ./check.sh", "between these"),
+            ("holdfast session bisect --good v1 'make test'", "find the state that broke the tests"),
+            ("holdfast session bisect --good @-20 --bad @-2 ./check.sh", "between these two"),
         ),
-        exits=((4, "refused: the ends are not what they are said to be, or the command says nothing"),),
+        exits=((4, "refused: an end fails its own test, or the command gives no verdict"),),
     ),
     "session replay": Command(
-        description="Run the commands of another session again, in this one, from the state that it is in. It stops at "
-        "the first that ends with another exit code than it did.",
+        description="Run the commands of another session again, in this one, from its present state. It stops at "
+        "the first command that ends with another exit code than before.",
         configure=_configure_replay,
         run=_replay,
         examples=(
             ("holdfast session replay main --from 4 -s rebased", "from its fourth command on"),
-            ("holdfast session replay main --from 4 --to 9 --keep-going", "these, however they end"),
+            ("holdfast session replay main --from 4 --to 9 --keep-going", "these, with any exit code"),
         ),
-        exits=((4, "refused: a command ended otherwise than it did, and what comes behind it was not run"),),
+        exits=((4, ("refused: a command ended with another exit code than before, and the later ones were not run")),),
     ),
 }

@@ -24,9 +24,18 @@ def add_options(parser: argparse.ArgumentParser, *, session: bool = True) -> Non
     """``--agent``, and ``--session`` unless the command names it in another way."""
     if session:
         parser.add_argument(
-            "-s", "--session", metavar="ID", type=text, help="which (default: $HOLDFAST_SESSION, else your newest here)"
+            "-s",
+            "--session",
+            metavar="ID",
+            type=text,
+            help="the session (default: $HOLDFAST_SESSION, else your newest here)",
         )
-    parser.add_argument("--agent", metavar="NAME", type=text, help="who asks (default: $HOLDFAST_AGENT, else the user)")
+    parser.add_argument(
+        "--agent",
+        metavar="NAME",
+        type=text,
+        help="your name, as agent or user (default: $HOLDFAST_AGENT, else the user)",
+    )
 
 
 def open_sessions(console: Console, agent: str | None = None, flags: Mapping[str, object] | None = None) -> Sessions:

@@ -47,20 +47,22 @@ def _variable(argument: str) -> tuple[str, str]:
 
 def _configure_start(parser: argparse.ArgumentParser) -> None:
     add_options(parser, session=False)
-    parser.add_argument("id", metavar="ID", nargs="?", type=text, help="what to call it (default: a fresh name)")
+    parser.add_argument(
+        "id", metavar="ID", nargs="?", type=text, help="the name of the session (default: a fresh name)"
+    )
     parser.add_argument("--shell", metavar="NAME", choices=KEYS["session.shell"].choices, help="bash, sh or zsh")
-    parser.add_argument("--timeout", metavar="T", type=text, help="a command that takes longer is ended: 90, 10m")
-    parser.add_argument("--max-output", metavar="SIZE", type=text, help="what is kept of each output of a command")
+    parser.add_argument("--timeout", metavar="T", type=text, help="end a command that takes longer: 90, 10m")
+    parser.add_argument("--max-output", metavar="SIZE", type=text, help="how much to keep of each output of a command")
     parser.add_argument(
         "--supervised",
         action="store_true",
-        help="record what its commands change as steps: `undo` then takes back all of it, ignored files too (as "
-        "session.supervised says: the default)",
+        help="record the changes of its commands as steps, which `undo` takes back, ignored files too "
+        "(default: session.supervised)",
     )
     parser.add_argument(
         "--unsupervised",
         action="store_true",
-        help="record no steps, for what cannot be supervised: sudo, tracers, mounts, 32-bit programs",
+        help="record no steps, for programs that cannot be supervised: sudo, tracers, mounts, 32-bit programs",
     )
     parser.add_argument(
         "--env", metavar="NAME=VALUE", type=_variable, action="append", default=[], help="a variable of its own"
@@ -92,7 +94,7 @@ def _start(console: Console, arguments: argparse.Namespace) -> int:
 
 def _configure_fork(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument("id", metavar="ID", nargs="?", type=text, help="what to call the fork (default: a fresh name)")
+    parser.add_argument("id", metavar="ID", nargs="?", type=text, help="the name of the fork (default: a fresh name)")
     parser.add_argument(
         "--from", dest="state", metavar="STATE", type=text, help="a branch, or a saved state's hash (default: now)"
     )
@@ -100,7 +102,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
         "--with-ignored", action="store_true", help="it needs what ignore rules leave out, such as dependencies"
     )
     parser.add_argument(
-        "--provider", metavar="NAME", type=text, help="what makes its directory (docs/guide/snapshots.md)"
+        "--provider", metavar="NAME", type=text, help="the provider that makes its directory (docs/guide/snapshots.md)"
     )
     parser.add_argument(
         "--on-branch", metavar="BRANCH", type=text, default="", help="have Git make it, with this branch checked out"
@@ -124,8 +126,8 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
         console.say(
             f"Forked {session.id} at {made.fork_point[:SHORT_HASH]}: session {made.id} works in "
             f"{show_path(made.root)}, made by {visible(made.provider)}.",
-            f"`holdfast session exec -s {made.id} …` runs commands in it; `holdfast session checkout forks/{made.id}` "
-            "brings this one to what it has made.",
+            f"`holdfast session exec -s {made.id} …` runs commands in it; `holdfast session checkout "
+            f"forks/{made.id}` brings this session to its state.",
         )
         if console.quiet:
             console.answer([made.id])
@@ -137,8 +139,8 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
 
 def _configure_delete(parser: argparse.ArgumentParser) -> None:
     add_options(parser, session=False)
-    parser.add_argument("id", metavar="ID", type=text, help="which session")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+    parser.add_argument("id", metavar="ID", type=text, help="the session")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask before a fork's directory is deleted")
 
 
@@ -175,19 +177,19 @@ def _delete(console: Console, arguments: argparse.Namespace) -> int:
 
 def _what_goes(found: SessionInfo, goes: Deleted) -> str:
     if goes.directory is not None:
-        return f"session {found.id}, {show_path(goes.directory)} with all that is in it, and what was saved of that."
+        return f"session {found.id}, {show_path(goes.directory)} with all that is in it, and its saved states."
     if goes.now_at is not None and goes.not_found is not None:
         return (
-            f"session {found.id}, and what was saved of it. Its directory is not at {show_path(goes.not_found)}: it is "
-            f"at {show_path(goes.now_at)}, and stays there."
+            f"session {found.id} and its saved states. Its directory is not at "
+            f"{show_path(goes.not_found)}: it is at {show_path(goes.now_at)}, and stays there."
         )
     if goes.not_found is not None:
         return (
-            f"session {found.id}, and what was saved of it. Its directory is not at {show_path(goes.not_found)}, and "
-            "was not found near by: if somebody has moved it, it stays where it is."
+            f"session {found.id} and its saved states. Its directory is not at "
+            f"{show_path(goes.not_found)}, nor near it: if it was moved, it stays in its new place."
         )
     if found.purpose != "session":
-        return f"session {found.id}, its directory with all that is in it, and what was saved of that."
+        return f"session {found.id}, its directory with all that is in it, and its saved states."
     where = "its directory" if found.root is None else show_path(found.root)
     return f"session {found.id} and its states; the files in {where} stay as they are."
 
@@ -207,7 +209,7 @@ def _agrees(console: Console, what: str) -> bool:
 def _configure_share(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
     parser.add_argument("name", metavar="NAME", type=text, help="the agent or user")
-    parser.add_argument("--remove", action="store_true", help="let it use the session no more")
+    parser.add_argument("--remove", action="store_true", help="stop the sharing")
 
 
 def _share(console: Console, arguments: argparse.Namespace) -> int:
@@ -229,52 +231,54 @@ def _share(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "session start": Command(
-        description="Begin a session in this workspace, in the current directory. It belongs to whoever begins it "
-        "(--agent, $HOLDFAST_AGENT, or the user). Several sessions may work in one workspace; what one changes the "
-        "others see. With -q only its name is printed.",
+        description="Start a session in this workspace, in the current directory. Its owner is --agent, "
+        "$HOLDFAST_AGENT, or the user. Several sessions may work in one workspace; each sees the "
+        "changes of the others. With -q the command prints only the session's name.",
         configure=_configure_start,
         run=_start,
         examples=(
-            ("holdfast session start", "begin one"),
+            ("holdfast session start", "start a session"),
             ("holdfast session start try --shell zsh --timeout 10m", "with a name, another shell, and a limit"),
-            ("export HOLDFAST_SESSION=$(holdfast -q session start)", "and use it from now on"),
+            ("export HOLDFAST_SESSION=$(holdfast -q session start)", "use it from now on"),
         ),
         exits=((4, "refused: there is a session of that name"),),
     ),
     "session fork": Command(
-        description="Begin another session from the state of this one, in a directory of its own, which the best "
-        "snapshot provider makes. Neither sees what the other does from there on. With -q only its name is printed.",
+        description="Start another session from the state of this one, in a directory of its own, which the best "
+        "snapshot provider makes. After that neither session sees the changes of the other. With -q "
+        "the command prints only the session's name.",
         configure=_configure_fork,
         run=_fork,
         examples=(
             ("holdfast session fork try-2", "from the present state"),
             ("holdfast session fork --from before-upgrade", "from a branch"),
             ("holdfast session fork --with-ignored", "with node_modules and the like"),
-            ("holdfast session fork --on-branch try-2", "in a directory of Git's own, on a new branch"),
-            ("fork=$(holdfast -q session fork)", "for a script"),
+            ("holdfast session fork --on-branch try-2", "in a work tree of Git, on a new branch"),
+            ("fork=$(holdfast -q session fork)", "in a script"),
         ),
         exits=(HELD_BACK,),
     ),
     "session delete": Command(
-        description="Delete a session and its states. Of a fork its directory goes, and what was saved of that, for "
-        "good: at a terminal it asks, elsewhere it wants --yes. A directory that was moved elsewhere stays. In place "
-        "the workspace stays as it is. Only the owner may.",
+        description="Delete a session and its states. For a fork the command deletes the directory and its saved "
+        "files for good: at a terminal it asks, elsewhere it needs --yes. A directory that was moved "
+        "elsewhere stays. For a session in place the workspace stays as it is. Only the owner may "
+        "delete.",
         configure=_configure_delete,
         run=_delete,
         examples=(
-            ("holdfast session delete try-2 --dry-run", "what would go"),
+            ("holdfast session delete try-2 --dry-run", "list what the command would delete"),
             ("holdfast session delete try-2 --yes", "a fork, without being asked"),
         ),
-        exits=((4, f"{BUSY[1]}; or it has forks, or nobody has said yes"),),
+        exits=((4, f"{BUSY[1]}; or the session has forks, or --yes is missing"),),
     ),
     "session share": Command(
-        description="Let another agent or user work in a session. Only the owner may. Names are no protection: whoever "
-        "can write Holdfast's home can take any name.",
+        description="Let another agent or user work in a session. Only the owner may share. Names are no "
+        "protection: every process that can write Holdfast's home can take any name.",
         configure=_configure_share,
         run=_share,
         examples=(
-            ("holdfast session share claude", "from now on"),
-            ("holdfast session share claude --remove", "no more"),
+            ("holdfast session share claude", "share from now on"),
+            ("holdfast session share claude --remove", "stop the sharing"),
         ),
         exits=(BUSY,),
     ),

@@ -54,7 +54,7 @@ def diff(
             if not any(manifest.iterate(pages, root, path)):
                 raise NotFoundError(
                     f"{display(path)} is in neither state",
-                    hint="paths are relative to the current directory; what is ignored is in no state",
+                    hint="paths are relative to the current directory; no state holds ignored files",
                     code="no_such_path",
                 )
     renamed = []

@@ -174,7 +174,7 @@ class AttemptRunner:
         tree = session.state.tree
         if tree is None or self._begins_otherwise(session, tree):
             return outcome._replace(
-                phase="failed", error="it would have begun with another state: the tree was changed while it was forked"
+                phase="failed", error="it would have begun in another state: the tree changed during the fork"
             )
         if attempt.shell is not None and attempt.shell != session.config.shell:
             session.configure(msgspec.structs.replace(session.config, shell=attempt.shell))

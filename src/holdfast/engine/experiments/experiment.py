@@ -53,7 +53,7 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     would be lost.
     """
     context, workspace = session.context, session.workspace
-    assert outcome.after is not None, "somebody has looked at what it has left"
+    assert outcome.after is not None, "the caller has seen its uncaptured files"
     ours = workspace.checkpoint(kind="auto").checkpoint.id
     if diff(context, began, ours, renames=False).changes:
         raise _changed(session, outcome)
@@ -76,7 +76,7 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
 def _changed(session: Session, outcome: Outcome) -> RefusedError:
     return RefusedError(
         f"{display(session.root)} has changed since the attempts began; nothing was adopted",
-        hint=f"its fork is kept; `holdfast session merge {outcome.fork} -s {session.id}` brings both together",
+        hint=f"its fork is kept; `holdfast session merge {outcome.fork} -s {session.id}` merges it",
         code="changed_meanwhile",
     )
 
@@ -102,7 +102,7 @@ class Experiment:
         if chosen is None or chosen.after is None:
             raise NotFoundError(
                 "there is nothing to adopt",
-                hint="no attempt has succeeded, or been given a score" if outcome is None else None,
+                hint="no attempt has succeeded or has a score" if outcome is None else None,
                 code="no_winner",
             )
         said = f"adopted {clipped(chosen.attempt.name)} of the experiment {self.comparison.experiment}"
@@ -213,7 +213,7 @@ def _check(order: Order) -> None:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two attempts are called {twice!r}")
     if (order.measure == "score") != (order.score is not None):
-        raise UsageError("a score is what a command or a function gives", hint="give it with the measure `score`")
+        raise UsageError("only a command or a function gives a score", hint="give it with the measure `score`")
     if order.parallel < 0:
         raise UsageError(f"{order.parallel} attempts cannot run at once")
 
@@ -227,7 +227,7 @@ def _parallel_limit(make: Callable[[], Sessions], session: Session, order: Order
         raise RefusedError(
             f"the session {session.id} has {plural(there, 'fork')}, and {wanted:,} more would pass session.max_forks, "
             f"{most:,}",
-            hint="try less at once, delete forks, or raise the limit in config.toml",
+            hint="run fewer attempts, delete forks, or raise the limit in config.toml",
             code="session_limit",
         )
     return min(order.parallel or most, session.settings.max_parallel, wanted)

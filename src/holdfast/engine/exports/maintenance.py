@@ -479,9 +479,9 @@ class Maintenance:
             try:
                 finder.find_due(self._missing())
             except HoldfastError as error:
-                _LOG.warning("what was moved cannot be looked for: %s", error.message)
+                _LOG.warning("cannot search for exports that were moved: %s", error.message)
             except Exception:  # noqa: BLE001 - it is tried again
-                _LOG.exception("what was moved cannot be looked for")
+                _LOG.exception("cannot search for exports that were moved")
 
     def _missing(self) -> list[tuple[str, WorkspaceId]]:
         with self._lock:

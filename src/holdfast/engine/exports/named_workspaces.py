@@ -266,7 +266,9 @@ class Exports:
     def _refuse_overlapping(self, real: bytes) -> None:
         if self.rows.overlapping(real):
             raise RefusedError(
-                f"{display(real)} cannot be served: it belongs to somebody else", code="not_yours", hint="name another"
+                f"{display(real)} cannot be served: it belongs to another user",
+                code="not_yours",
+                hint="name a directory of your own",
             )
 
     def _refuse_link(self, path: bytes) -> None:
@@ -285,7 +287,7 @@ class Exports:
         if roots is not None and not any(_below(real, os.path.realpath(root)) for root in roots):
             raise EscapeError(
                 f"refused path {display(path)!r}: this token may serve nothing there",
-                hint="leave the path out, for a directory to be made; or a token with --root DIR is needed",
+                hint="leave the path out, and Holdfast makes a directory; or use a token with --root DIR",
                 code="outside_roots",
             )
         return real

@@ -81,9 +81,9 @@ class OwnCheckpoints:
         with self._opened() as home:
             run = current_run(home)
             if run is not None:
-                return CheckpointSupport(f"what runs supervised, in the run {run}, makes no snapshots")
+                return CheckpointSupport(f"a supervised process, in the run {run}, makes no snapshots")
             if home.store.catalog.database.read_only:
-                return CheckpointSupport("what Holdfast keeps can only be read here")
+                return CheckpointSupport("the home can only be read here")
         if under(self._directory, self._workspace.path):
             where = display(os.path.dirname(self._directory))
             return CheckpointSupport(
@@ -308,8 +308,8 @@ def _end(folder: bytes, path: bytes) -> int | None:
             return lock
         if time.monotonic() > deadline:
             _LOG.warning(
-                "%s is removed, though what was mounted there is still in use, by a process that is in it or one in a "
-                "mount namespace of its own, such as a container",
+                "%s was removed while its mount is still in use, by a process inside it or in "
+                "another mount namespace, such as a container",
                 display(path),
             )
             return None
@@ -327,4 +327,4 @@ def _wait_for_view(home: HomeContext, path: bytes) -> None:
             return
         release_dead_pins(home)
         time.sleep(_PAUSE)
-    _LOG.info("the process that served %s goes on: somebody still uses what was mounted", display(path))
+    _LOG.info("the process that serves %s continues: another process still uses the mount", display(path))

@@ -91,7 +91,7 @@ class ServedFork:
 def _refuse_other_attributes(folder: bytes, note: ForkNote) -> None:
     if note.attributes == "trusted" and attributes_for(folder) != "trusted":
         raise RefusedError(
-            "what was changed in this fork was written by the machine's own root, and can be read by that alone",
+            "only the machine's own root can read the changes of this fork, because root wrote them",
             hint="mount it again outside of the namespace",
             code="not_privileged",
         )

@@ -148,7 +148,8 @@ def mount_checkpoint(
     for workspace in context.catalog.workspaces():
         if workspace.live and under(real, workspace.path):
             raise RefusedError(
-                f"{display(real)} lies in the workspace {display(workspace.path)}, which would capture what is mounted",
+                f"{display(real)} lies in the workspace "
+                f"{display(workspace.path)}, which would capture the mounted files",
                 hint="mount on a directory outside of it",
             )
     return Mounted(context, context.catalog.checkpoint(checkpoint), real, allow_other=allow_other)

@@ -72,7 +72,7 @@ def mount_again(opener: Opener, directory: bytes, server: MountServer | None = N
             from holdfast.engine.forks import unmount_to_directory
 
             unmount_to_directory.finish(context, note)
-            raise RefusedError(f"{display(path)} is a plain directory by now: there is nothing to mount")
+            raise RefusedError(f"{display(path)} is a plain directory now: there is nothing to mount")
         refuse_without_privilege()
         if is_mounted(context.folder, path):
             if is_served(context.folder):
@@ -104,7 +104,7 @@ def unmount(opener: Opener, directory: bytes) -> bytes:
             unmount_overlay(path)
             _wait_for_end(context.folder)
             return path
-    raise NotFoundError(f"nothing of Holdfast is mounted on {display(path)}", code="not_mounted")
+    raise NotFoundError(f"Holdfast has mounted nothing on {display(path)}", code="not_mounted")
 
 
 def materialise(opener: Opener, directory: bytes) -> bytes:
@@ -187,8 +187,8 @@ def _make_mount_point(path: bytes, note: ForkNote) -> None:
     except OSError as error:
         raise StorageError(f"cannot mount on {display(path)}: {error.strerror}") from error
     raise RefusedError(
-        f"{display(path)} is not empty: what lies there was made while the fork was not mounted, and would be hidden",
-        hint="move it elsewhere, and mount again",
+        f"{display(path)} is not empty: the mount would hide files that were made there while it was unmounted",
+        hint="move them elsewhere, and mount again",
         code="not_empty",
     )
 
@@ -202,6 +202,6 @@ def _wait_for_end(folder: bytes) -> None:
     deadline = time.monotonic() + _SECONDS
     while is_served(folder):
         if time.monotonic() > deadline:
-            _LOG.info("the process that served the fork goes on: somebody still uses what was mounted")
+            _LOG.info("the process that serves the fork continues: another process still uses the mount")
             return
         time.sleep(_PAUSE)

@@ -31,7 +31,7 @@ _HEADS_FILE = NoteFile(
     magic=b"HFGH 1 ",
     what="a list of heads of Git",
     max_bytes=1 << 20,
-    advice="going back says nothing of commits meanwhile",
+    advice="undo and restore do not mention later commits",
 )
 _MAX_HEADS = 1000
 _MAX_REF = 512
@@ -85,7 +85,7 @@ def warn_of_commits(context: Context, target: Checkpoint) -> None:
     ref, commit = now
     before = "" if ref == then.ref else f"{_ref_text(then.ref)} at "
     _LOG.warning(
-        "%s stays at %s (it was %s%s when that state was saved): files were brought back, and commits never are%s",
+        "%s stays at %s (it was %s%s when that state was saved): Holdfast brings back files, never commits%s",
         _ref_text(ref),
         commit[:_SHOWN_DIGITS].decode(),
         before,

@@ -222,8 +222,8 @@ class HistoryNavigator:
         """Say so where checkpoints alone lead back past steps that the undo log does not hold."""
         if is_before_set_aside(self._context, target):
             _LOG.warning(
-                "what a log of another version holds, which was set aside, is taken back by checkpoints; ignored files "
-                "that its steps changed are not"
+                "checkpoints take back the changes in an undo log of another version, which was set "
+                "aside; ignored files that its steps changed stay as they are"
             )
             return
         steps = () if self._service is None else self._service.steps()
@@ -232,8 +232,8 @@ class HistoryNavigator:
         while at.seq != target.seq and at.previous is not None:
             if at.operation == "run" and not known.issuperset(at.steps):
                 _LOG.warning(
-                    "the undo log has forgotten steps of the run %s: it is taken back by checkpoints; ignored files "
-                    "that it changed are not",
+                    "the undo log has forgotten steps of the run %s: checkpoints take it back; "
+                    "ignored files that it changed stay as they are",
                     at.run,
                 )
             at = self._context.catalog.event(at.previous)
@@ -260,13 +260,13 @@ class HistoryNavigator:
             if read_operation(self._context.folder) is None and onward and not self.forward(onward).skipped:
                 return error
         except HoldfastError as failure:
-            _LOG.warning("what was taken back could not be brought forward again: %s", failure.message)
+            _LOG.warning("could not bring the changes forward again: %s", failure.message)
         redo = len(self._onward(start))
         steps = sorted(step for result in done for step in result.steps)
         what = named_steps(steps) if steps else f"{len(done)} of the changes"
         return rebuilt(
             type(error).__name__,
-            f"{error.message}; {what} had been taken back, and could not be brought forward again",
+            f"{error.message}; {what} stay taken back",
             hint=f"`{_in_turn([REDO_COMMAND] * redo)}` brings it forward" if redo else error.hint,
             code=error.code,
             data={**(error.data or {}), "taken_back": steps, "redo": redo},
@@ -542,10 +542,7 @@ class HistoryNavigator:
         except NotFoundError:
             if not self._force:
                 refuse_set_aside_redo(self._context, self.current_state())
-        _LOG.warning(
-            "the undo log does not hold the steps any more: "
-            "what checkpoints hold is brought back, ignored files are not"
-        )
+        _LOG.warning("the undo log no longer holds the steps: checkpoints bring their files back, but no ignored files")
         return None
 
     def _go(
@@ -625,7 +622,8 @@ def _groups(steps: Sequence[int]) -> list[Sequence[int]]:
 def _foreign_edits_error(paths: Sequence[bytes]) -> RefusedError:
     shown = [display(path) for path in paths[:_SHOWN]]
     return RefusedError(
-        f"others have changed {', '.join(shown)}{', …' if len(paths) > _SHOWN else ''}, and undo would take that back",
+        "another process has changed "
+        f"{', '.join(shown)}{', …' if len(paths) > _SHOWN else ''}; undo would take that back",
         code="barrier",
         data={"paths": [display(path) for path in paths[:_MAX_PATHS]]},
     )

@@ -146,10 +146,10 @@ def _reason(change: Change, target: CheckpointId) -> str:
     import shlex
 
     if change.after is None:
-        return f"changed after that was cut short; {target[:12]} has nothing there: delete it, if it is not needed"
+        return f"changed after the interruption; {target[:12]} has nothing there: delete it if you do not need it"
     what = "deleted" if change.before is None else "changed"
     path = shlex.quote(display(change.path))
-    return f"{what} after that was cut short; `holdfast restore {target[:12]} {path}` brings the other version"
+    return f"{what} after the interruption; `holdfast restore {target[:12]} {path}` brings the other version"
 
 
 def _path_of(change: Change) -> bytes:
@@ -271,8 +271,8 @@ def _reason_against(top: bytes, root: Root, base: bytes, pages: PageSource, now:
         entry = held.get(path)
         if entry is None or entry.size != found[path].st_size:
             return (
-                f"{display(path)}, which belongs to the database {display(base)}, is in no checkpoint as it is: it is "
-                "in the way"
+                f"{display(path)}, which belongs to the database {display(base)}, is in the way: no "
+                "checkpoint holds it in its present state"
             )
     return None
 

@@ -419,5 +419,5 @@ def _with_restore_hint(context: Context, error: RefusedError, operation: Operati
     hint = error.hint or ""
     if previous is not None:
         saved = context.catalog.event(previous).checkpoint[:12]
-        hint += f"{'; ' if hint else ''}`holdfast restore {saved}` goes back by what checkpoints hold"
+        hint += f"{'; ' if hint else ''}`holdfast restore {saved}` goes back by checkpoints"
     return RefusedError(error.message, hint=hint or None, code=error.code, data=error.data)

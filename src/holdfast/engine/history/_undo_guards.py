@@ -96,8 +96,8 @@ class RunningSteps:
         for step in steps:
             shown = ", ".join(display(path) for path in step.paths[:_MAX_HELD_PATHS_SHOWN])
             _LOG.warning(
-                "step %d is still going on, and what it has changed stays: %s%s; once it has ended, `holdfast undo "
-                "--to prompt:%d` takes it back",
+                "step %d is still running, and its changes stay: %s%s; when it has ended, "
+                "`holdfast undo --to prompt:%d` takes them back",
                 step.step,
                 shown,
                 ", …" if len(step.paths) > _MAX_HELD_PATHS_SHOWN else "",
@@ -116,8 +116,9 @@ class RunningSteps:
         if steps:
             found = step_open_error(self._service, steps)
             raise RefusedError(
-                f"others have changed {', '.join(map(display, sorted(edited)[:_MAX_HELD_PATHS_SHOWN]))} too; "
-                f"{found.message}",
+                "another process has changed "
+                f"{', '.join(map(display, sorted(edited)[:_MAX_HELD_PATHS_SHOWN]))} "
+                f"too; {found.message}",
                 hint=found.hint,
                 code="barrier",
                 data=found.data,
@@ -138,8 +139,8 @@ class RunningSteps:
             found = step_open_error(self._service, [*in_place.values()])
             shown = ", ".join(map(display, sorted(in_place)[:_MAX_HELD_PATHS_SHOWN]))
             raise RefusedError(
-                f"{shown}{', …' if len(in_place) > _MAX_HELD_PATHS_SHOWN else ''} would come in the "
-                f"place of what a step holds; {found.message}",
+                f"{shown}{', …' if len(in_place) > _MAX_HELD_PATHS_SHOWN else ''} would "
+                f"replace files of a step; {found.message}",
                 hint=found.hint,
                 code=found.code,
                 data=found.data,
@@ -165,9 +166,9 @@ def step_open_error(service: UndoService, steps: Sequence[UnfinishedStep]) -> Re
     by = f": {named_processes(found)} may change {paths} at any time" if found else f", and has changed {paths}"
     stop = f"`holdfast undo --run {step.run} --stop` ends it, and takes back all of its run; " if found else ""
     return RefusedError(
-        f"step {step.step} is still going on{by}",
-        hint=f"{stop}wait until it ends (what a command writes by itself: some seconds of quiet); "
-        "--force takes back what checkpoints hold of it",
+        f"step {step.step} is still running{by}",
+        hint=f"{stop}wait until it ends (background writes: until some seconds of "
+        "quiet); --force takes it back by checkpoints",
         code="step_open",
         data={"step": step.step, "run": step.run, "processes": process_details(found)},
     )
@@ -266,14 +267,14 @@ def nothing_error(verb: str, saved: Checkpoint | None = None, *, available: int 
     """The error; ``saved`` is the checkpoint that was made just before, if one was, and ``available`` how many changes
     there are, which are not enough.
     """
-    known = "" if saved is None else f"what was not saved yet is checkpoint {saved.id[:12]} now; "
+    known = "" if saved is None else f"checkpoint {saved.id[:12]} now holds the unsaved changes; "
     number = f" {available}" if available > 1 else ""
     few = f"`holdfast {verb}{number}` goes as far as there is; " if available else ""
     return NotFoundError(
         f"there {'is' if available == 1 else 'are'} only {plural(available, 'change')} to {verb}"
         if available
         else f"there is nothing to {verb}",
-        hint=f"{known}{few}`holdfast log` lists the states there are",
+        hint=f"{known}{few}`holdfast log` lists the states",
         code=f"nothing_to_{verb}",
         data={"available": available},
     )
@@ -328,7 +329,7 @@ def refuse_set_aside_state(context: Context, state: HistoryEvent) -> None:
     """
     if is_before_set_aside(context, state):
         raise _set_aside_error(
-            "undo comes to what was recorded before", f"; `holdfast restore {state.checkpoint[:12]}` would lead on"
+            "undo reaches states older than the undo log", f"; `holdfast restore {state.checkpoint[:12]}` would lead on"
         )
 
 
@@ -349,8 +350,8 @@ def _set_aside_error(what: str, way: str = "") -> Exception:
 
     return VersionMismatchError(
         f"{what}, and an undo log of another version of Holdfast was set aside: only that version can undo its steps",
-        hint=f"checkpoints lead back, but for ignored files: `holdfast restore CHECKPOINT`{way}. `holdfast steps "
-        "--discard` forgets the other log, and all steps",
+        hint=f"checkpoints lead back, except for ignored files: `holdfast restore CHECKPOINT`{way}. "
+        "`holdfast steps --discard` forgets all steps",
     )
 
 
@@ -397,12 +398,12 @@ def floor_at(context: Context, service: UndoService | None, prompt: int) -> Floo
     state = event if event.ahead is None else context.catalog.event(event.ahead)
     named = f"the state from before prompt {prompt}"
     if kept_checkpoint(context, state) is None:
-        raise NotFoundError(f"{named} was forgotten", hint="`holdfast log` lists the states there are")
+        raise NotFoundError(f"{named} was forgotten", hint="`holdfast log` lists the states")
     if not _stands_on(context, service, state, event):
         raise RefusedError(
-            f"{named} was undone itself since",
-            hint=f"`holdfast redo` leads to it, as far as it is ahead; `holdfast restore {state.checkpoint[:12]}` goes "
-            "there in any case",
+            f"{named} has been undone since",
+            hint="`holdfast redo` leads to it if it is ahead; `holdfast restore "
+            f"{state.checkpoint[:12]}` goes there in any case",
             code="undone_before",
         )
     return Floor(event, state)
@@ -505,9 +506,9 @@ def refuse_mixed_writes(service: UndoService | None, between: StateChange, done:
         steps = named_steps(step for step, path in mixed if path in lost)
         shown = [display(path) for path in lost]
         raise RefusedError(
-            f"what {steps} left running may have written to {', '.join(shown[:_SHOWN])}"
-            f"{', …' if len(shown) > _SHOWN else ''}, and others have changed that too: "
-            "the one cannot be taken back without the other",
+            f"processes of {steps} may have written to "
+            f"{', '.join(shown[:_SHOWN])}{', …' if len(shown) > _SHOWN else ''}, and other "
+            "processes have too: undo cannot separate the two",
             hint="--force takes back both; redo brings them forward",
             code="barrier",
             data={"paths": shown[:_MAX_PATHS]},

@@ -73,7 +73,7 @@ def make_room(context: Context, incoming: int, *, refuse: bool = True) -> None:
     used = context.store.used_bytes()
     if used + incoming > quota:
         if not refuse:
-            _LOG.warning("the store is beyond its quota of %d bytes, for the sake of what can be taken back", quota)
+            _LOG.warning("the store is beyond its quota of %d bytes, so that the change can be undone", quota)
             return
         raise QuotaError(
             f"the store holds {used:,} bytes; {incoming:,} more would exceed its quota of {quota:,}. Nothing was lost",
@@ -187,11 +187,13 @@ def create_checkpoint_or_part(
             saved = None
         if saved is None:
             raise StorageError(
-                f"what would be overwritten or deleted has to be saved first, and there is no room: {error.message}",
+                f"no room to save the files that would be overwritten or deleted: {error.message}",
                 hint=_what_makes_room(context),
                 code=error.code,
             ) from error.__cause__
-        _LOG.warning("the disk is full: only what this changes was saved, other unsaved changes stay unsaved")
+        _LOG.warning(
+            "the disk is full: Holdfast saved only the files that this command changes; other changes stay unsaved"
+        )
         return saved
 
 
@@ -243,7 +245,7 @@ def _what_makes_room(context: Context) -> str:
         if can_collect
         else "`holdfast forget --keep-last N` and then `holdfast gc --grace 0` free some"
     )
-    return f"{room}; `holdfast cat ID:PATH` and `holdfast fork ID DIR` onto another disk bring back what is stored"
+    return f"{room}; `holdfast cat ID:PATH` and `holdfast fork ID DIR` onto another disk read stored files"
 
 
 def _store_lost_content(context: Context, checkpoint: Checkpoint) -> None:

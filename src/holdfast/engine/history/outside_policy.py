@@ -28,13 +28,13 @@ WHY_NO_LOCK = (
     "the kernel asks a watcher before a file is opened, but not before a name is made, removed or moved; and a mount "
     "that is read-only for others leaves out a process that has a file or a directory of the workspace open already"
 )
-LOCK_HINT = "set it to barrier (undo stops at what others change) or warn (it is only listed)"
+LOCK_HINT = "set it to barrier (undo stops at edits by other processes) or warn (undo only lists them)"
 
 
 def check_policy(policy: str) -> None:
     """Raise `RefusedError` for what cannot be had."""
     if policy == "lock":
-        raise RefusedError(f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", hint=LOCK_HINT)
+        raise RefusedError(f"undo.outside is lock, which is impossible: {WHY_NO_LOCK}", hint=LOCK_HINT)
 
 
 def remember_policy(context: Context, run: str, policy: str) -> None:
@@ -78,7 +78,7 @@ def where_kept(
     if not alone:
         return f"the checkpoint before holds it, and `holdfast {back}` brings it back"
     shown = ", ".join(map(display, alone[:_SHOWN])) + (", …" if len(alone) > _SHOWN else "")
-    only = f"no checkpoint holds {shown}: `holdfast {back}` brings that back, as long as the undo log has the step"
+    only = f"no checkpoint holds {shown}: `holdfast {back}` brings that backwhile the undo log holds the step"
     return f"the checkpoint before holds the rest, and {only}" if held else only
 
 

@@ -82,7 +82,7 @@ def show_row(context: Context, name: str, sessions: Sequence[SessionCommands] = 
 
     item = next((one for one in log_rows(context, steps=True, sessions=sessions) if one.name == name), None)
     if item is None:
-        raise NotFoundError(f"there is no {name!r}", hint="`holdfast log --steps` lists what there is")
+        raise NotFoundError(f"there is no {name!r}", hint="`holdfast log --steps` lists every row")
     before, began = item.before, None
     if item.kind == "run":
         # (The row is the event of its end: what was there before that others may have done.)

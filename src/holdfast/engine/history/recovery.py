@@ -127,7 +127,7 @@ def preview_finish(context: Context, service: UndoService | None) -> FinishedOpe
     if not set(operation.steps).issubset(pending) and not _is_done(service, operation):
         return None
     _LOG.warning(
-        "the %s that was cut short would be finished first: what would come after that can be foreseen once it is",
+        "the %s that was cut short would be finished first: only then can Holdfast foresee the rest",
         operation.kind,
     )
     backward = operation.kind == "undo"
@@ -148,7 +148,7 @@ def log_failure() -> Generator[None]:
         yield
     except HoldfastError as error:
         _LOG.warning(
-            "an undo or a redo was cut short and cannot be finished now, so what there is will be saved as it is: %s",
+            "an undo or a redo was cut short and cannot be finished now, so the next save takes the tree as it is: %s",
             error,
         )
 
@@ -213,7 +213,7 @@ def _skipped_text(skipped: Sequence[NotCaptured]) -> str:
     if not skipped:
         return ""
     shown = ", ".join(f"{display(item.path)} ({item.reason})" for item in skipped[:_SHOWN])
-    return f" but for what was left as it is: {shown}{', …' if len(skipped) > _SHOWN else ''}"
+    return f", except for these, left as they are: {shown}{', …' if len(skipped) > _SHOWN else ''}"
 
 
 def _is_done(service: UndoService, operation: Operation) -> bool:
@@ -293,7 +293,7 @@ def _target(context: Context, operation: Operation) -> Checkpoint:
             f"the {operation.kind} that was cut short cannot be finished",
             hint="delete the directory, and fork another checkpoint"
             if operation.kind == "fork"
-            else "`holdfast restore --abort` goes back to what was before",
+            else "`holdfast restore --abort` goes back to the state before",
         ) from error
 
 
@@ -308,8 +308,8 @@ def _root_of(context: Context, taken_back: CheckpointId, before: Checkpoint) -> 
     if pinned is not None:
         return pinned
     _LOG.warning(
-        "the checkpoint %s was forgotten: what the restore to it did cannot be told from what others have changed "
-        "since, and stays; `holdfast restore %s` takes all of it back",
+        "the checkpoint %s was forgotten: Holdfast cannot tell the changes of its restore from later "
+        "edits, and leaves both; `holdfast restore %s` takes all of them back",
         taken_back,
         before.id[:12],
     )

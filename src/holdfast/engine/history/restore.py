@@ -110,8 +110,8 @@ def restore(
         rescue = save_rescue(context, progress, meanwhile=lambda: _preload(context, checkpoint, paths), touched=touched)
         if expected is not None and rescue.root != context.catalog.checkpoint(expected).root:
             raise RefusedError(
-                f"{display(context.workspace.path)} has changed meanwhile; nothing was brought there",
-                hint=f"`holdfast diff {expected[:12]}` shows what has changed; try again",
+                f"{display(context.workspace.path)} has changed meanwhile; nothing was written there",
+                hint=f"`holdfast diff {expected[:12]}` shows the changes; try again",
                 code="changed_meanwhile",
             )
         if rescue.id == target:
@@ -370,7 +370,7 @@ def _check_paths(context: Context, target: Checkpoint, paths: Sequence[bytes]) -
         if path and not any(any(manifest.iterate(context.store.pages, root, path)) for root in roots):
             raise NotFoundError(
                 f"{display(path)} is not in {target.id[:12]}",
-                hint=f"`holdfast show {target.id[:12]}` and `holdfast log` tell what is where",
+                hint=f"`holdfast show {target.id[:12]}` and `holdfast log` list the files of each checkpoint",
                 code="no_such_path",
             )
 

@@ -103,7 +103,7 @@ def decide(
         gone = "no rule keeps it"
     else:
         kept = _by_age(checkpoints, policy, now)
-        gone = "a newer one stands for the same stretch of time, or it is beyond the last"
+        gone = "a newer one covers the same period, or it is beyond the last"
     decisions: list[Decision] = []
     for checkpoint in checkpoints:
         reasons = list(kept.get(checkpoint.id, ()))

@@ -192,7 +192,7 @@ class _HomeNames:
         self._catalog = catalog
 
     def head(self) -> CheckpointId | None:
-        raise NotFoundError("@ is of a workspace, and none is open", hint="give the id of a checkpoint, or -w DIR")
+        raise NotFoundError("@ needs a workspace, and none is open", hint="give the id of a checkpoint, or -w DIR")
 
     def by_prefix(self, prefix: str) -> Sequence[CheckpointId]:
         return self._catalog.by_prefix(prefix)

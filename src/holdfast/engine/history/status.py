@@ -250,7 +250,7 @@ def files_on_disk(directory: bytes, paths: Sequence[bytes], *, whatever: Contain
 _FILE = NoteFile(
     name=CREDENTIALS_REPORTED,
     magic=b"HFTD 1 ",
-    what="a note of what was told",
+    what="a note of shown messages",
     max_bytes=1 << 20,
     advice="it is not needed",
 )

@@ -126,7 +126,7 @@ def _read_undo_log(context: Context, paths: Iterable[bytes]) -> _UndoLog:
                 touching = {path: _touching(service, steps, path) for path in paths}
                 return _UndoLog(steps, service.barriers(), service.held(), touching)
     except VersionMismatchError as error:
-        _LOG.warning("what the undo log holds is left out: %s", error.message)
+        _LOG.warning("the undo log cannot be read, and its steps are left out: %s", error.message)
     return _UndoLog({}, (), (), {})
 
 

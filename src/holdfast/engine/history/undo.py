@@ -97,8 +97,8 @@ def newest_run(context: Context, service: UndoService | None) -> str:
             return run
     if any(known) or events:
         raise NotFoundError(
-            "nothing is left to undo of any run",
-            hint="`holdfast redo` brings forward what was undone; `holdfast steps` shows it",
+            "no run is left to undo",
+            hint="`holdfast redo` brings undone steps forward; `holdfast steps` shows them",
             code="nothing_to_undo",
         )
     raise NotFoundError("there is no run to undo", hint="holdfast run -- COMMAND makes one", code="nothing_to_undo")
@@ -147,8 +147,8 @@ def undo_run(
         done.append(reverse_steps(context, service, chosen, force=force, progress=progress))
     if start is not None:
         _LOG.warning(
-            "the undo log has forgotten steps of the run: what they did is taken back by the checkpoint that the run "
-            "began with; ignored files that they changed are not"
+            "the undo log has forgotten steps of the run: the checkpoint before the run takes their "
+            "changes back; ignored files that they changed stay as they are"
         )
         try:
             done.append(_restore_start(context, start, progress))
@@ -181,8 +181,8 @@ def _remainder_of(
         raise NotFoundError(f"nothing of the run {run} is left to undo", code="nothing_to_undo")
     if start is not None and recorded_only:
         raise RefusedError(
-            f"the undo log does not hold all of the run {run} any more, and the checkpoint that it began with would "
-            "also take back what others have changed since",
+            f"the undo log no longer holds all of the run {run}, and the checkpoint before it "
+            "would also take back edits by other processes",
             code="barrier",
         )
     if start is not None and not force:
@@ -191,10 +191,9 @@ def _remainder_of(
         if context.settings.undo.outside != "warn":
             _refuse_edits(context, service, events, of_run)
         raise RefusedError(
-            f"the undo log has forgotten steps of the run {run} (at undo.max_log_bytes or undo.max_steps, or as "
-            "they were discarded): ignored files that they changed or removed cannot be brought back any more",
-            hint="--force takes back all else: what is left of its steps, and the rest by the checkpoint that it began "
-            "with",
+            f"the undo log has forgotten steps of the run {run}: undo can no longer bring back "
+            "ignored files that they changed or removed",
+            hint="--force takes back the remaining steps, and the rest by the checkpoint before the run",
             code="steps_forgotten",
         )
     return _RunRemainder(chosen, start)
@@ -203,8 +202,8 @@ def _remainder_of(
 def _still_running(service: UndoService, run: str) -> RefusedError:
     found = service.processes(run)
     return RefusedError(
-        f"the run {run} is still going on{f': {named_processes(found)}' if found else ''}",
-        hint=f"`holdfast undo --run {run} --stop` ends it first; --force takes back what it has finished",
+        f"the run {run} is still running{f': {named_processes(found)}' if found else ''}",
+        hint=f"`holdfast undo --run {run} --stop` ends it first; --force takes back its finished steps",
         code="step_open",
         data={"run": run, "processes": process_details(found)},
     )
@@ -230,8 +229,8 @@ def _start_of(context: Context, run: str, events: Sequence[HistoryEvent]) -> His
     if events and kept_checkpoint(context, events[-1]) is not None:
         return events[-1]
     raise NotFoundError(
-        f"the undo log does not hold all of the run {run} any more, nor is the checkpoint kept that it began with",
-        hint="holdfast steps lists the steps that can still be undone",
+        f"the undo log no longer holds all of the run {run}, and the checkpoint before it is gone too",
+        hint="`holdfast steps` lists the steps that undo can still take back",
     )
 
 
@@ -257,8 +256,8 @@ def _refuse_later_steps(steps: Sequence[StepInfo], start: HistoryEvent) -> None:
     ]
     if others:
         raise RefusedError(
-            f"the undo log does not hold all of the run {start.run} any more, and the checkpoint that it began with "
-            f"would also take back what others have done since: step {', '.join(others)}",
+            f"the undo log no longer holds all of the run {start.run}, and the checkpoint before it "
+            f"would also take back later steps: {', '.join(others)}",
             hint="undo those first, or --force takes all of it back",
             code="others_since",
         )
@@ -270,12 +269,12 @@ def _refuse_edits(
     """Raise `RefusedError` if what there is now is not what a run has left, but for what its own steps explain:
     others have edited it since, by hand perhaps, and the checkpoint would take that back as well (I8).
     """
-    missing = f"the undo log does not hold all of the run {events[-1].run} any more"
+    missing = f"the undo log no longer holds all of the run {events[-1].run}"
     end = kept_checkpoint(context, events[0]) if _has_ended(events) else None
     if end is None:
         raise RefusedError(
-            f"{missing}, and it is not known what that had left at its end: the checkpoint that it began with would "
-            "also take back what others have changed since",
+            f"{missing}, and the state at its end is not known: the checkpoint before it would also "
+            "take back later edits by other processes",
             hint="--force takes all of it back",
             code="others_since",
         )
@@ -292,8 +291,8 @@ def _refuse_edits(
     if changes and not only_ignored_files(context, changes):
         shown = ", ".join(display(change.path) for change in changes[:_SHOWN])
         raise RefusedError(
-            f"{missing}, and the checkpoint that it began with would also take back what others have changed since: "
-            f"{shown}{', …' if len(changes) > _SHOWN else ''}",
+            f"{missing}, and the checkpoint before it would also take back later edits by other "
+            f"processes: {shown}{', …' if len(changes) > _SHOWN else ''}",
             hint="undo that first, or --force takes all of it back",
             code="others_since",
         )
@@ -333,7 +332,7 @@ def stop_run(context: Context, run: str) -> tuple[str, Sequence[StoppedProcess]]
             else:
                 raise RefusedError(
                     f"{named_processes(service.processes(run))} of the run {run} did not end",
-                    hint="nothing was taken back; look at what keeps it",
+                    hint="nothing was taken back; end these processes, and try again",
                     code="step_open",
                 )
             steps = service.steps

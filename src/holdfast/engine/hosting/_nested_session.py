@@ -70,7 +70,7 @@ class InnerShim:
         """See `Launcher.wait`."""
         if end_child(self._process, seconds, patience=seconds):
             return ProcessOutcome(
-                kind=ChannelError.__name__, code="shim_gone", message="what runs the commands was killed"
+                kind=ChannelError.__name__, code="shim_gone", message="the process that runs the commands was killed"
             )
         return ProcessOutcome()
 
@@ -107,7 +107,7 @@ class EnclosingRun:
         raise RefusedError(
             f"the run {self.run}, to which this process belongs, records nothing in {display(self._root)}: it is over, "
             "or one in another workspace",
-            hint="nothing is changed where that could not be undone; start the client by `holdfast run` in this one",
+            hint="start the client by `holdfast run` in this workspace; elsewhere its changes could not be undone",
             code="other_run",
         )
 

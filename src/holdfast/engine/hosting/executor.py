@@ -244,7 +244,7 @@ class CommandExecutor:
         if self._channel is not None:
             if self._launcher is not None and not self._launcher.is_over:
                 return self._channel
-            self._fail(ChannelError("what runs the commands has ended", code="shim_gone"))
+            self._fail(ChannelError("the process that runs the commands has ended", code="shim_gone"))
         self.run = new_run_id(os.urandom) if self._inside is None else self._inside.run
         launch = Launch(
             home=self._home,
@@ -289,7 +289,7 @@ class CommandExecutor:
             if time.monotonic() > deadline:
                 raise HoldfastError(f"the session has not begun within {START_SECONDS:g} s", code="not_started")
             time.sleep(_PAUSE_SECONDS)
-        raise HoldfastError("what runs the commands ended at once", code="launcher_gone")
+        raise HoldfastError("the process that runs the commands ended at once", code="launcher_gone")
 
     def _open(self, keeper: RemoteUndoService, command: str) -> int:
         if self._inside is not None:

@@ -94,7 +94,7 @@ class Launcher:
             with self._outcome:
                 return decode_outcome(self._outcome.receive())
         except (ConnectionError, FormatError):
-            message = f"what runs the commands was killed (status {self._process.returncode})"
+            message = f"the process that runs the commands was killed (status {self._process.returncode})"
             return ProcessOutcome(kind="HoldfastError", code="launcher_gone", message=message)
 
 

@@ -331,11 +331,11 @@ class HostedDirectory:
         """
         self._writable()
         if not old:
-            raise UsageError("what is to be replaced is empty")
+            raise UsageError("the text to replace is empty")
         read = self.read_file(path, limit=MAX_EDITED_BYTES)
         if read.hash is None and len(read.content) < MAX_EDITED_BYTES:
             raise RefusedError(
-                f"{display(path)} was not written: somebody has changed it while it was read",
+                f"{display(path)} was not written: another process changed it while it was read",
                 hint="read it again",
                 code="changed",
             )
@@ -349,7 +349,7 @@ class HostedDirectory:
         if count > 1 and not every:
             raise RefusedError(
                 f"the text to replace is in {display(path)} {count} times",
-                hint="say more of what is around it, or replace all",
+                hint="give more of the text around it, or replace all",
                 code="many_matches",
             )
         return FileEdit(self.write_file(path, read.content.replace(old, new), expected=read.hash), count)
@@ -434,7 +434,7 @@ class HostedDirectory:
         with self.undo_log() as found:
             log = require_service(found)
             if not any(held.id == ticket and held.asked_at == asked_at for held in log.held()):
-                raise NotFoundError("nothing waits for this answer, or not any more")
+                raise NotFoundError("no change waits for this answer, or it no longer does")
             return log.answer(ticket, allow=allow)
 
     def guard(self, thresholds: Thresholds) -> None:
@@ -513,4 +513,4 @@ class HostedDirectory:
 def _warn_ineffective(*, guard: bool, isolation: object) -> None:
     for name, is_given in (("guard", guard), ("isolation", isolation is not None)):
         if is_given:
-            _log.warning("%s has no effect inside of a run: it is as `holdfast run` was told", name)
+            _log.warning("%s has no effect inside of a run: the options of `holdfast run` apply", name)

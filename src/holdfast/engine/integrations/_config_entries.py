@@ -117,7 +117,7 @@ def manual_steps(file: File) -> str:
         wanted: Any = file.value
         for name in reversed(file.table):
             wanted = {name: wanted}
-        return f"what belongs there, written as JSON: {json.dumps(wanted)}"
+        return f"add this, written as JSON: {json.dumps(wanted)}"
     whole = "{}"
     for entry in file.entries:
         match entry:
@@ -125,7 +125,7 @@ def manual_steps(file: File) -> str:
                 whole = json_text.put(whole, path, value)
             case HookEntry(event, _, value):
                 whole = json_text.append(whole, (HOOKS, event), dict(value))
-    return f"what belongs there: {json.dumps(parse(whole).value)}"
+    return f"add this: {json.dumps(parse(whole).value)}"
 
 
 class _CallPlace(NamedTuple):

@@ -99,7 +99,7 @@ def replace_file(found: ConfigFile, content: bytes | None) -> None:
     if problem is not None:
         raise RefusedError(
             f"{display(found.path)} was not changed: it {problem}",
-            hint="do it again; what it holds now is looked at anew",
+            hint="run the command again; it reads the file anew",
             code="changed_meanwhile",
         )
 
@@ -123,7 +123,7 @@ def _put(fd: int, name: bytes, found: ConfigFile, content: bytes | None) -> str 
     _write(fd, temporary, content, found.metadata)
     try:
         if found.info is None:
-            return None if move_if_absent(fd, temporary, fd, name) else "has come into being meanwhile"
+            return None if move_if_absent(fd, temporary, fd, name) else "was made meanwhile"
         return exchange(fd, temporary, name, _taken(found))
     finally:
         _unlink(fd, temporary)

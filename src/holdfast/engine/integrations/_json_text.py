@@ -257,7 +257,7 @@ def _at(value: Any, path: Path) -> Any:
 
 
 def _in_the_way(path: Path) -> RefusedError:
-    return RefusedError(f"{'.'.join(map(str, path))} is not what it has to be to hold an entry", code="in_the_way")
+    return RefusedError(f"{'.'.join(map(str, path))} has another type than an entry needs", code="in_the_way")
 
 
 def _descend(node: JsonNode, path: Path) -> tuple[JsonNode, Path]:

@@ -81,10 +81,10 @@ def _block(text: str, path: Path) -> _Block | None:
     start = text.find(BEGIN)
     end = text.find(END) + len(END)
     if (starts, ends) != (1, 1) or end < start:
-        raise RefusedError("the marks of Holdfast's part are not what they were", code="cannot_edit")
+        raise RefusedError("the marks of Holdfast's part were changed", code="cannot_edit")
     inside = _parsed(text[start:end])
     if _without(inside, path) or _table(inside, path) is None:
-        raise RefusedError("between the marks of Holdfast's part is more than its own", code="cannot_edit")
+        raise RefusedError("Holdfast's part of the file holds other lines too", code="cannot_edit")
     return _Block(start, end)
 
 

@@ -56,7 +56,7 @@ def read_input(fd: int, *, limit: int = MAX_BYTES, seconds: float = MAX_SECONDS)
         else:
             pieces.clear()
     if size > limit:
-        raise FormatError(f"the input has {size} bytes: more than {limit} are not looked at")
+        raise FormatError(f"the input has {size} bytes: the limit is {limit}")
     return b"".join(pieces)
 
 

@@ -58,14 +58,14 @@ def _save(workspace: Workspace, client: str, event: HookEvent, run: str | None) 
         raise RefusedError(
             f"nothing was saved before this prompt: the directory holds {estimate.files} files or more, and was never "
             "saved",
-            hint="`holdfast checkpoint` saves it, once you have looked at what should be left out",
+            hint="`holdfast checkpoint` saves it; first list files to leave out in .checkpointignore",
             code="huge",
         )
     done = workspace.prompt(event.prompt, author=client)
     state = "saved" if done.created else "nothing has changed since"
     # (A watcher that an earlier version has started enters no prompts.)
     way = "" if done.prompt is None else f"; `holdfast undo --to prompt:{done.prompt}` goes back to before this prompt"
-    steps = "" if run is not None else "; no steps are recorded, as this is not under `holdfast run`"
+    steps = "" if run is not None else "; no steps are recordedoutside `holdfast run`"
     return f"{state} {done.checkpoint.id[:12]}{way}{steps}"
 
 

@@ -54,7 +54,7 @@ def decode(data: bytes, here: bytes) -> HookEvent:
     try:
         given = json_decoder(_Input).decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise FormatError(f"the input is not what a client says: {error}") from error
+        raise FormatError(f"the input is no message of a client: {error}") from error
     directory = _text(given.cwd) or next(map(_text, _items(given.workspace_roots)), "")
     call = _text(given.tool_use_id) or hash_bytes(bytes(given.tool_input)).hex()[:24]
     return HookEvent(

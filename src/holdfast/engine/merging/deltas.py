@@ -162,8 +162,8 @@ def find_bases(
     found = newest_common(catalog.lineage(theirs) if line is None else line, catalog.lineage(ours))
     if not found:
         raise RefusedError(
-            "the two have no state in common, so that nobody can tell what either has changed",
-            hint="a fork can be merged into what it was forked from, and into that one's other forks",
+            "the two have no state in common, so Holdfast cannot tell the changes of either",
+            hint="merge a fork into its origin, or into another fork of that origin",
             code="unrelated",
         )
     return found

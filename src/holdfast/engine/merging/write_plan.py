@@ -173,7 +173,7 @@ def _above(path: bytes) -> Iterator[bytes]:
 def _left(path: bytes) -> NotCaptured:
     from holdfast.model.entries import NotCaptured
 
-    return NotCaptured(path, "it is not there to be deleted, or no checkpoint holds it")
+    return NotCaptured(path, "it is not there, or no checkpoint holds it")
 
 
 def _store(context: Context, writes: Sequence[PlannedWrite]) -> tuple[WrittenBlobs, list[tuple[Hash, int] | None]]:

@@ -196,7 +196,7 @@ def retry_with_reserve(context: StoreContext, work: Callable[[], T]) -> T:
     except StorageError:
         if not context.store.release_reserve():
             raise
-        _LOG.info("the disk is full: using what was kept back for that")
+        _LOG.info("the disk is full: using the reserve")
         done = work()
     context.store.restore_reserve()
     return done
@@ -209,7 +209,7 @@ def with_disk_reserve(context: StoreContext) -> Generator[None]:
     """
     gave_way = context.store.release_reserve()
     if gave_way:
-        _LOG.info("the disk is full: using what was kept back for that")
+        _LOG.info("the disk is full: using the reserve")
     try:
         yield
     finally:

@@ -38,8 +38,8 @@ def refuse_hidden_home(home: bytes) -> None:
         return
     if os.statvfs(home).f_flag & os.ST_RDONLY:
         raise RefusedError(
-            "what runs isolated by namespaces has no access to what is saved",
-            hint="do it from another terminal, or `holdfast watch` saves by itself",
+            "a process isolated by namespaces cannot reach the saved data",
+            hint="do it from another terminal, or let `holdfast watch` save automatically",
             code="inside_run",
         )
 
@@ -49,9 +49,9 @@ def forbid_inside_run(context: StoreContext, what: str) -> None:
     run = current_run(context)
     if run is not None:
         raise RefusedError(
-            f"{what} cannot be asked for by what runs supervised, in the run {run}",
-            hint="do it from another terminal; inside of a run you can look at what is saved, and take checkpoints; "
-            "inside of a session also branches and forks of it (one begun with --unsupervised is no run)",
+            f"a supervised process, in the run {run}, cannot ask for {what}",
+            hint="do it from another terminal; a run may look at saved states and take "
+            "checkpoints, a session branches and forks too",
             code="inside_run",
         )
 
@@ -69,8 +69,8 @@ def checkpoint_by_launcher(context: Context, request: CheckpointRequest) -> Chec
     launcher = connect(context.folder, name=run_socket(run))
     if launcher is None:
         raise RefusedError(
-            f"no launcher takes this checkpoint: the run {run}, to which this process belongs, is over, or elsewhere",
-            hint="do it from another terminal, or `holdfast watch` saves by itself",
+            f"no launcher takes this checkpoint: the run {run} of this process is over, or elsewhere",
+            hint="do it from another terminal, or let `holdfast watch` save automatically",
             code="inside_run",
         )
     with launcher:

@@ -149,9 +149,9 @@ def refuse_unmounted(folder: bytes, directory: bytes) -> None:
     if is_mounted(folder, directory):
         if is_served(folder):
             return
-        message = f"the process that serves the fork {shown} was ended; what it has changed is kept"
+        message = f"the process that serves the fork {shown} was ended; the fork's changes are kept"
     else:
-        message = f"the fork {shown} is not mounted; what it has changed is kept"
+        message = f"the fork {shown} is not mounted; its changes are kept"
     raise RefusedError(message, hint=f"`holdfast mount {shown}` mounts it again", code="not_mounted")
 
 

@@ -212,13 +212,13 @@ def check_root(path: bytes, *, home: bytes, user_home: bytes | None, force: bool
         raise NotFoundError(f"{display(path)} is not a directory", hint="name a directory that exists")
     for kernel in _NEVER:
         if real == kernel or real.startswith(kernel + b"/"):
-            raise RefusedError(f"{display(real)} belongs to the kernel; there is nothing to remember in it")
+            raise RefusedError(f"{display(real)} belongs to the kernel, and cannot be a workspace")
     refuse_own(real, home)
     reason = _reason_against(real, user_home)
     if reason is not None and not force:
         raise RefusedError(
-            f"{display(real)} is {reason}; remembering all of it is hardly what you mean",
-            hint="go to a project's directory; `holdfast init --force` is for who does mean it",
+            f"{display(real)} is {reason}, an unusual workspace",
+            hint="go to a project's directory; `holdfast init --force` allows this one",
         )
     return real
 

@@ -349,8 +349,7 @@ def refuse_other_mount(folder: bytes, workspace: WorkspaceRow) -> None:
         if over is None and _is_empty(path):
             raise RefusedError(
                 f"the workspace {display(path)} is a mount of its own, and nothing is mounted there now",
-                hint=f"mount it again; if the empty directory is to be the workspace from now on, "
-                f"`holdfast init --force {word}` says so",
+                hint=f"mount it again; `holdfast init --force {word}` makes the empty directory the workspace",
                 code="not_mounted",
             )
         return
@@ -358,8 +357,8 @@ def refuse_other_mount(folder: bytes, workspace: WorkspaceRow) -> None:
         return
     raise RefusedError(
         f"something is mounted over the workspace {display(path)}",
-        hint=f"nothing was touched; if what is mounted there is the workspace from now on, `holdfast init --force "
-        f"{word}` says so; if it only hides the workspace, `umount {word}` shows that again",
+        hint=f"`umount {word}` shows the workspace again; `holdfast init --force {word}` "
+        "makes the mounted directory the workspace",
         code="mounted_over",
     )
 
@@ -381,13 +380,12 @@ def refuse_replaced_fork(path: bytes, fork: str) -> None:
     if mounted_at(path):
         raise RefusedError(
             f"something is mounted over {display(path)}, the directory of the fork {fork}",
-            hint=f"`umount {shlex.quote(display(path))}` first; what is mounted there stays what it is",
+            hint=f"`umount {shlex.quote(display(path))}` shows the fork's directory again",
             code="mounted_over",
         )
     raise RefusedError(
         f"{display(path)} is not the directory that was made for the fork {fork}",
-        hint="nothing was touched; look at what is there now, and move it away: the directory that was made can be "
-        "moved back, or the fork is made again as it was saved last",
+        hint="move it away, and move the fork's directory back; or Holdfast makes the fork again as it was saved last",
         code="not_ours",
     )
 

@@ -133,7 +133,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, dict[str, object]
         if not separator or section not in Settings._fields:
             raise ConfigError(
                 f"the environment: {variable} names no section and key of the settings",
-                hint=f"the sections are {', '.join(Settings._fields)}; unset what is no setting of Holdfast",
+                hint=f"the sections are {', '.join(Settings._fields)}; unset the variable if it is for another program",
             )
         values.setdefault(section, {})[key] = _from_text(f"{section}.{key}", text)
     return values
@@ -251,10 +251,10 @@ class Opener:
         except ConfigError as error:
             self.settings(None)  # where that is wrong, nothing goes on
             if not self._lenient:
-                hint = "mend it; what looks at saved states, or brings one back, goes on without it"
+                hint = "correct it; commands that read or bring back saved states work without it"
                 raise ConfigError(error.message, hint=error.hint or hint) from None
             settings, saved = self._as_saved(workspace)
-            stead = "it is obeyed as it was saved last" if saved else "nothing is obeyed in its place"
+            stead = "the last saved version applies" if saved else "no rules apply in its place"
             return settings, ConfigError(f"{error.message}; {stead}", hint=error.hint)
 
     def _as_saved(self, workspace: WorkspaceRow) -> tuple[Settings, bool]:
@@ -355,7 +355,7 @@ class Opener:
         context, new = self.init(path)
         if new:
             _LOG.warning(
-                "%s was in no workspace: from now on it is one, as by `holdfast init`", display(context.workspace.path)
+                "%s was in no workspace: now it is one, as by `holdfast init`", display(context.workspace.path)
             )
         return context, new
 
@@ -381,7 +381,7 @@ class Opener:
             f"{display(start)} is not in a workspace",
             hint="a promotion has put another directory in the place of this one; `cd .` gets a shell there"
             if replaced
-            else "`holdfast init` begins to remember a directory",
+            else "`holdfast init` makes a directory a workspace",
             code="no_workspace",
         )
 
@@ -405,7 +405,7 @@ class Opener:
         if known is None or known.id != name:
             raise NotFoundError(
                 f"the directory of the workspace {name} is not at {display(path)} any more",
-                hint="any command in there tells Holdfast where it is now",
+                hint="run any command there, and Holdfast knows the new place",
                 code="no_workspace",
             )
         self._refuse_unmounted(known)
@@ -419,8 +419,8 @@ class Opener:
         self._refuse_unmounted(record)
         if not record.live or not (self._is_by_mount(record) or identity.is_unchanged(self._folder(record), record)):
             raise RefusedError(
-                f"{display(last_seen_path(record.path))} is not there, or another directory than it was",
-                hint="nothing was touched; any command in there tells Holdfast what has become of it",
+                f"{display(last_seen_path(record.path))} is gone, or is another directory now",
+                hint="move it back, or run any command in its new place",
                 code="not_as_noted",
             )
         return self._context(record)
@@ -443,7 +443,7 @@ class Opener:
         if root != made:
             raise RefusedError(
                 f"{display(path)} leads to {display(root)}, which is no directory of a fork",
-                hint="what is in a fork's place may be no link; fork again, or by another provider (--provider)",
+                hint="a fork's directory may not be a link; fork again, or by another provider (--provider)",
                 code="fork_leads_away",
             )
         known = self._known(root)
@@ -459,8 +459,8 @@ class Opener:
         """Open the home without any of its workspaces; raises `NotFoundError` if nothing was ever kept there."""
         if not os.path.isdir(self.home):
             raise NotFoundError(
-                f"nothing is kept in {display(self.home)}",
-                hint="`holdfast init` begins to remember a directory; HOLDFAST_HOME and --home name another home",
+                f"{display(self.home)} holds no data",
+                hint="`holdfast init` makes a directory a workspace; HOLDFAST_HOME and --home name another home",
                 code="no_home",
             )
         return HomeContext(self.store(), self.settings(None), self.home)
@@ -486,7 +486,7 @@ class Opener:
             return self._context(known)
         if known is not None and not os.path.lexists(root):
             raise RefusedError(
-                f"{display(root)} is a workspace whose directory is gone, and is remembered",
+                f"{display(root)} is a workspace whose directory is gone",
                 hint="`holdfast forget --gone` lets go of all such; or fork into another directory",
             )
         try:

@@ -32,21 +32,22 @@ _FILE = NoteFile(
     magic=b"HFOP 1 ",
     what="an operation record",
     max_bytes=64 << 20,
-    advice="the tree may be half way; look at `holdfast status` and `holdfast steps`, restore what you want",
+    advice="the tree may be incomplete; see `holdfast status` and `holdfast "
+    "steps`, and restore the files that you need",
 )
 _RESTORE_JOURNAL = NoteFile(
     name=RESTORE_JOURNAL,
     magic=b"HFRJ 1 ",
     what="a restore journal",
     max_bytes=64 << 20,
-    advice="the tree may be half restored; look at `holdfast status`, restore what you want",
+    advice="the tree may be incomplete; see `holdfast status`, and restore the files that you need",
 )
 _UNDO_NOTE = NoteFile(
     name=UNDO_NOTE,
     magic=b"HFUN 1 ",
     what="an undo note",
     max_bytes=16 << 20,
-    advice="an undo or a redo was cut short: look at `holdfast steps` and `holdfast log`",
+    advice="an undo or a redo was cut short: see `holdfast steps` and `holdfast log`",
 )
 
 
@@ -238,8 +239,8 @@ def refuse_unfinished(folder: bytes) -> None:
 
     if not operation.steps:
         raise RefusedError(
-            f"{with_article(operation.kind)} to {operation.target[:12]} was cut short; the tree may be half way",
-            hint="`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back to what was before",
+            f"{with_article(operation.kind)} to {operation.target[:12]} was cut short; the tree may be incomplete",
+            hint="`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back to the state before",
             code="unfinished_restore",
         )
     raise RefusedError(

@@ -163,8 +163,8 @@ def recover_log(context: Context, found: bytes, *, noted: bool) -> None:
         if not is_half_done(found):
             return
         failure = (
-            f"{error.message}, and that version alone can roll them back, by any command; `holdfast steps --discard` "
-            "leaves them as they are"
+            f"{error.message}; any command of that version rolls them back, `holdfast "
+            "steps --discard` leaves them as they are"
         )
     if failure:
         pass
@@ -197,7 +197,7 @@ def require_service(service: UndoService | None) -> UndoService:
     if service is None:
         raise NotFoundError(
             "nothing was recorded in this workspace: it has no undo log",
-            hint="holdfast run -- COMMAND records all that a command changes",
+            hint="holdfast run -- COMMAND records the changes of a command",
             code="no_undo_log",
         )
     return service
@@ -240,7 +240,7 @@ def open_and_quieten(context: Context) -> Generator[None]:
                 service = entered.enter_context(open_service(context))
             except (VersionMismatchError, StorageError) as error:
                 advice = f"; {error.hint}" if error.hint else ""
-                _LOG.warning("the undo log is not told of what is restored: %s%s", error.message, advice)
+                _LOG.warning("the undo log was not told of a restore: %s%s", error.message, advice)
         entered.enter_context(quieten(service))
         yield
 
@@ -269,7 +269,7 @@ def any_step_since(context: Context, event: HistoryEvent | Operation) -> bool:
     try:
         found = list_steps(context)
     except HoldfastError as error:
-        _LOG.warning("what steps have changed cannot be on_report: %s", error.message)
+        _LOG.warning("the changes of steps cannot be reported: %s", error.message)
         return True
     return any(step.paths and step.state != "undone" and not has_ended(step, event) for step in found)
 
@@ -381,9 +381,9 @@ def prepare_log(context: Context) -> bytes:
 
 def _warn_of_set_aside(directory: bytes) -> None:
     _LOG.warning(
-        "the undo log in %s was written by another version of Holdfast: it is set aside, and a new one is begun. This "
-        "version cannot undo its steps (`holdfast restore` goes back by checkpoints); `holdfast steps --discard` "
-        "forgets it",
+        "another version of Holdfast wrote the undo log in %s, so a new one begins. "
+        "This version cannot undo the old steps, only restore checkpoints; "
+        "`holdfast steps --discard` forgets the old log",
         display(directory),
     )
 
@@ -450,7 +450,7 @@ def _check_own(directory: bytes) -> None:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
             raise RefusedError(
                 f"{display(path)} is no undo log that Holdfast has made for you",
-                hint="remove it, if you do not know what it is",
+                hint="remove it, if you do not know it",
                 code="foreign_log",
             )
 
@@ -586,4 +586,4 @@ def _report_step(context: Context, service: UndoService, step: int, root: Hash) 
 
 
 def _warn_of_failure(error: HoldfastError) -> None:
-    _LOG.warning("what steps have left may not be known again, and undo may have to be forced: %s", error.message)
+    _LOG.warning("undo may not recognise files of earlier steps, and may need --force: %s", error.message)

@@ -162,8 +162,8 @@ class WatchClient:
         except LockedError as error:
             raise LockedError(
                 f"the watcher (process {pid}) was told to stop and has not done so for {self._wait:g} s",
-                hint=f"it stops when it is done with what it is at; if it hangs, `kill -9 {pid}` ends it: nothing that "
-                "was saved is lost",
+                hint="it stops when its present work is done; if it hangs, `kill "
+                f"-9 {pid}` ends it: no saved data is lost",
             ) from error
         return unsaved
 
@@ -179,12 +179,12 @@ class WatchClient:
     def _too_slow(self) -> HoldfastError:
         return LockedError(
             f"the watcher has not answered for {self._wait:g} s",
-            hint="it may be at work on something big: try again later, or stop it with `holdfast watch --stop`",
+            hint="it may be busy: try again later, or stop it with `holdfast watch --stop`",
         )
 
     def _gone(self) -> HoldfastError:
         return HoldfastError(
             "the watcher stopped before it answered",
-            hint="try again: the work can be done without it",
+            hint="try again: the command works without it",
             code=GONE,
         )

@@ -59,7 +59,7 @@ def copy_production(job: PromotionJob) -> PromotionAnswer | Literal["changed"] |
     try:
         before = stamps(root, without=own)
         if os.geteuid() and any(stamp.uid != os.geteuid() for stamp in before.values()):
-            facts.hindrance = "something in it belongs to another user, and no copy of it could"
+            facts.hindrance = "a file in it belongs to another user, and a copy could not"
         build_directory.prepare(job)
         tree = build_directory.tree_of(job)
         save_stamps(job, BEFORE_COPY, before)

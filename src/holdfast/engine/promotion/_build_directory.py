@@ -126,7 +126,7 @@ def _captured(job: PromotionJob, root: bytes) -> str | None:
     above = os.path.dirname(root)
     while above != b"/":
         if catalog.find_workspace(above) is not None:
-            return f"it lies in the workspace {display(above)}, which would capture what is built"
+            return f"it lies in the workspace {display(above)}, which would capture the build"
         above = os.path.dirname(above)
     return None
 

@@ -84,7 +84,7 @@ def remove_old(job: PromotionJob) -> None:
                 load_stamps(job, AT_SWAP), stamps(tree, without=build_directory.own_entries(job, tree))
             )
         except (HoldfastError, OSError) as error:
-            _LOG.warning("whether the old directory was written to cannot be told: %s", error)
+            _LOG.warning("cannot tell whether a process wrote to the old directory: %s", error)
             found = [b""]
         facts.late = [display(path) for path in found[:_MOST_LATE]]
         ours = (os.getpid(), _watcher(job))
@@ -115,7 +115,7 @@ def _remove(job: PromotionJob) -> None:
     """Remove what is ours; what cannot be removed now, `sweep` removes."""
     try:
         if not build_directory.remove(job):
-            _LOG.warning("%s is none of ours any more, and stays", job.facts.container)
+            _LOG.warning("%s is not Holdfast's any more, and stays", job.facts.container)
     except StorageError as error:
         _LOG.warning("%s; `holdfast promote --sweep` tries again", error.message)
     for name in (b"index", b"directories", BEFORE_COPY, AFTER_APPLY, AT_SWAP):

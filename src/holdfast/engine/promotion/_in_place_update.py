@@ -123,7 +123,7 @@ def _copy_uncaptured(job: PromotionJob, context: Context) -> None:
         build_directory.sync(root)
     except OSError as error:
         raise StorageError(
-            f"what was built cannot be brought to {display(root)}: {error.strerror}", hint=room_hint(error)
+            f"cannot bring the build to {display(root)}: {error.strerror}", hint=room_hint(error)
         ) from error
 
 

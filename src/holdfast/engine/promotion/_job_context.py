@@ -96,8 +96,8 @@ def _check_place(path: bytes, place: tuple[int, int], known: Iterable[DirectoryI
         return  # it was moved: then it is looked for by its inode
     if (here.device, here.inode) != place and not any(is_same_directory(here, one) for one in known):
         raise RefusedError(
-            f"another directory is at {display(path)} than when the promotion was asked for",
-            hint="nothing of it was touched; put production back, or ask again if this is to be production",
+            f"another directory is at {display(path)} than at the start of the promotion",
+            hint="put production back; or promote again if this directory is production now",
             code="production_replaced",
         )
 
@@ -196,7 +196,7 @@ class ProductionLease:
             self._error = error if isinstance(error, HoldfastError) else unexpected(error)
             self.lost = True
             if self._taken.is_set():  # no caller waits for it to be told
-                _LOG.warning("the lease of the production is not kept any more: %s", self._error.message)
+                _LOG.warning("the lease of the production is lost: %s", self._error.message)
         finally:
             self._taken.set()
 
@@ -230,9 +230,8 @@ def hold_production(
             waited = time.monotonic() - began
             if waited >= wait:
                 raise LockedError(
-                    f"another promotion to {who} is under way, and {wait:g} s of waiting were not enough",
-                    hint="try again when it is done; `holdfast promote --list` shows it, promote.wait is how long to "
-                    "wait",
+                    f"another promotion to {who} is under way, and has not ended within {wait:g} s",
+                    hint="try again later; `holdfast promote --list` shows it, and promote.wait sets how long to wait",
                     code="promotion_busy",
                 ) from None
             if waited >= _SILENT_SECONDS and not told:

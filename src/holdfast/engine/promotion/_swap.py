@@ -100,7 +100,7 @@ def record(job: PromotionJob) -> None:
         first = cursor.head == facts.ours
         if (left := _state_before_recording(job)) is not None:
             first, done = False, left
-            _LOG.warning("somebody has brought %s elsewhere since the swap, and it stays there", spec.path)
+            _LOG.warning("another process has moved %s since the swap; it stays there", spec.path)
         else:
             done = create_checkpoint_locked(
                 context,
@@ -158,8 +158,7 @@ def _prepare(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
                     return PromotionAnswer(
                         result="failed",
                         code="in_the_way",
-                        message=f"{display(in_the_way[0])} was made in production meanwhile, and in what was built "
-                        "something else",
+                        message=f"{display(in_the_way[0])} was made in production meanwhile, and differs in the build",
                         recovery=UNCHANGED,
                     )
             before = now
@@ -171,7 +170,7 @@ def _prepare(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
         return "changed"
     except OSError as error:
         raise StorageError(
-            f"what is ignored in {display(root)} cannot be carried over: {error.strerror}", hint=room_hint(error)
+            f"cannot carry over the ignored files in {display(root)}: {error.strerror}", hint=room_hint(error)
         ) from error
 
 
@@ -210,11 +209,11 @@ def _exchange(job: PromotionJob) -> Literal["changed"] | None:
                 return "changed"
         elif is_same_directory(here, built) and is_same_directory(there, old):
             if changed_paths(load_stamps(job, AT_SWAP), stamps(tree, without=build_directory.own_entries(job, tree))):
-                _LOG.warning("something was written to the old directory of %s since the swap", display(root))
+                _LOG.warning("a process wrote to the old directory of %s since the swap", display(root))
         else:
             raise IntegrityError(
                 f"neither {display(root)} nor {display(tree)} is what it was when they were to change places",
-                hint="somebody has moved them; put them back, and then `holdfast promote --resume`",
+                hint="they were moved; put them back, and then run `holdfast promote --resume`",
                 code="places_changed",
             )
     except OSError as error:

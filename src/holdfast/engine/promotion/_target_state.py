@@ -210,8 +210,8 @@ def refuse_running(context: Context) -> None:
     with open_if_running(context) as service:
         if service is not None:
             raise RefusedError(
-                f"something runs supervised in {display(context.workspace.path)}, and would be left in the old "
-                "directory",
+                f"a supervised process runs in {display(context.workspace.path)}, and the "
+                "swap would leave it in the old directory",
                 hint="promote when the run is over",
                 code="run_going_on",
             )

@@ -51,7 +51,7 @@ def _counted(job: PromotionJob, found: Found) -> Found:
                 result="failed",
                 code="changed_meanwhile",
                 message=f"production was changed {job.facts.replans} times while it was built",
-                recovery=f"{UNCHANGED} Promote again when nobody edits it.",
+                recovery=f"{UNCHANGED} Promote again when no process edits it.",
                 ends_with=4,
             )
     return found
@@ -114,9 +114,7 @@ class PromotionRun:
                     with self._ours() as job:
                         answer = _fail(job, answer)
                 except HoldfastError as then:
-                    _LOG.warning(
-                        "what was built is not cleared away: %s; `holdfast promote --sweep` does that", then.message
-                    )
+                    _LOG.warning("the build is not removed: %s; `holdfast promote --sweep` does that", then.message)
         return answer
 
     @contextmanager
@@ -125,8 +123,8 @@ class PromotionRun:
         with self._site.open_job(self._promotion) as job:
             if self._lease.lost or self._revision not in (0, job.row.revision):
                 raise LockedError(
-                    "another process has taken this promotion over",
-                    hint="nothing is lost; it goes on there",
+                    "another process has taken over this promotion",
+                    hint="nothing is lost; it continues there",
                     code="taken_over",
                 )
             try:

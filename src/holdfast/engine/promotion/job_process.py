@@ -117,7 +117,7 @@ class PromotionProcesses:
             if isinstance(said.get("error"), dict):
                 found = said["error"]
             elif said.get("level") in ("warn", "error"):
-                _LOG.warning("of a promotion: %s", visible(str(said.get("message", "")))[:4000])
+                _LOG.warning("promotion: %s", visible(str(said.get("message", "")))[:4000])
         if code and self._ended:
             return _ending()
         if found is None:
@@ -125,8 +125,8 @@ class PromotionProcesses:
                 return None
             return HoldfastError(
                 "the process that made the promotion was ended",
-                hint="the same request with the same Idempotency-Key goes on with it; so does `holdfast promote "
-                "--resume`, and the next promotion takes it back",
+                hint="the same request with its Idempotency-Key, or `holdfast promote --resume`, "
+                "continues it; the next promotion takes it back",
                 code="promotion_stopped",
             )
         name = str(found.get("code"))

@@ -376,7 +376,7 @@ def _production(opener: Opener, side: Context, origin: CheckpointId) -> Context:
         return opener.open_known(side.catalog.checkpoint(origin).workspace)
     except NotFoundError as error:
         raise NotFoundError(
-            f"what {display(side.workspace.path)} was forked from cannot be found: {error.message}",
+            f"the origin of the fork {display(side.workspace.path)} cannot be found: {error.message}",
             hint="--to says which workspace is production",
             code=error.code,
         ) from None
@@ -460,7 +460,7 @@ def _unfinished(rows: PromotionRows, name: str) -> PromotionRow:
             raise NotFoundError("no promotion was cut short", code="nothing_unfinished")
     if len(found) > 1:
         raise UsageError(
-            f"{len(found)} promotions are meant: {', '.join(row.id for row in found)}", hint="name one of them"
+            f"{len(found)} promotions match: {', '.join(row.id for row in found)}", hint="name one of them"
         )
     if found[0].phase == "ended":
         raise RefusedError(

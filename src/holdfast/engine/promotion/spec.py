@@ -205,7 +205,7 @@ def decode_spec(text: str) -> PromotionSpec:
     try:
         return json_decoder(PromotionSpec).decode(text.encode())
     except msgspec.MsgspecError as error:
-        raise FormatError(f"what a promotion was asked to do cannot be read: {error}") from error
+        raise FormatError(f"the request of a promotion cannot be read: {error}") from error
 
 
 def decode_resolutions(data: bytes) -> list[DecidedFile]:
@@ -213,7 +213,7 @@ def decode_resolutions(data: bytes) -> list[DecidedFile]:
     try:
         return json_decoder(list[DecidedFile]).decode(data)
     except msgspec.MsgspecError as error:
-        raise UsageError(f"what was decided cannot be read: {error}") from error
+        raise UsageError(f"the decisions of a promotion cannot be read: {error}") from error
 
 
 def decode_facts(text: str) -> PromotionFacts:
@@ -221,14 +221,14 @@ def decode_facts(text: str) -> PromotionFacts:
     try:
         return json_decoder(PromotionFacts).decode(text.encode())
     except msgspec.MsgspecError as error:
-        raise FormatError(f"how far a promotion is cannot be read: {error}") from error
+        raise FormatError(f"the progress of a promotion cannot be read: {error}") from error
 
 
 def check_settings(settings: Promote) -> None:
     """Raise `UsageError` for settings that contradict themselves."""
     if settings.health and not settings.start and is_url(settings.health):
         raise UsageError(
-            "promote.health asks a URL, and promote.start starts nothing that could answer",
+            "promote.health asks a URL, but promote.start starts no server",
             hint="set promote.start, or let promote.health be a command",
         )
     if is_url(settings.health):
@@ -255,5 +255,5 @@ def _check_url(url: str) -> None:
         pass
     raise UsageError(
         f"promote.health: {url!r} is not on this machine",
-        hint="what was just started is asked on 127.0.0.1, [::1] or localhost; a command can ask anybody",
+        hint="the URL must be on 127.0.0.1, [::1] or localhost; a command can ask any host",
     )

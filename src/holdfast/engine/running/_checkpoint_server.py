@@ -85,7 +85,7 @@ def serve_checkpoints(context: Context, run: str) -> Generator[None]:
 
 def warn_of_no_checkpoints(error: Exception) -> None:
     """Tell that processes of a run cannot take checkpoints."""
-    _LOG.warning("what runs cannot take checkpoints: %s", error)
+    _LOG.warning("commands cannot take checkpoints: %s", error)
 
 
 def _serve(server: CheckpointServer, wake: socket.socket) -> None:

@@ -28,7 +28,7 @@ def adjust(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
         given.setdefault("network", "allow")
     if given.get("level", configured.level) == "none" and given.keys() - {"level"}:
         raise UsageError(
-            "what the network, paths and variables of a command are to be needs isolation", hint="--isolation namespace"
+            "network, paths and variables can be restricted only with isolation", hint="--isolation namespace"
         )
     if given.get("network", "allow") != "allow":
         # What is configured for another network is not meant.
@@ -56,7 +56,7 @@ def make_box(
     if isolation.level == "none":
         if any(limits):
             raise UsageError(
-                "isolation.memory, isolation.processes and isolation.disk limit a command in a namespace alone",
+                "isolation.memory, isolation.processes and isolation.disk need the isolation namespace",
                 hint="--isolation namespace, or --isolation none to run without any limit",
             )
         return None

@@ -220,7 +220,7 @@ def keeper_settings(
 def _check_bridge(context: Context, isolation: Isolation, read_only: Sequence[int]) -> None:
     if isolation.level != "none" or read_only:
         raise UnsupportedError(
-            "what is served by a mount (--bridge fuse) cannot be isolated as well",
+            "--bridge fuse and isolation cannot be combined",
             hint="--isolation none, or leave --bridge away: a supervised run is isolated by --isolation namespace",
         )
     if context.workspace.path == b"/":
@@ -325,15 +325,14 @@ def end_run(
 def _say_forgotten(identity: str, runs: Sequence[str]) -> None:
     if identity in runs:
         _LOG.warning(
-            "steps of this run are forgotten already: the undo log was full (undo.max_log_bytes, undo.max_steps) or "
-            "discarded. `holdfast undo --run %s --force` takes back what is left, and the rest by the checkpoint that "
-            "the run began with: ignored files that the forgotten steps changed stay as they are",
+            "the undo log was full or discarded, and forgot steps of this run. `holdfast undo --run "
+            "%s --force` takes back the rest, but no ignored files that the forgotten steps changed",
             identity,
         )
     if others := [run for run in runs if run != identity]:
         _LOG.warning(
-            "the undo log was full (undo.max_steps, undo.max_log_bytes) or discarded: %s %s cannot be undone whole any "
-            "more",
+            "the undo log was full (undo.max_steps, undo.max_log_bytes) or discarded: "
+            "%s %s can no longer be undone completely",
             "run" if len(others) == 1 else "runs",
             listed(others),
         )

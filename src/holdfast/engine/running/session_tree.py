@@ -85,8 +85,9 @@ class TreeCommand:
             if said is None:
                 self._kill()
                 _LOG.warning(
-                    "the command was ended: a process that looked after it was killed; what it had done until then is "
-                    "recorded, or rolled back when the undo log is used next (`holdfast steps` shows which)"
+                    "the command was ended, because a process of its supervision was "
+                    "killed; its changes are recorded, or rolled back when the undo log "
+                    "is used next (`holdfast steps` lists them)"
                 )
             self._code = _exit_code((said or {}).get("status", signal.SIGKILL))
         return self._code
@@ -152,9 +153,8 @@ class SessionTree:
             path = os.readlink(b"/proc/self/fd/%d" % stream)
             if under(path, self._root) and fcntl.fcntl(stream, fcntl.F_GETFL) & os.O_ACCMODE:
                 raise RefusedError(
-                    f"{display(path)} is open for writing, and so cannot be the standard input of a command whose "
-                    "changes are recorded",
-                    hint="open it for reading alone, or have the command open it",
+                    f"{display(path)} is open for writing: it cannot be the standard input of a recorded command",
+                    hint="open it read-only, or let the command open it",
                     code="writable_input",
                 )
         for again in (False, True):
@@ -282,7 +282,7 @@ class SessionTree:
             )
         except OSError as error:
             raise StorageError(
-                f"what starts a command cannot be started: {error.strerror}", code="cannot_start"
+                f"the process that starts commands cannot be started: {error.strerror}", code="cannot_start"
             ) from error
         finally:
             os.close(null)
@@ -311,7 +311,9 @@ _STARTER = os.path.join(
 
 
 def _gone() -> HoldfastError:
-    return HoldfastError("what starts the session's commands was killed, or has ended at once", code="launcher_gone")
+    return HoldfastError(
+        "the process that starts the session's commands was killed, or ended at once", code="launcher_gone"
+    )
 
 
 def _give_up(keeper: RemoteUndoService, step: int | None, connection: _Connection | None) -> None:
@@ -397,8 +399,9 @@ class _Connection:
         pid = said.get("pid", 0)
         if not pid or _parent_of(pid) not in (None, self._agent):  # (None: it has ended)
             raise HoldfastError(
-                "what starts the session's commands was killed, or answers no more; this one may have begun",
-                hint="`holdfast steps` shows what it has changed",
+                "the process that starts the session's commands was killed or "
+                "does not answer; this command may have begun",
+                hint="`holdfast steps` shows its changes",
                 code="launcher_gone",
             )
         return pid

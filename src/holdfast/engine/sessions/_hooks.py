@@ -139,7 +139,7 @@ class HookRunner:
                     return self._run_child(command, given, environment, door, records=records)
                 except UnsupportedError as error:
                     # (It has not run.)
-                    _LOG.warning("%s; what the hook %s changes is no step", error.message, event)
+                    _LOG.warning("%s; the changes of the hook %s are no step", error.message, event)
                     return self._run_child(command, given, environment, door, records=False)
             except HoldfastError as error:
                 return error.message  # it could not be recorded

@@ -57,9 +57,8 @@ def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
     stay = sum(stored.hash not in released for stored in held)
     if stay >= most:
         raise RefusedError(
-            f"the session {session} holds {stay} states that were asked for, or that the last checkout left; "
-            f"session.max_checkpoints is {most}",
-            hint="remove branches that you need no more, delete the session, or raise the limit in config.toml",
+            f"the session {session} holds {stay} states that cannot be dropped; session.max_checkpoints is {most}",
+            hint="remove branches that you no longer need, delete the session, or raise the limit in config.toml",
             code="session_limit",
         )
 

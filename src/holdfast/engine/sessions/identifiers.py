@@ -79,7 +79,7 @@ def check_new_branch(text: str) -> str:
     elif "/" in text and first in _OTHERS:
         reason = f"{first}/… names what belongs to other sessions, or the newest state of a fork"
     elif text.startswith(BEFORE_CHECKOUT):
-        reason = f"{BEFORE_CHECKOUT}… are made by themselves, and go by themselves"
+        reason = f"{BEFORE_CHECKOUT}… are names that Holdfast gives and removes"
     elif len(text) >= _LEAST_DIGITS and all(letter in "0123456789abcdef" for letter in text.lower()):
         reason = "it could be the beginning of a saved state's hash"
     else:
@@ -159,7 +159,7 @@ def check_is_owner(record: SessionRecord, agent: str) -> None:
     """Raise `RefusedError` (code ``not_owner``) if the session is not ``agent``'s own."""
     if agent != record.owner:
         raise RefusedError(
-            f"the session {record.id} is {record.owner}'s: nobody else can share or delete it",
+            f"the session {record.id} is {record.owner}'s: only {record.owner} can share or delete it",
             hint="name yourself with HOLDFAST_AGENT if that is you",
             code="not_owner",
         )

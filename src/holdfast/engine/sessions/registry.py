@@ -202,7 +202,7 @@ class Sessions:
                 what = "made" if record.status == "making" else "deleted"
                 raise NotFoundError(
                     f"the session {record.id} was cut short while it was {what}",
-                    hint="what is left of it goes with the next sweep",
+                    hint="the next sweep removes its remains",
                     code="no_session",
                 )
             resume(opener, record)

@@ -170,8 +170,8 @@ class Session:
     def cannot_record(self, error: UnsupportedError) -> None:
         """Go on without steps, as what its commands change cannot be recorded here, and say so."""
         _LOG.warning(
-            "%s; this session records no steps, and is saved before risky commands; `holdfast session start "
-            "--unsupervised` asks for no more",
+            "%s; this session records no steps, and is saved before risky commands; `holdfast "
+            "session start --unsupervised` starts one without steps",
             error.message,
         )
         self._records = False

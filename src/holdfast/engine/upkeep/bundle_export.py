@@ -150,9 +150,7 @@ class _replacing:  # noqa: N801 - reads as a statement
 
     def __enter__(self) -> BinaryIO:
         if os.path.lexists(self._path):
-            raise RefusedError(
-                f"{display(self._path)} is there already, and would be lost", hint="name a new file, or delete that one"
-            )
+            raise RefusedError(f"{display(self._path)} exists already", hint="name a new file, or delete that one")
         try:
             descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:

@@ -94,7 +94,7 @@ def _is_here(context: Context, record: CheckpointRecord, *, wanted: bool) -> boo
     # (What is said of it may have changed since, here or there.)
     if (known.root, known.created_at) != (record.root, record.created_at):
         raise RefusedError(
-            f"the bundle has another checkpoint {record.id} than the one that is here: nothing was imported",
+            f"the bundle has another checkpoint {record.id} than this workspace: nothing was imported",
             code="different",
             hint="the bundle is damaged or forged; a checkpoint's id is never used for two states",
         )
@@ -103,8 +103,8 @@ def _is_here(context: Context, record: CheckpointRecord, *, wanted: bool) -> boo
 
         owner = display(last_seen_path(context.catalog.workspace(known.workspace).path))
         raise RefusedError(
-            f"checkpoint {record.id[:12]} is here already, as one of {owner}, and belongs to no second workspace: "
-            "nothing was imported",
+            f"checkpoint {record.id[:12]} belongs to {owner} already, and cannot belong to "
+            "a second workspace: nothing was imported",
             code="other_workspace",
             hint=f"`holdfast -w {shlex.quote(owner)} fork {record.id[:12]} DIR` makes a workspace of it",
         )

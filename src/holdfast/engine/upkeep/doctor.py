@@ -45,8 +45,8 @@ _APART_SECONDS: Final = 60.0
 """By so much the clocks of machines that share a catalog may differ without a word."""
 _FOR_TRIALS: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 _NOT_INSIDE: Final = (
-    "the home, the workspace, watching, supervision and isolation are not looked at, "
-    "as what runs supervised may not try them"
+    "the home, the workspace, watching, supervision and isolation are not checked, "
+    "because a supervised process may not try them"
 )
 
 
@@ -120,7 +120,7 @@ def repair_catalog(home: str | bytes | os.PathLike[str] | None = None) -> Repair
     try:
         if not os.path.isdir(opener.home):
             raise NotFoundError(
-                f"nothing is kept in {display(opener.home)}",
+                f"{display(opener.home)} holds no data",
                 hint="HOLDFAST_HOME and --home name another home",
                 code="no_home",
             )
@@ -175,14 +175,14 @@ def _supervision(directory: bytes) -> Iterator[Finding]:
         if tried.why:
             reason = f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds"
     if tried.code:
-        text = f"`holdfast run` cannot record what a command does here: {reason or 'it ended without a word'}"
+        text = f"`holdfast run` cannot record the changes of a command here: {reason or 'it ended without a word'}"
         yield Finding("supervision", "limited", text, "`holdfast watch` saves without supervision")
         return
-    yield Finding("supervision", "good", "`holdfast run` records every change that a command makes, as it is made")
+    yield Finding("supervision", "good", "`holdfast run` records every change of a command as it happens")
     for text in landlock.limitations():
         yield Finding("supervision", "limited", text)
     if scope := yama_scope():
-        text = f"each path of a call is asked for by way of the command's parent (kernel.yama.ptrace_scope is {scope})"
+        text = f"each path of a call is read by way of the command's parent (kernel.yama.ptrace_scope is {scope})"
         yield Finding("supervision", "limited", text, "`sudo sysctl kernel.yama.ptrace_scope=0` makes that faster")
 
 
@@ -312,7 +312,7 @@ def _home(opener: Opener) -> Iterator[Finding]:
         yield Finding("home", "wrong", text, "HOLDFAST_HOME and --home name another one")
         return
     if stat.S_IMODE(about.st_mode) & 0o077:
-        text = f"others may look into {display(home)} (mode {stat.S_IMODE(about.st_mode):04o})"
+        text = f"other users can read {display(home)} (mode {stat.S_IMODE(about.st_mode):04o})"
         yield Finding("home", "limited", text, "the next command that saves takes that away")
     # (As `stats` counts them: those that were let go have nothing to look at any more.)
     known = sum(row.live for row in opener.open_home().store.catalog.workspaces(everywhere=True))
@@ -324,7 +324,7 @@ def _home(opener: Opener) -> Iterator[Finding]:
     usage = shutil.disk_usage(home)
     if usage.free < _LITTLE_BYTES:
         text = f"{usage.free >> 20} MiB are left on the file system of the home"
-        yield Finding("home", "limited", text, "`holdfast forget` and `holdfast gc` free what nobody needs")
+        yield Finding("home", "limited", text, "`holdfast forget` and `holdfast gc` free unused space")
 
 
 def _spare(home: bytes) -> Iterator[Finding]:
@@ -347,13 +347,13 @@ def _catalog(opener: Opener) -> Iterator[Finding]:
     text = f"its catalog is {found.shown}, on PostgreSQL {found.server}, {found.milliseconds:.1f} ms away"
     yield Finding("home", "good", text)
     if found.standby:
-        text = "the catalog's server is a standby: what is saved can be looked at, and nothing saved"
+        text = "the catalog's server is a standby: saved data can be read, and nothing saved"
         yield Finding("home", "limited", text, "name the primary in store.catalog, or all servers, with commas between")
     if found.forgetful:
-        text = f"the catalog's server may lose with its power what was saved: {', '.join(found.forgetful)} is off"
+        text = f"the catalog's server may lose saved data at a power failure: {', '.join(found.forgetful)} is off"
         yield Finding("home", "wrong", text, "set it to on in postgresql.conf")
     if not found.guarded:
-        text = "the way to the catalog's server is open: what goes there and back can be read and changed"
+        text = "the connection to the catalog's server is open: others can read and change its traffic"
         yield Finding("home", "limited", text, "sslmode=verify-full in store.catalog (docs/guide/postgresql.md)")
     if abs(found.clock) > _APART_SECONDS:
         text = f"the clock of the catalog's server differs from this machine's by {abs(found.clock):.0f} seconds"
@@ -373,7 +373,12 @@ def _store(opener: Opener) -> Iterator[Finding]:
         for step in found.steps:
             if not step.ok:
                 text = f"objects cannot be kept in {found.location}: {step.name}: {step.message}"
-                yield Finding("store", "wrong", text, "docs/guide/object-stores.md says what a bucket has to let us do")
+                yield Finding(
+                    "store",
+                    "wrong",
+                    text,
+                    "docs/guide/object-stores.md lists the rights that Holdfast needs in a bucket",
+                )
         if found.ok:
             claim = f", claimed by this store ({about.id})" if about.claimed else ""
             yield Finding("store", "good", f"objects are kept in {found.location}{claim}")
@@ -406,7 +411,7 @@ def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
     yield Finding("workspace", "good", f"{display(root)}, on {_file_system(root)}")
     yield from _unfinished(context)
     if context.settings.undo.outside == "lock":
-        yield Finding("workspace", "wrong", f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", LOCK_HINT)
+        yield Finding("workspace", "wrong", f"undo.outside is lock, which is impossible: {WHY_NO_LOCK}", LOCK_HINT)
     yield _sharing(context)
     yield _removal(context)
 
@@ -414,7 +419,7 @@ def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
 def _unfinished(context: Context) -> Iterator[Finding]:
     unfinished = read_operation(context.folder)
     if unfinished is not None and not unfinished.steps:
-        text = f"{with_article(unfinished.kind)} was cut short, and files may be half way"
+        text = f"{with_article(unfinished.kind)} was cut short, and files may be incomplete"
         help_ = "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
         yield Finding("workspace", "limited", text, help_)
         return
@@ -444,7 +449,7 @@ def _removal(context: Context) -> Finding:
     from holdfast.engine.opening.undo_log import log_directory
 
     if log_directory(context) != os.path.join(context.workspace.path, UNDO_LOG_IN_TREE):
-        return Finding("workspace", "good", "what a step removes is renamed into the undo log, and not copied")
+        return Finding("workspace", "good", "files that a step removes are renamed into the undo log, not copied")
     text = "the home is on another mount, so that the undo log lies in the workspace, as .holdfast/undo"
     return Finding("workspace", "good", text)
 
@@ -473,8 +478,10 @@ def _watching(directory: bytes) -> Iterator[Finding]:
     mount = root.mount()
     root.close()
     if mount.remote:
-        text = f"{display(directory)} is on {display(mount.type)}, where others change files unseen by this kernel"
-        yield Finding("watching", "limited", f"{text}: all of it is looked at again and again")
+        text = (
+            f"{display(directory)} is on {display(mount.type)}, where other machines change files unseen by this kernel"
+        )
+        yield Finding("watching", "limited", f"{text}: Holdfast scans all of it again and again")
         return
     with _trial(directory) as folder:
         places: dict[Backend, bytes] = {"fanotify": directory, "inotify": os.fsencode(folder)}
@@ -491,4 +498,4 @@ def _watching(directory: bytes) -> Iterator[Finding]:
             if limits:
                 yield Finding("watching", "limited", limits)
             return
-    yield Finding("watching", "limited", "all of the workspace is looked at again and again")
+    yield Finding("watching", "limited", "Holdfast scans all of the workspace again and again")

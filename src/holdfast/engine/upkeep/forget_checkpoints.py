@@ -50,8 +50,9 @@ def forget(
     else:
         if policy is None and context.misconfigured is not None:
             raise ConfigError(
-                f"nothing is forgotten by rules that may not be the ones meant: {context.misconfigured.message}",
-                hint="mend the file, say what to keep (--keep-last N, …), or name checkpoints",
+                "nothing is forgotten, because the rules of retention are not "
+                f"certain: {context.misconfigured.message}",
+                hint="correct the file, say what to keep (--keep-last N, …), or name checkpoints",
             )
         removed, kept = select_checkpoints(context, policy or thinning_rule(context.settings))
     heirs = _heirs(context.catalog, removed)
@@ -149,11 +150,11 @@ def _hint(context: Context, reasons: Sequence[Protection]) -> str:
         ways.append(f"if you have deleted {names}, `holdfast forget --gone` lets go of it")
     for reason in reasons:
         if reason.kind == "pin":
-            ways.append("what is in use can be forgotten when that has come to its end")
+            ways.append("checkpoints in use can be forgotten after their use")
         elif reason.kind == "session":
             ways.append(
-                f"delete the session {reason.by} if you need it no more (`holdfast session delete`), or go on in it: "
-                "what it took by itself it lets go of in time"
+                f"`holdfast session delete {reason.by}` deletes the session if you no longer need it; "
+                "or go on in it, and its own old states go in time"
             )
         elif reason.workspace in gone:
             continue

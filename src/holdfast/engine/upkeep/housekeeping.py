@@ -71,7 +71,7 @@ def stats_of_home(context: StoreContext) -> Stats:
     try:
         context.store.collector().settle()
     except StorageError as error:
-        _LOG.warning("what is dead may be less than it says: %s", error.message)
+        _LOG.warning("the count of dead bytes may be too low: %s", error.message)
     return context.store.catalog.stats()
 
 

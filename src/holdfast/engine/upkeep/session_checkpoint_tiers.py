@@ -57,7 +57,7 @@ class SessionCheckpointTiers:
                 if not left:
                     raise IntegrityError(
                         f"the session checkpoint {name} is missing where it should be ({stored.tier})",
-                        hint="`holdfast verify` says what else is; session.cold_url must name where cold ones are",
+                        hint="`holdfast verify` lists all damage; session.cold_url must name the cold store",
                     ) from None
         raise AssertionError("unreachable")
 
@@ -175,7 +175,7 @@ class SessionCheckpointTiers:
         objects = self._store.tier_objects(tier)
         if objects is None:
             raise ConfigError(
-                "old states of sessions are in a cold store, and session.cold_url is not set",
-                hint="set it to where they are, in config.toml",
+                "old states of sessions are in a cold store, but session.cold_url is not set",
+                hint="set it to the place of the cold store, in config.toml",
             )
         return objects

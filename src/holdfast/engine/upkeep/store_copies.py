@@ -93,7 +93,7 @@ def try_objects(opener: Opener) -> None:
     objects.put(key, [b"holdfast probe"])
     try:
         if objects.get(key, 9) != b"probe":
-            raise IntegrityError("what was written is not what is read")
+            raise IntegrityError("the data read back differs from the data written")
     finally:
         objects.delete(key)
 
@@ -115,7 +115,7 @@ def probe(opener: Opener) -> StoreProbe:
         return StoreProbe(_location(opener.home, settings.url), found.ok, found.conditional, found.steps)
     try:
         try_objects(opener)
-        step = ProbeStep("write, read, delete", True, "as it should be")
+        step = ProbeStep("write, read, delete", True, "works")
     except HoldfastError as error:
         step = ProbeStep("write, read, delete", False, error.message)
     return StoreProbe(_location(opener.home, settings.url), step.ok, "", (step,))
@@ -252,8 +252,8 @@ def _opened(opener: Opener, *, claim: bool = False) -> Store:
 def _refuse_nowhere(opener: Opener) -> None:
     if not os.path.isdir(opener.home):
         raise NotFoundError(
-            f"nothing is kept in {display(opener.home)}",
-            hint="`holdfast init` begins to remember a directory; HOLDFAST_HOME and --home name another home",
+            f"{display(opener.home)} holds no data",
+            hint="`holdfast init` makes a directory a workspace; HOLDFAST_HOME and --home name another home",
             code="no_home",
         )
 

@@ -66,7 +66,7 @@ class TreeComparison:
             paths = [change.path for change in changes()]
         except (IntegrityError, FormatError, NotFoundError) as error:
             # (What was looked at last may have been forgotten since, and collected.)
-            _LOG.info("what has changed cannot be told: %s", error.message)
+            _LOG.info("cannot tell the changes: %s", error.message)
             self._tell(None)
         else:
             if paths:

@@ -637,7 +637,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
         chosen = _step_ids(step)
         if (count != 1) + (to is not None) + bool(chosen) + (run is not None) > 1:
-            raise UsageError("either a number of changes is undone, or what came since a prompt, or steps, or a run")
+            raise UsageError("undo takes a number of changes, a prompt, steps, or a run: only one of them")
         with pause_watcher(self._context):
             if not chosen and run is None:
                 return undo(
@@ -650,7 +650,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
                     progress=progress,
                 )
             if stop and (run is None or dry_run):
-                raise UsageError("what is stopped is a run, and not for a dry run")
+                raise UsageError("only a run can be stopped, and not in a dry run")
             return undo_steps(
                 self._context,
                 steps=chosen,
@@ -682,7 +682,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
             if not chosen:
                 return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
             if count != 1:
-                raise UsageError("either a number of changes is brought forward, or steps")
+                raise UsageError("redo takes a number of changes or steps, not both")
             return redo_steps(self._context, chosen, force=force, dry_run=dry_run, progress=progress)
 
     # -- running ------------------------------------------------------------------------------------------------

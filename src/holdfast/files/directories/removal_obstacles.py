@@ -71,7 +71,7 @@ def _unmounting(points: Sequence[bytes]) -> str | None:
     if not points:
         return None
     return (
-        f"`{' && '.join(f'umount {_word(point)}' for point in points)}` first; what is mounted there stays what it is"
+        f"`{' && '.join(f'umount {_word(point)}' for point in points)}` first; the mounted file system is not touched"
     )
 
 

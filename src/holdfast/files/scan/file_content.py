@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _UNSEEN = Signature(0, 0, 0, 0, 0)
 _TRIES_TOGETHER = 10
 
-KEPT = "; what was saved of it before stays"
+KEPT = "; its last saved state stays"
 """Appended to the reason why something could not be read."""
 
 
@@ -131,8 +131,8 @@ class FileReader:
         entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
         rules = path.rpartition(b"/")[2] in (GITIGNORE, CHECKPOINTIGNORE)
         if entry is None:
-            return failed._replace(reason=f"{failed.reason}; what it says is not obeyed") if rules else failed
-        reason = f"{failed.reason}{KEPT}{', and is obeyed' if rules else ''}"
+            return failed._replace(reason=f"{failed.reason}; its rules do not apply") if rules else failed
+        reason = f"{failed.reason}{KEPT}{', and its rules apply' if rules else ''}"
         return file_capture.CaptureResult(unread_signature(entry), RACY, entry.hash, reason)
 
     def _previous(self, path: bytes, before: Entry | None) -> Hash | None:

@@ -91,7 +91,7 @@ def open_watcher(
     choices = [backend] if backend != "auto" else ["fanotify", "inotify", "polling"]
     if backend == "auto" and mount.remote:
         _log.warning(
-            "%s is on %s, where changes are made that this kernel does not see: looking at all of it every %g s",
+            "%s is on %s, where this kernel does not see all changes: scanning all of it every %g s",
             display(root),
             display(mount.type),
             poll_interval,

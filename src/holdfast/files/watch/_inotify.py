@@ -120,8 +120,8 @@ class InotifyWatcher:
         if self._timer < 0:
             return self._usual
         return (
-            "the tree has more directories than fs.inotify.max_user_watches allows: changes are not noticed as they"
-            f" happen, the whole tree is looked at every {self._interval:g} s"
+            "the tree has more directories than fs.inotify.max_user_watches allows: Holdfast scans "
+            f"the whole tree every {self._interval:g} s"
         )
 
     def fileno(self) -> int:
@@ -189,7 +189,7 @@ class InotifyWatcher:
             self._timer = event_syscalls.timer(self._interval)
             self._epoll.register(self._timer, select.EPOLLIN)
             _log.warning(
-                "cannot watch all of %s: %s; looking at the whole tree every %g s",
+                "cannot watch all of %s: %s; scanning the whole tree every %g s",
                 display(self._root.path),
                 why("inotify", error),
                 self._interval,

@@ -87,7 +87,7 @@ class PollingWatcher:
         self._look = TreeComparison(root.path, excluded)
         self._first = True
         self._timer = event_syscalls.timer(interval)
-        self.limits = f"changes are not noticed as they happen: the whole tree is looked at every {interval:g} s"
+        self.limits = f"changes are not noticed at once: Holdfast scans the whole tree every {interval:g} s"
 
     def fileno(self) -> int:
         """See `Watcher.fileno`."""

@@ -131,7 +131,7 @@ class Trash:
             target_fd, name = self._root.fd, item.path.rpartition(b"/")[2]
             shown = display(name)
         kept = atomic_replacement.keep_beside(target_fd, item.temporary, name, src_fd=dir_fd)
-        return f"{_WRITTEN}: what was written is kept as {(shown.rpartition('/')[0] + '/').lstrip('/')}{display(kept)}"
+        return f"{_WRITTEN}: the written file is kept as {(shown.rpartition('/')[0] + '/').lstrip('/')}{display(kept)}"
 
     def _moved_to(self) -> bytes:
         if self._directory is None and syscalls.only_grows(self._root.fd):

@@ -88,7 +88,7 @@ class Applier:
         link is skipped.
         """
         if os.fstatvfs(self._root.fd).f_flag & os.ST_RDONLY:
-            raise StorageError("the tree could not be changed: what it lies on is mounted read-only")
+            raise StorageError("the tree could not be changed: its file system is mounted read-only")
         names = TemporaryNames(nonce)
         trash = Trash(self._root, names)
         batch = WriteBatch(self._root, names, trash, self._owner, notes, flags=self._flags)
@@ -124,7 +124,7 @@ class Applier:
             which = "" if path == skipped.path else "its directory "
             try:
                 if os.statvfs(at).f_flag & os.ST_RDONLY:
-                    return skipped._replace(reason=f"{which or 'it '}lies on what is mounted read-only")
+                    return skipped._replace(reason=f"{which or 'it '}is on a read-only mount")
                 if found := syscalls.protection(at):
                     return skipped._replace(
                         reason=f"{which or 'it '}is protected: `chattr -{found} {_word(path)}` lifts that"

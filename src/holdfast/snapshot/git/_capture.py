@@ -93,7 +93,8 @@ def filter_refused(name: str, path: bytes) -> RefusedError:
     """The error for a file whose filter is required, and not run."""
     return RefusedError(
         f"{display(path)} takes the required filter {name}, which only the repository's configuration defines: not run",
-        hint="git.trust_local_filters = yes has it run, if you trust whoever wrote that; or define it in ~/.gitconfig",
+        hint="git.trust_local_filters = yes runs it, if you trust the "
+        "repository's author; or define it in ~/.gitconfig",
         code="git_filter",
     )
 
@@ -256,7 +257,7 @@ class Capture:
         if left or end not in (digest.digest(), bytes(digest.digest_size)):
             raise StorageError(
                 f"the index of the repository is damaged: {display(os.path.join(self._source.own, b'index'))}",
-                hint="`git fsck` says more; `git read-tree HEAD` makes the index anew, without what was only staged",
+                hint="`git fsck` says more; `git read-tree HEAD` makes the index anew, without staged changes",
                 code="git_failed",
             )
 

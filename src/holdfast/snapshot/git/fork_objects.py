@@ -165,7 +165,7 @@ class _Transfer:
         else:
             raise StorageError(
                 f"{display(self._stores[-1])} keeps changing: the objects that a fork borrows cannot be kept",
-                hint="wait for git gc, or whatever else works there, to end",
+                hint="wait until git gc, or another process that works there, ends",
                 code="git_failed",
             )
         for directory in self._changed:

@@ -234,9 +234,7 @@ class _Git:
         try:
             self._let_go(entry)
         except StorageError as error:  # a lock that a process has left; nothing is wrong with what is made
-            _LOG.warning(
-                "what kept the commit of the fork while it was made stays until the fork is removed: %s", error
-            )
+            _LOG.warning("the commit of the fork stays referenced until the fork is removed: %s", error)
         name = entry.label or entry.token
         self._set_ref(shadow, entry, f"refs/holdfast/branches/{self._context.session}/{name}", captured.commit)
         return _with_facts(entry, captured)
@@ -449,7 +447,7 @@ class _Git:
         except StorageError as error:
             raise RefusedError(
                 f"the commit {base[:12]}, which HEAD is, is not in what a fork may borrow",
-                hint="`git fsck` says what is missing in the repository; or use another provider of snapshots",
+                hint="`git fsck` lists missing objects; or use another provider of snapshots",
                 code=OBJECTS,
             ) from error
 

@@ -34,8 +34,8 @@ def refuse_unmounted(path: bytes) -> None:
     if not os.path.isdir(OverlayLayers(place, b"", "user").upper) or os.path.ismount(path):
         return
     raise RefusedError(
-        f"the overlay {display(path)} is not mounted; what was changed in it is kept",
-        hint="whoever opens its session mounts it again, such as `holdfast session exec -s ID true`",
+        f"the overlay {display(path)} is not mounted; its changes are kept",
+        hint="the next command in its session mounts it again, such as `holdfast session exec -s ID true`",
         code="not_mounted",
     )
 

@@ -159,19 +159,19 @@ def _enter(held: bytes, *command: bytes) -> NoReturn:
         fd = os.open(held, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         process = holder_of(fd)
         if not process:
-            _give_up("what was prepared is not mounted any more: it has to be resumed")
+            _give_up("the prepared directory is no longer mounted: resume it")
         pidfd = os.pidfd_open(process)
         if holder_of(fd) != process:  # the number may be another one's by now
-            _give_up("what was prepared is not mounted any more: it has to be resumed")
+            _give_up("the prepared directory is no longer mounted: resume it")
         join(process, pidfd)
         os.close(pidfd)
         os.close(fd)
     except OSError as error:
-        _give_up(f"what was prepared cannot be entered: {error.strerror}")
+        _give_up(f"the prepared directory cannot be entered: {error.strerror}")
     try:
         os.chdir(here)
     except OSError as error:
-        _give_up(f"{display(here)} cannot be entered, in what was prepared: {error.strerror}")
+        _give_up(f"{display(here)} cannot be entered, in the prepared directory: {error.strerror}")
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
         signal.signal(number, signal.SIG_DFL)
     try:

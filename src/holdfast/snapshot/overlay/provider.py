@@ -69,9 +69,9 @@ class _Overlay:
             return Capabilities(self.name, 0, notes=(f"no overlay can be mounted: {error.message}",))
         except OSError as error:
             return Capabilities(self.name, 0, notes=(f"the file system cannot be tried: {error.strerror}",))
-        notes = ["what is worked in has the workspace's own path, for the commands that are run in it"]
+        notes = ["the work directory has the workspace's own path, for the commands that run in it"]
         if not shares:
-            notes.append("what is taken of the workspace itself is a whole copy: it can share no blocks with the home")
+            notes.append("a snapshot of the workspace itself is a whole copy: it can share no blocks with the home")
         elif not moment:
             notes.append("taking the workspace itself takes time for each file, and no room for what does not change")
         if not self._may_mount:

@@ -381,7 +381,7 @@ def _checked_base(header: Header, path: bytes) -> Token | None:
         form = "" if header.backing_format is None else f" as {display(header.backing_format)}"
         raise FormatError(
             f"{display(path)} is based on {display(header.backing)!r}{form}, which is no image of its directory",
-            hint="somebody else has written to it: do not use it",
+            hint="another program has written to it: do not use it",
         )
     return base
 

@@ -66,7 +66,7 @@ class _Zfs:
         if find_zfs() is None:
             return "there is no program zfs"
         if os.geteuid():
-            return "mounting clones needs root on Linux, whatever `zfs allow` has delegated"
+            return "mounting clones needs root on Linux, even with `zfs allow`"
         dataset = self._dataset()
         if dataset is None:
             return "the workspace is not where a dataset of ZFS is mounted"

@@ -72,7 +72,7 @@ class LargeBlob:
 
     def _chunk(self, index: int) -> bytes:
         if self._is_damaged:
-            raise IntegrityError("hash: the content is not what was saved")
+            raise IntegrityError("hash: the content differs from the saved content")
         self._ahead = _AHEAD_BYTES if index == self._following else 0
         self._following = index + 1
         if len(self._heads) == 1:
@@ -108,7 +108,7 @@ class LargeBlob:
                 self._hasher.hash() != self._name or self._bytes(self._heads[-1], len(trailer)) != trailer
             )
         if self._is_damaged:
-            raise IntegrityError("hash: the content is not what was saved")
+            raise IntegrityError("hash: the content differs from the saved content")
 
     def _bytes(self, offset: int, length: int) -> bytes:
         """Stored bytes; from what was read ahead, as far as they are there."""

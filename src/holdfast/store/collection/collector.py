@@ -427,7 +427,7 @@ class Collector:
                     if not isinstance(error.__cause__, OSError) or room_hint(error.__cause__) is None:
                         raise
                     # The others have more to be copied. What was freed stays freed; the next run goes on.
-                    _LOG.warning("the disk is too full to write packs anew that are mostly dead; collect again later")
+                    _LOG.warning("the disk is too full to rewrite packs; collect again later")
                     return
                 self._delete_condemned()
                 self._report("rewrite", self._rewritten, len(sparse))

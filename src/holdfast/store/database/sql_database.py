@@ -43,7 +43,7 @@ _BUSY_STEP = 0.25
 _SILENT = 1.0
 """Seconds of waiting after which it is said."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-DAMAGED_HINT = "`holdfast doctor --repair` brings it back from its newest spare and from what the objects say"
+DAMAGED_HINT = "`holdfast doctor --repair` brings it back from its newest spare and the saved objects"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -296,8 +296,8 @@ class SqliteDatabase:
             raise StorageError(
                 f"the catalog {os.fsdecode(self._path)} cannot be written to: it is on a read-only file system, "
                 "or closed to this process",
-                hint="what was saved can be looked at (log, diff, cat, export); to change anything, make it writable, "
-                "or come from outside of a run",
+                hint="log, diff, cat and export still work; to change anything, "
+                "make it writable, or work outside the run",
                 code="read_only",
             )
 

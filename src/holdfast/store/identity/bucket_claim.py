@@ -126,8 +126,8 @@ def _win(bucket: RemoteObjects, tenant: str, name: str, store: str, sleep: Calla
             break
     if not seen:
         raise StorageError(
-            f"{bucket.name} does not list what was just written: its listings lag behind",
-            hint="Holdfast needs a service whose listings are up to date, or one with conditional writes",
+            f"{bucket.name} does not list an object that was just written: its listings lag behind",
+            hint="Holdfast needs a service with up-to-date listings, or one with conditional writes",
         )
     holder = others[0] if others else name
     raise _taken(bucket, tenant, _read(bucket, prefix(tenant) + holder))

@@ -28,8 +28,8 @@ _DENIED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Expir
 _ELSEWHERE = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 _KEY_REFUSED = ("KMS.",)
 _WHO = (
-    "look at the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or the role of this machine) and at what the "
-    "bucket's policy lets them read, write, list and delete; nothing that was stored is affected"
+    "see whether the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or this machine's role) "
+    "may read, write, list and delete in the bucket"
 )
 
 SECRET_NAMES = (
@@ -92,7 +92,7 @@ def _explained(error: Exception, raw: str, bucket: str) -> tuple[str, str]:
     said = status[1].strip() if status else ""
     name = code[1] if code else ""
     if lacks_bucket(raw):
-        return "there is no such bucket", f"create it, or mend store.url: it says {bucket}"
+        return "there is no such bucket", f"create it, or correct store.url: it says {bucket}"
     if name in _DENIED or said[:3] in ("401", "403") or type(error).__name__.startswith(("Perm", "Unauth")):
         return (
             f"it was denied ({name or said or 'no permission'})",
@@ -108,7 +108,7 @@ def _explained(error: Exception, raw: str, bucket: str) -> tuple[str, str]:
     if name == "SlowDown" or said[:3] in ("429", "500", "502", "503", "504"):
         return f"the service is overloaded or broken ({name or said})", "try again later; nothing was lost"
     if "InvalidRange" in name or said[:3] == "416":
-        return f"there is no such range ({name or said})", "`holdfast verify` names what is damaged"
+        return f"there is no such range ({name or said})", "`holdfast verify` lists all damage"
     # (What follows shows the library's settings, and with them words that mean nothing here.)
     lowered = raw.partition("Debug source")[0].lower()
     if "credential" in lowered or "169.254." in lowered:

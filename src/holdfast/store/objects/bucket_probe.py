@@ -116,8 +116,8 @@ def _attempts(
 
     def read() -> str:
         if bucket.get(key) != _DATA or b"".join(bucket.stream(key)) != _DATA:
-            raise IntegrityError("what was written is not what is read")
-        return "what was written"
+            raise IntegrityError("the data read differs from the data written")
+        return "the data written"
 
     def ranges() -> str:
         if bucket.get(key, 3, 5) != _DATA[3:8] or bucket.size(key) != len(_DATA):
@@ -127,9 +127,9 @@ def _attempts(
     def listing() -> str:
         there = list(bucket.list(key))
         if [info.key for info in there] != [key]:
-            raise IntegrityError("what was just written is not listed: listings of this service lag behind")
+            raise IntegrityError("a new object is not listed: listings of this service lag behind")
         listed.extend(there)
-        return "what was written is there at once"
+        return "a new object is listed at once"
 
     def conditional() -> str:
         found.append(conditional_writes(bucket, tenant, random))
@@ -142,8 +142,8 @@ def _attempts(
     def delete() -> str:
         bucket.delete(key)
         if bucket.size(key) is not None:
-            raise IntegrityError("what was deleted is still there")
-        return "what was written is gone"
+            raise IntegrityError("a deleted object is still there")
+        return "a deleted object is gone"
 
     yield "write", write
     yield "read", read

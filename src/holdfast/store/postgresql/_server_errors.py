@@ -58,8 +58,8 @@ def read_only(address: CatalogAddress) -> StorageError:
     return StorageError(
         f"the catalog {address.shown} cannot be written to from here: the server is a standby, or the home is closed "
         "to this process",
-        hint="what was saved can be looked at (log, diff, cat, export); name the primary in store.catalog, or come "
-        "from outside of a run",
+        hint="log, diff, cat and export still work; to change anything, name the primary in store.catalog, or work "
+        "outside the run",
         code="read_only",
     )
 

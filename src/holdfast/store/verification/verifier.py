@@ -368,7 +368,7 @@ class Verifier:
         hit = self._needing(bad)
         for checkpoint, root in self._roots:
             if root in hit or root not in self._rows:
-                self._add("damaged", checkpoint, "this checkpoint needs what is missing or damaged")
+                self._add("damaged", checkpoint, "this checkpoint needs missing or damaged content")
 
     def _needing(self, bad: set[Hash]) -> set[Hash]:
         """``bad``, and every page from which something bad or missing can be reached."""

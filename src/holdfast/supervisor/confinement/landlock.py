@@ -65,8 +65,8 @@ def limitations() -> list[str]:
         )
     if found < SCOPES_SINCE:
         missing.append(
-            "the kernel's Landlock keeps no signals in (Linux 6.12): a supervised program can kill the process "
-            "that looks after it, which ends its run, and other processes of the user"
+            "the kernel's Landlock keeps no signals in (Linux 6.12): a supervised program can kill "
+            "its keeper, which ends its run, and other processes of the user"
         )
     return missing
 

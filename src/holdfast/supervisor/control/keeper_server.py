@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
 
 _FOR_OTHERS = {
-    "answer": "allow or deny what is held",
+    "answer": "allow or deny held operations",
     "configure": "change its own safeguards and limits",
     "discard": "forget steps",
     "pass_connection": "start commands in a session that another process began",
@@ -109,8 +109,8 @@ class KeeperServer:
         client.is_outside = method in WITH_PROOF and self._is_outside(client)
         if method in OUTSIDE_ONLY and not client.is_outside:
             raise RefusedError(
-                f"what runs supervised may not {_FOR_OTHERS.get(method, f'ask its keeper for {method}')}",
-                hint="do it from another terminal, which is not supervised, nor kept from writing the undo log",
+                f"a supervised process may not {_FOR_OTHERS.get(method, f'ask its keeper for {method}')}",
+                hint="do it from another terminal, which is not supervised",
                 code=SUPERVISED,
             )
         with logged(request_id=PORT.request_id(body)):

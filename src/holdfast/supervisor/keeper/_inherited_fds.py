@@ -51,12 +51,12 @@ def record_inherited(pid: int, workspace: ServedWorkspace, step: Callable[[], St
                     continue
                 found = os.fstat(fd)
                 if found.st_size > MOST_BYTES:
-                    _log.warning("what is written to %s is not recorded: it is too large to be copied", display(inner))
+                    _log.warning("writes to %s are not recorded: it is too large to copy", display(inner))
                     continue
                 workspace.interceptor.before_open(step(), place, fd)
                 recorded.add(found.st_ino)
             except (OSError, HoldfastError, HeldError) as error:
-                _log.warning("what the run has open from the start is not recorded: %s", error)
+                _log.warning("files that the run has open from the start are not recorded: %s", error)
             finally:
                 os.close(fd)
     finally:

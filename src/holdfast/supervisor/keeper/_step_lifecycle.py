@@ -135,7 +135,7 @@ class StepLifecycle:
             if self._recorder.is_held(run.line.step):
                 raise RefusedError(
                     f"step {run.line.step}, that of the line, waits for a person",
-                    hint="holdfast safeguard list shows what for",
+                    hint="`holdfast safeguard list` shows the operation",
                 )
             self._close(run.line)
 

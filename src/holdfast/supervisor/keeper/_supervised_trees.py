@@ -111,7 +111,7 @@ class SupervisedTrees:
             self._processes.group(run, agent)
         except OSError as error:
             raise HoldfastError(
-                "as many processes as can be are looked after in this workspace already", hint="end some of its runs"
+                "this workspace supervises as many processes as it can", hint="end some of its runs"
             ) from error
         if request.mounted:
             self._mounted.serve(run, client, client.descriptors.pop(0), self._processes, self._close_ended)
@@ -203,7 +203,9 @@ class SupervisedTrees:
             socket.send_fds(channel, [b"\0"], [connection])
         except BlockingIOError:
             raise StorageError(
-                "what starts the session's commands takes no more connections in", hint="try again later", code="busy"
+                "the process that starts the session's commands takes no more connections",
+                hint="try again later",
+                code="busy",
             ) from None
         except OSError as error:
             raise NotFoundError(f"the run {id_} takes no more connections in: {error.strerror}") from error
@@ -481,7 +483,7 @@ class SupervisedTrees:
                 for tree in self.trees.values():
                     waiting.update(thread_group(call.tid) for ticket, call in tree.held if ticket == info.id)
                 if any(map(is_asked_to_end, waiting)):
-                    _log.info("what waits for a person was interrupted", step_id=info.step, ticket=info.id)
+                    _log.info("an operation that waits for a person was interrupted", step_id=info.step, ticket=info.id)
                     self._keeper.deny(info.id)
 
     def _spared_of(self, step: StepId) -> frozenset[int]:

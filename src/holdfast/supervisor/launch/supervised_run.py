@@ -182,8 +182,8 @@ def require_tracing(scope: int, capabilities: int) -> None:
     if scope >= _ADMINS_ONLY and (scope > _ADMINS_ONLY or not capabilities >> _CAP_SYS_PTRACE & 1):
         raise UnsupportedError(
             f"the kernel lets no process look at others, not even its children (kernel.yama.ptrace_scope is {scope})",
-            hint="`sudo sysctl kernel.yama.ptrace_scope=1` lets processes look at what they have started, which is"
-            " enough; or run it as root"
+            hint="`sudo sysctl kernel.yama.ptrace_scope=1` lets processes look at their "
+            "children, which is enough; or run it as root"
             if scope <= _ADMINS_ONLY
             else "that holds until the next start of the system; `holdfast watch` saves without supervision",
         )
@@ -239,13 +239,13 @@ def _follow(
     if was_killed and not _has_failed(keeper):
         raise HoldfastError(
             "the run was ended: the process that looked after it was killed",
-            hint="what it had done until then is recorded as ever; holdfast undo takes it back",
+            hint="its changes until then are recorded; `holdfast undo` takes them back",
             code="parent_gone",
         )
     raise HoldfastError(
         "the run was ended: its keeper was killed",
-        hint="the step that was open is rolled back when the undo log is used next; holdfast steps names it, and "
-        "holdfast redo --step brings it forward",
+        hint="its open step is rolled back when the undo log is used next; `holdfast redo --step` "
+        "brings it forward, `holdfast steps` names it",
         code="keeper_gone",
     )
 

@@ -54,8 +54,8 @@ class Journal:
         # After a write that was cut short for good, or a sync that failed, nothing behind it could be trusted.
         if self._broken:
             raise StorageError(
-                "the undo log could not be written before, and is closed for good",
-                hint="start again once there is room: what was recorded will be recovered",
+                "an earlier write to the undo log failed, and it is closed",
+                hint="free space and start again: recovery restores the recorded steps",
             )
         try:
             written = os.write(self._fd, data)

@@ -155,7 +155,9 @@ def _drop_what_it_made(log: UndoLog, rolled_back: SealedStep) -> None:
         try:
             _drop_removals(log, log.read(head.id), made, linked, rolled_back.head.id)
         except (IntegrityError, StorageError, OSError) as error:
-            _LOG.warning("undo of step %d may bring back what was rolled back: %s", head.id, error, step_id=head.id)
+            _LOG.warning(
+                "undo of step %d may bring back changes that were rolled back: %s", head.id, error, step_id=head.id
+            )
 
 
 def _drop_removals(

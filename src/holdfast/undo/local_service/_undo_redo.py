@@ -132,7 +132,7 @@ def _refuse_unprotected(sealed: Sequence[SealedStep]) -> None:
             done = "undone" if one.head.state == "done" else "redone"
             raise RefusedError(
                 f"step {one.head.id} cannot be {done} whole: {one.head.protected}",
-                hint="--force brings back what was kept",
+                hint="--force brings back the kept files",
             )
 
 

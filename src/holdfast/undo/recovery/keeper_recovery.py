@@ -39,8 +39,8 @@ def log_outstanding(left: Outstanding) -> None:
     """Log what a killed keeper had left undone, where a command that only looks leaves it so."""
     if left.rolled_back:
         _log.warning(
-            "the process that recorded changes here was killed in the middle of %s: the next command that changes "
-            "anything rolls back what is open first",
+            "the process that recorded changes here was killed in the middle of %s: the next command "
+            "that changes anything first rolls back the open step",
             named_steps(left.rolled_back),
             steps=left.rolled_back,
         )
@@ -57,8 +57,8 @@ def log_recovery(recovered: Recovered, aside: Quarantine) -> Recovered:
     back = recovered.rolled_back
     if back is not None and back.steps:
         _log.warning(
-            "the process that recorded changes here was killed in the middle of %s: what was open was rolled back "
-            "(%d changes); `holdfast redo --step ID` brings a step forward again",
+            "the process that recorded changes here was killed in the middle of %s: the open step "
+            "was rolled back (%d changes); `holdfast redo --step ID` brings a step forward again",
             named_steps(back.steps),
             back.paths,
             steps=back.steps,

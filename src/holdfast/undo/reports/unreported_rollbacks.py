@@ -29,7 +29,7 @@ MOST_CONFLICTS: Final = 1000
 _FILE: Final = NoteFile(
     name=UNREPORTED,
     magic=b"HFUR 1 ",
-    what="a note of what was rolled back",
+    what="a note of a rollback",
     max_bytes=1 << 28,
     advice="nothing depends on it",
 )
@@ -44,7 +44,7 @@ def note_rollback(directory: bytes, report: UndoReport) -> None:
     try:
         _FILE.write(directory, msgspec.msgpack.encode(kept[-MOST_REPORTS:]))
     except HoldfastError as error:
-        _log.warning("what was rolled back cannot be noted for the next command: %s", error.message)
+        _log.warning("cannot note a rollback for the next command: %s", error.message)
 
 
 def take_rollbacks(directory: bytes) -> Sequence[UndoReport]:
@@ -59,5 +59,5 @@ def _read(directory: bytes) -> list[UndoReport]:
         body = _FILE.read(directory)
         return [] if body is None else _reports.decode(body)
     except (HoldfastError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-        _log.warning("the note of what was rolled back is damaged, and is left out: %s", error)
+        _log.warning("the note of a rollback is damaged, and left out: %s", error)
         return []

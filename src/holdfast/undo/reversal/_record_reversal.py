@@ -286,7 +286,7 @@ class Reversal:
             self._rename(source, target, RENAME_NOREPLACE, record)
         elif not self._context.holds(source, record.identity) and record.identity not in self._context.created:
             # (What the step itself had made and removed again is nowhere by now.)
-            self._context.note(record.target, "what was moved here is not here any more")
+            self._context.note(record.target, "the file that was moved here is gone")
         if lost is not None and not record.exchanged:
             self._bring_back(record.target, lost.type, lost.identity, lost.keeping, lost.metadata)
 

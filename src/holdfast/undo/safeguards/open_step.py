@@ -184,7 +184,7 @@ class OpenStep(msgspec.Struct):
         self.edits.add(edit, self.records[-1].seq if self.records else 0)
         if self.edits.is_bounded and not was_bounded:
             _log.warning(
-                "so much was edited by others while step %d goes on that all it has done by now counts as edited",
+                "other processes edited so much while step %d is running that all its changes count as edited",
                 self.id,
                 step_id=self.id,
             )

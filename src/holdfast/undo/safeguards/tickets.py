@@ -194,7 +194,7 @@ class Safeguards:
         for info in late:
             self._note_unanswered(info.id)
             _log.warning(
-                "it was not answered in time, so it is denied: %s", info.message, step_id=info.step, ticket=info.id
+                "it was denied, because no answer came in time: %s", info.message, step_id=info.step, ticket=info.id
             )
         return [info.id for info in late]
 
@@ -237,7 +237,7 @@ class Safeguards:
         ticket = self._tickets.pop(number, None)
         if ticket is None:
             raise NotFoundError(
-                f"nothing waits under the number {number}", hint="holdfast safeguard list shows what does"
+                f"no operation waits under the number {number}", hint="`holdfast safeguard list` lists those that wait"
             )
         return ticket
 

@@ -364,7 +364,7 @@ def test_a_tree_that_was_changed_while_it_was_forked_is_told_from_changed_rules(
 
     with experiment(make, session, order("true", provider="holdfast"), tell=tell) as found:
         (outcome,) = found.comparison.ranked
-        assert outcome.error == "it would have begun with another state: the tree was changed while it was forked"
+        assert outcome.error == "it would have begun in another state: the tree changed during the fork"
 
 
 def test_what_forks_began_with_keeps_none_of_them(make: Make, tree: Path, home: Path) -> None:

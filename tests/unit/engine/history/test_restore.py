@@ -591,8 +591,8 @@ def test_an_undo_of_nothing_names_the_checkpoint_that_it_has_made(workspace: Wor
         workspace.undo()
     (saved,) = workspace.log().checkpoints
     assert caught.value.hint == (
-        f"what was not saved yet is checkpoint {saved.id[:12]} now; `holdfast log` lists the states there are"
+        f"checkpoint {saved.id[:12]} now holds the unsaved changes; `holdfast log` lists the states"
     )
     with pytest.raises(NotFoundError) as again:
         workspace.undo()
-    assert again.value.hint == "`holdfast log` lists the states there are", "nothing new was saved"
+    assert again.value.hint == "`holdfast log` lists the states", "nothing new was saved"

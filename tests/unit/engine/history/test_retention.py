@@ -68,7 +68,7 @@ def test_the_newest_of_a_bucket_stays() -> None:
     decisions = decide(old, Thinning(), NOW, {})
     assert [d.checkpoint.id for d in decisions if d.keep] == [old[0].id]
     assert decisions[0].reasons == ("newest of its hour",)
-    assert decisions[1].reasons == ("a newer one stands for the same stretch of time, or it is beyond the last",)
+    assert decisions[1].reasons == ("a newer one covers the same period, or it is beyond the last",)
 
 
 def test_rescue_checkpoints_stay_a_day_and_then_thin_out() -> None:

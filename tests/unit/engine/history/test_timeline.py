@@ -260,4 +260,4 @@ def test_an_undo_log_of_another_version_is_left_out_which_is_said(bench, caplog)
     with open(os.path.join(log_directory(bench.context), b"version"), "wb") as file:
         file.write(b"0\n")
     assert kinds(bench.workspace.timeline()) == ["checkpoint"]
-    assert "what the undo log holds is left out" in caplog.text
+    assert "the undo log cannot be read, and its steps are left out" in caplog.text

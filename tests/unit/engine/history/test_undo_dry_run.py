@@ -118,7 +118,7 @@ def test_where_no_run_is_left_to_undo_it_is_said_whether_there_was_one(bench, dr
     bench.step(lambda actor: actor.write(b"n", b"1"), run=run)
     end_run(bench.context, run, "do things")
     bench.workspace.undo(run="")
-    with pytest.raises(NotFoundError, match="nothing is left to undo of any run") as error:
+    with pytest.raises(NotFoundError, match="no run is left to undo") as error:
         bench.workspace.undo(run="", dry_run=dry_run)
     assert error.value.code == "nothing_to_undo"
 

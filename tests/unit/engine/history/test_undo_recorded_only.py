@@ -165,7 +165,7 @@ def test_what_cannot_be_brought_forward_again_is_told_of(bench, monkeypatch):
             bench.workspace.undo(3)
     assert caught.value.code == "integrity"
     assert caught.value.data == {"taken_back": steps, "redo": 2}
-    assert "steps 1 and 2 had been taken back" in caught.value.message
+    assert "steps 1 and 2 stay taken back" in caught.value.message
     assert caught.value.hint == "`holdfast redo 2` brings it forward"
     bench.workspace.redo(2)
     bench.check(2)

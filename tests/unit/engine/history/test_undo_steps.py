@@ -190,11 +190,11 @@ def test_a_step_of_a_killed_keeper_is_rolled_back_and_can_be_brought_forward(ben
     step = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")), ends=False)
     with caplog.at_level(logging.WARNING):
         assert bench.workspace.steps() == []
-        assert f"step {step}: the next command that changes anything rolls back what is open first" in caplog.text
+        assert f"step {step}: the next command that changes anything first rolls back the open step" in caplog.text
         bench.check(1)
         with open_service(bench.context):
             pass
-    assert f"step {step}: what was open was rolled back" in caplog.text
+    assert f"step {step}: the open step was rolled back" in caplog.text
     assert [each.state for each in bench.workspace.steps()] == ["undone"]
     bench.check(0)
     assert bench.workspace.redo(step=step).steps == (step,)
@@ -227,13 +227,15 @@ def test_a_run_whose_steps_are_forgotten_is_undone_by_the_checkpoint_that_it_beg
     end_run(bench.context, run, "do things")
     assert bench.workspace.discard_steps() == 1
     for dry_run in (True, False):
-        with pytest.raises(RefusedError, match="ignored files that they changed or removed cannot") as refused:
+        with pytest.raises(
+            RefusedError, match="undo can no longer bring back ignored files that they changed or removed"
+        ) as refused:
             bench.workspace.undo(run="", dry_run=dry_run)
         assert refused.value.code == "steps_forgotten"
     bench.check_files(1)
     with caplog.at_level(logging.WARNING):
         assert bench.workspace.undo(run="", force=True).steps == ()
-    assert "ignored files that they changed are not" in caplog.text
+    assert "ignored files that they changed stay as they are" in caplog.text
     assert (bench.tree / "f").read_text() == "0"
     assert (bench.tree / "cache" / "new").exists()
     bench.workspace.undo()
@@ -265,7 +267,7 @@ def test_what_is_edited_by_hand_after_a_run_whose_steps_are_forgotten_is_taken_b
     bench.workspace.discard_steps()
     (bench.tree / "g").write_text("by hand")
     for dry_run in (True, False):
-        with pytest.raises(RefusedError, match="what others have changed since: g") as refused:
+        with pytest.raises(RefusedError, match="later edits by other processes: g") as refused:
             bench.workspace.undo(run="", dry_run=dry_run)
         assert refused.value.code == "others_since"
     assert (bench.tree / "g").read_text() == "by hand"
@@ -286,7 +288,7 @@ def test_redo_without_the_steps_brings_back_what_checkpoints_hold(bench, caplog)
     bench.workspace.discard_steps()
     with caplog.at_level(logging.WARNING):
         bench.workspace.redo()
-    assert "ignored files are not" in caplog.text
+    assert "but no ignored files" in caplog.text
     assert (bench.tree / "f").read_text() == "1"
     assert not (bench.tree / "cache" / "new").exists()
 

@@ -125,7 +125,7 @@ def test_a_value_of_another_kind_wherever_it_stands_is_let_be_or_refused(desk: D
                     desk.plan(client, remove=remove)
                 except RefusedError as error:
                     assert error.code in ("in_the_way", "malformed", "cannot_edit"), other
-                    assert remove or "what belongs there" in (error.hint or "")
+                    assert remove or "add this" in (error.hint or "")
         path.write_text(text)
 
 
@@ -228,9 +228,9 @@ MALFORMED = [
     ("claude", ".mcp.json", b'{"mcpServers": {', "line 1, column 17"),
     ("claude", ".claude/settings.json", b"{'a': 1}", "line 1, column 2"),
     ("claude", ".mcp.json", b"\xff\xfe{\0}\0", "byte 0 is not UTF-8"),
-    ("claude", ".mcp.json", b"[]", "mcpServers.holdfast is not what it has to be"),
-    ("claude", ".mcp.json", b'{"mcpServers": []}', "mcpServers.holdfast is not what it has to be"),
-    ("claude", ".claude/settings.json", b'{"hooks": {"Stop": {}}}', "hooks.Stop is not what it has to be"),
+    ("claude", ".mcp.json", b"[]", "mcpServers.holdfast has another type"),
+    ("claude", ".mcp.json", b'{"mcpServers": []}', "mcpServers.holdfast has another type"),
+    ("claude", ".claude/settings.json", b'{"hooks": {"Stop": {}}}', "hooks.Stop has another type"),
     ("codex", ".codex/config.toml", b"a = \n", "line 1"),
     ("codex", ".codex/config.toml", b'[mcp_servers.holdfast]\ncommand = "mine"\n', "was not written by Holdfast"),
     ("codex", ".codex/hooks.json", b"", ""),

@@ -57,4 +57,4 @@ def test_a_lease_that_cannot_be_kept_is_lost(
     monkeypatch.setattr(Lease, "renew", fail)
     with hold_production(site, PRODUCTION, wait=0, who="it") as lease:
         wait_until(lambda: lease.lost)
-    assert "is not kept any more: this is a bug: ValueError: a mistake" in caplog.text
+    assert "is lost: this is a bug: ValueError: a mistake" in caplog.text

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.workspace.workspace import Workspace
 
-KEPT = "unreadable: Transport endpoint is not connected; what was saved of it before stays"
+KEPT = "unreadable: Transport endpoint is not connected; its last saved state stays"
 MNT_DETACH = 2
 
 

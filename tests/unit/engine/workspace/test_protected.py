@@ -116,6 +116,6 @@ def test_what_is_mounted_read_only_keeps_nothing_else_back(
     result = workspace.restore("one")
     assert {one.path for one in result.skipped} == {b"m/edited", b"m/new", b"m/d/removed"}
     assert {one.reason.removeprefix("its directory ").removeprefix("it ") for one in result.skipped} == {
-        "lies on what is mounted read-only"
+        "is on a read-only mount"
     }
     assert (tree / "free").read_bytes() == b"one"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.entries import Entry
 
-KEPT = "unreadable: Permission denied; what was saved of it before stays"
+KEPT = "unreadable: Permission denied; its last saved state stays"
 
 
 class Ground(NamedTuple):
@@ -127,7 +127,7 @@ def test_i5_a_workspace_that_is_closed_itself_is_as_it_was_saved(
     assert not workspace.status().changes
     assert not workspace.checkpoint().created
     assert {record.message for record in caplog.records} >= {
-        "the workspace's directory cannot be read: Permission denied; it is taken to be as it was saved last"
+        "the workspace's directory cannot be read: Permission denied; Holdfast uses its last saved state"
     }
     tree.chmod(0o700)
     assert tuple(workspace.checkpoint().checkpoint.changes) == (0, 1, 0)
@@ -231,7 +231,7 @@ def test_i5_rules_that_cannot_be_read_hold_as_they_were_saved(ground: Ground, at
         ground = Ground(reopened, ground.tree)
     with ground.workspace:
         rules = os.fsencode(os.path.join(at, name))
-        assert ground.missed() == {rules: f"{KEPT}, and is obeyed"}
+        assert ground.missed() == {rules: f"{KEPT}, and its rules apply"}
         (directory / "new").write_bytes(b"new")
         (directory / "new.key").write_bytes(b"private as well")
         assert tuple(ground.workspace.checkpoint().checkpoint.changes) == (1, 0, 0)
@@ -244,7 +244,7 @@ def test_i5_rules_that_cannot_be_read_hold_as_they_were_saved(ground: Ground, at
 
 def test_rules_that_nobody_has_read_are_said_not_to_hold(ground: Ground) -> None:
     (ground.tree / ".gitignore").touch(0)
-    said = "unreadable: Permission denied; what it says is not obeyed"
+    said = "unreadable: Permission denied; its rules do not apply"
     assert ground.missed() == {b".gitignore": said}
 
 

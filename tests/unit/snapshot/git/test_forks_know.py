@@ -117,7 +117,7 @@ def test_a_lock_that_was_left_keeps_a_pin_for_longer_and_no_fork_from_being_made
     lock.write_bytes(b"")
     fork = one.provider.prepare("worktree")
     check(User(Path(os.fsdecode(fork.path))))
-    assert "stays until the fork is removed" in caplog.text
+    assert "stays referenced until the fork is removed" in caplog.text
     assert user.git("for-each-ref", "refs/holdfast")
     with pytest.raises(StorageError, match=r"packed-refs\.lock"):
         one.provider.cleanup(fork.token)

@@ -90,7 +90,7 @@ def test_what_is_another_content_is_noticed_with_the_last_chunk_and_stays_so(tmp
     for index in range(8):
         assert blob.chunk(index) == chunk(index)
     for index in (8, 8, 0):
-        with pytest.raises(IntegrityError, match="not what was saved"):
+        with pytest.raises(IntegrityError, match="differs from the saved content"):
             blob.chunk(index)
 
 

@@ -67,5 +67,5 @@ def test_a_damaged_note_is_left_out_and_said(tmp_path: Path, damage: bytes, capl
 
 def test_where_it_cannot_be_noted_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     note_rollback(os.fsencode(tmp_path / "missing"), report(1))
-    assert "cannot be noted" in caplog.text
+    assert "cannot note a rollback" in caplog.text
     caplog.clear()

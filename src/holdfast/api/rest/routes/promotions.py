@@ -203,8 +203,8 @@ def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dic
     is_none = runs.isolation == "none" or (runs.isolation == "auto" and found.level == "none")
     if is_none and is_kept_apart and (runs.setup or runs.build or runs.start or runs.health):
         raise RefusedError(
-            "what this promotion runs would not be kept apart from other exports, or from directories that others may "
-            f"serve: {'promote.isolation is none' if runs.isolation == 'none' else found.reason}",
+            "the commands of this promotion would reach other exports: "
+            f"{'promote.isolation is none' if runs.isolation == 'none' else found.reason}",
             hint="set promote.isolation to namespace in the home's config.toml, or use the command line"
             if runs.isolation == "none"
             else found.help or None,

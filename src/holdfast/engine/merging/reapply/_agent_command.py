@@ -270,9 +270,9 @@ def parse_answer(data: bytes, task: ReapplyTask) -> RungOutcome:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
-        return Declined("what it answered is no JSON")
+        return Declined("its answer is no JSON")
     if not isinstance(found, dict):
-        return Declined("what it answered is no JSON object")
+        return Declined("its answer is no JSON object")
     return read_answer(cast("dict[str, Any]", found), task.version, path=display(task.path))
 
 
@@ -282,7 +282,7 @@ def read_answer(found: dict[str, Any], version: str, *, path: str) -> RungOutcom
     ``version`` and ``path`` must be those that were asked about, where they are said.
     """
     if found.get("version", version) != version or found.get("path", path) != path:
-        return Declined("what it answered is for another version, or another file")
+        return Declined("its answer is for another version, or another file")
     if "decline" in found:
         return Declined(visible(str(found["decline"]))[:_MOST_SAID])
     chosen = [name for name in ("content", "content_base64", "delete") if name in found]

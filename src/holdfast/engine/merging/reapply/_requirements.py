@@ -41,7 +41,7 @@ def merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str])
     others = [[line for line in side if key(line) is None] for side in (base, ours, theirs)]
     before, here, there = (_by_name(side) for side in (base, ours, theirs))
     if others[2] not in (others[0], others[1]):
-        raise Clash("what is no requirement was changed as well")
+        raise Clash("lines that are no requirements were changed as well")
     out: list[str] = []
     for line in ours:
         name = key(line)

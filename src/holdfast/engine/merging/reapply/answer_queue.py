@@ -73,10 +73,10 @@ class QueueRung:
         if found.status == "answered":
             return NewContent(found.answer, found.said)
         if found.status == "declined":
-            return Declined(found.said or "nobody could")
+            return Declined(found.said or "no agent could")
         if found.deadline <= now:
-            return Declined("nobody has answered in time (merge.deadline)")
-        return Pending(found.id, "somebody is at work on it" if found.held_until > now else "waits to be taken")
+            return Declined("no agent answered in time (merge.deadline)")
+        return Pending(found.id, "an agent works on it" if found.held_until > now else "waits to be taken")
 
 
 def waiting_changes(store: Store) -> ReapplyRows:
@@ -166,7 +166,7 @@ def answer(
     if left.status != "open":
         raise RefusedError(f"the change {name} has an answer already", code="answered")
     raise RefusedError(
-        f"the change {name} is not yours to answer: its time is over, or somebody else has taken it",
+        f"the change {name} is not yours to answer: its time is over, or another agent has taken it",
         hint="take it again",
         code="not_held",
     )

@@ -28,7 +28,7 @@ def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: in
     if shown_version(one.path, resolution.version or shown) != one.version:
         raise RefusedError(
             f"{name} has changed since it was looked at; the resolution was not taken",
-            hint="the same without resolutions shows what it is now",
+            hint="run it without resolutions to see the new state",
             code="stale",
         )
     if resolution.prefer is None and resolution.content is not None:
@@ -36,7 +36,7 @@ def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: in
             raise UsageError(f"the resolution of {name} has more bytes than merge.max_bytes, {max_bytes}")
         if _mode(one) is None:
             raise UsageError(
-                f"{name} cannot be given new content: {one.why} is what differs",
+                f"{name} cannot get new content: the sides differ in {one.why}",
                 hint="--keep PATH takes production's version, --take PATH the fork's",
             )
     if one.why == "in_the_way":
@@ -50,8 +50,8 @@ def shown_version(path: bytes, version: str | None) -> str:
     """``version``, for which the file was decided. Raises `RefusedError` (code ``not_shown``) if that is not known."""
     if version is None:
         raise RefusedError(
-            f"{display(path)} was not looked at yet, so that nobody knows what the resolution is for",
-            hint="the same without resolutions shows what both sides have changed; then give the resolution",
+            f"{display(path)} was not shown yet, so a resolution could miss its changes",
+            hint="run it without resolutions to see the changes of both sides; then give the resolution",
             code="not_shown",
         )
     return version
@@ -62,7 +62,7 @@ def resolved_entry(one: Overlap, resolution: Resolution) -> Entry | None:
     if resolution.content is None:
         return None
     mode = _mode(one)
-    assert mode is not None, "check has looked at that"
+    assert mode is not None, "check has read that"
     return Entry(hash_bytes(resolution.content), len(resolution.content), mode)
 
 

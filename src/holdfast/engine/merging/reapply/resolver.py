@@ -195,7 +195,7 @@ def needs_person(one: Overlap, ladder: Ladder) -> bool:
 
 def _first(rungs: Sequence[Rung], task: ReapplyTask, ladder: Ladder, tried: list[RungAttempt]) -> RungOutcome:
     """What the first rung says that does not decline."""
-    found: RungOutcome = Declined("nobody is there to be asked")
+    found: RungOutcome = Declined("no agent or person can be asked")
     for rung in rungs:
         found = _ask(rung, task, ladder, tried)
         if not isinstance(found, Declined):

@@ -47,7 +47,7 @@ class Bisection:
     def __init__(self, count: int) -> None:
         if count < 2:
             raise UsageError(
-                "there is nothing between what is good and what is bad",
+                "no state lies between the good one and the bad one",
                 hint="name a good state that is older than the bad one",
             )
         self._good = 0
@@ -174,8 +174,8 @@ def bisect(
             for at, said in ((len(row) - 1, "bad"), (0, "good")):
                 if (found := ask(at)) != said:
                     raise RefusedError(
-                        f"{row[at].id[:12]} is said to be {said}, and the command says that it is {_WORDS[found]}",
-                        hint="try the command in a fork of that state; it has to end with 0 where all is well",
+                        f"{row[at].id[:12]} is named {said}, but the command finds it {_WORDS[found]}",
+                        hint="try the command in a fork of that state; it must end with 0 in a good state",
                         code="not_bisectable",
                     )
             while (at := bisection.next()) is not None:
@@ -189,7 +189,7 @@ def bisect(
     return BisectResult(candidates, culprit, tried)
 
 
-_WORDS: dict[Verdict, str] = {"good": "good", "bad": "bad", "skip": "one that it cannot tell"}
+_WORDS: dict[Verdict, str] = {"good": "good", "bad": "bad", "skip": "untestable"}
 
 
 def _between(session: Session, bounds: Bounds) -> list[Checkpoint]:
@@ -228,7 +228,7 @@ def _ask(
         how = "did not run to its end" if result is None else f"ended with {result.exit_code}"
         raise RefusedError(
             f"at {state.id[:12]} the command {how}, which says neither good nor bad",
-            hint="0 is good, 1 to 124 are bad, 125 is one that cannot be told",
+            hint="0 means good, 1 to 124 bad, 125 cannot tell",
             code="not_bisectable",
         )
     return verdict, entry

@@ -79,7 +79,7 @@ def replay(
     for at, entry in enumerate(commands):
         now = execute(session, entry.command, input=entry.input, generated=entry.generated, timeout=timeout, stop=stop)
         if stop.is_set():
-            raise HoldfastError("the replay was cancelled; what was run by then stays", code="cancelled")
+            raise HoldfastError("the replay was cancelled; the commands that ran stay in effect", code="cancelled")
         repeated.append(RepeatedCommand(entry, now))
         if tell is not None:
             tell(repeated[-1])

@@ -112,7 +112,7 @@ def pick(
     """
     if entry.before is None or entry.after is None:
         raise NotFoundError(
-            f"nobody knows what the command {entry.seq} of {source} has changed",
+            f"the changes of the command {entry.seq} of {source} are not known",
             hint="it was running when its session was killed, or its tree could not be saved",
             code="state_gone",
         )
@@ -156,9 +156,8 @@ def _still_there(session: Session, checkpoint: CheckpointId, what: str) -> Check
         return session.context.catalog.checkpoint(checkpoint).id
     except NotFoundError:
         raise NotFoundError(
-            f"{what} is not kept any more: it was thinned out, or went with the fork that the command was run in",
-            hint="pick from a fork before you delete it; `holdfast session branch` and `checkpoint` hold the tree "
-            "of the moment",
+            f"{what} is gone: retention dropped it, or it went with its fork",
+            hint="pick from a fork before you delete it; `holdfast session branch` keeps a state",
             code="state_gone",
         ) from None
 

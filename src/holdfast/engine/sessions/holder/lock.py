@@ -217,7 +217,7 @@ def end_orphans(lock: bytes, session: SessionId) -> None:
         ended = end_all(lambda: _members(note, folder, session), _SIGNALS)
         if ended:
             processes = "a process" if ended == 1 else f"{ended} processes"
-            _LOG.warning("%s that a killed command of the session %s had left running were ended", processes, session)
+            _LOG.warning("%s that a killed command of the session %s left running were ended", processes, session)
     if _OURS.fullmatch(folder) and not os.path.islink(folder):
         shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
@@ -336,20 +336,20 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
     except LockedError as error:
         if _is_held_above(path):
             raise LockedError(
-                f"this runs in the session {session} itself, which waits for it: each would wait for the other",
-                hint="inside of a session you can use `session checkpoint`, `branch`, `fork`, `info` and `history` of "
-                "it; do the rest when this has ended, or in a fork",
+                f"this runs in the session {session} itself, and each would wait for the other",
+                hint="a session's commands may use `session checkpoint`, `branch`, `fork`, "
+                "`info` and `history`; do the rest outside",
                 code="own_session",
             ) from None
         if _holder(path) == os.getpid():
             raise LockedError(
                 f"the session {session} is open in this process already",
-                hint="use what has it open, or close that first",
+                hint="use the open session, or close it first",
                 code="session_busy",
             ) from None
         hint = (
-            "one process at a time has a session open; beside it you can work in a session of your own in the same "
-            "directory (`holdfast session start`), or in a fork"
+            "only one process at a time has a session open; begin your own in the same directory "
+            "(`holdfast session start`), or fork it"
         )
         raise LockedError(error.message, hint=hint, code="session_busy") from None
     ours = None
@@ -362,8 +362,8 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
         if os.path.lexists(note_path(path)):
             if at_rest:
                 raise RefusedError(
-                    f"a command may still run that was left by a process that had the session {session} and was killed",
-                    hint="whoever opens the session next ends it",
+                    f"a killed process had the session {session} open, and one of its commands may still run",
+                    hint="the next command that opens the session ends it",
                     code="left_running",
                 )
 

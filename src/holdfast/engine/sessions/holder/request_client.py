@@ -113,8 +113,8 @@ class RemoteSession:
                 run = os.environb.get(RUN_VARIABLE, b"").decode("ascii", "replace")[:100]
                 if not run:
                     raise RefusedError(
-                        f"the session {self.id} is open in another process, and cannot be asked from here: "
-                        f"{error.strerror}",
+                        f"the session {self.id} is open in another process, which "
+                        f"cannot be reached from here: {error.strerror}",
                         hint="do it from another terminal",
                         code="inside_run",
                     ) from None
@@ -138,7 +138,7 @@ class RemoteSession:
     def _gone(self) -> HoldfastError:
         return LockedError(
             f"the process that had the session {self.id} open ended before it answered",
-            hint="look at what was done, and try again",
+            hint="check whether the command has taken effect, and try again",
             code=_GONE,
         )
 

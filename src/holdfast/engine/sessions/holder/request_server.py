@@ -98,7 +98,7 @@ class RequestServer:
         so.
         """
         self._server.close()
-        what = f"the session {self._session.id} has just been let go of"
+        what = f"the session {self._session.id} has just been closed"
         self._server.hang_up(messages.encode_error(LockedError(what, code=LATER)))
 
     @property
@@ -144,9 +144,9 @@ class RequestServer:
             except OSError:
                 continue
         raise RefusedError(
-            f"the session {self._session.id} cannot be asked for that by what runs supervised",
-            hint="do it from another terminal; what a session's own commands may ask for is a checkpoint, a branch, a "
-            "fork",
+            f"the session {self._session.id} does not do that for a supervised process",
+            hint="do it from another terminal; a session's own commands may ask "
+            "only for a checkpoint, a branch or a fork",
             code="inside_run",
         )
 

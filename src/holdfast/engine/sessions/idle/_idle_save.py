@@ -60,15 +60,17 @@ def save_idle(opener: Opener, name: str) -> float | None:
         context = opener.open_as_noted(record.workspace)
         if was_emptied(context, record, line.state):
             raise RefusedError(
-                f"the directory of the fork {session} is empty", hint="whoever opens it fills it again", code="emptied"
+                f"the directory of the fork {session} is empty",
+                hint="the next command that opens it fills it again",
+                code="emptied",
             )
         _wait_little(context)
         workspace = Workspace(opener, context)
         if workspace.unfinished() is not None or reverses_steps(context.folder):
             raise RefusedError(
-                f"{display(workspace.path)} is half way between two states: a restore or an undo was cut short there",
-                hint="`holdfast restore --continue` finishes a restore, `holdfast restore --abort` takes it back; an "
-                "undo is finished by the next command that changes the tree",
+                f"{display(workspace.path)} is between two states: a restore or an undo was cut short there",
+                hint="`holdfast restore --continue` or `--abort` ends a restore; the next "
+                "command that changes the tree finishes an undo",
                 code="half_way",
             )
         scope = Sessions(agent=record.owner, opener=opener).surroundings(

@@ -143,7 +143,7 @@ class _SaveProcess:
         self._process.stdout.close()
         said = save_process.decode_reports(self._answer)
         if len(said) < len(self.sessions):
-            why = HoldfastError("the process that was to save it was ended, or took too long")
+            why = HoldfastError("the process that saves it was ended, or took too long")
             said.append(save_process.SaveReport(self.sessions[len(said)], error=why))
         return said
 

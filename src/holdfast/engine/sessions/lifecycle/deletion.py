@@ -150,7 +150,7 @@ def _refuse_running(opener: Opener, record: SessionRecord, path: bytes) -> None:
     if found:
         numbers = " ".join(str(one.pid) for one in found[:10])
         raise RefusedError(
-            f"{named_processes(found)} of the session {record.id} still runs in {display(path)}, which goes with it",
+            f"{named_processes(found)} of the session {record.id} still runs in {display(path)}, its directory",
             hint=f"kill {numbers}",
             code="left_running",
         )
@@ -210,14 +210,14 @@ def _refuse_forks_of(
     lodgers = [other.id for other in sessions if other.id != record.id and other.workspace in mine]
     if lodgers:
         raise RefusedError(
-            f"the sessions {', '.join(lodgers)} work in the directory of {record.id}, which goes with it",
+            f"the sessions {', '.join(lodgers)} work in the directory of {record.id}, which would be deleted",
             hint="delete those first",
             code="in_use",
         )
     forks = [other.id for other in sessions if stands_on_it(other)]
     if forks:
         raise RefusedError(
-            f"the forks {', '.join(forks)} stand on what goes with {record.id}",
+            f"the forks {', '.join(forks)} need data of {record.id}",
             hint="delete those first",
             code="has_forks",
         )

@@ -142,8 +142,8 @@ def _must_stay(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRec
     if len(missed) > _MOST_NAMED:
         named.append(f"and {len(missed) - _MOST_NAMED:,} more")
     _LOG.warning(
-        "the fork %s stays, as no checkpoint holds all that is in %s (%s): take from there what you need; "
-        "`holdfast session delete %s` deletes it",
+        "the fork %s stays, because %s holds files that no checkpoint holds (%s): take the files "
+        "that you need from there; `holdfast session delete %s` deletes it",
         record.id,
         display(path),
         "; ".join(named),
@@ -187,8 +187,8 @@ def _remove(opener: Opener, home: HomeContext, tiers: SessionCheckpointTiers, se
 def _tell_of_moved(gone: Deleted) -> None:
     if gone.now_at is not None and gone.not_found is not None:
         _LOG.warning(
-            "the fork %s has expired: nothing of it is remembered any more; its directory was moved from %s to %s, and "
-            "stays there",
+            "the fork %s has expired: Holdfast has forgotten it; its directory "
+            "was moved from %s to %s, and stays there",
             gone.id,
             display(gone.not_found),
             display(gone.now_at),

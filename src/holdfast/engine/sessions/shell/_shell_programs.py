@@ -88,8 +88,8 @@ def read_state(path: bytes, undo_log: bytes = b"") -> ShellState | None:
     carried = parse_state(data)
     if carried is None and f"\0{TOO_LONG}=".encode() in data:
         _LOG.warning(
-            "more is exported than a program can be started with: the session keeps the directory and the variables "
-            "that it had"
+            "the exported variables are too large to start a program with: the session "
+            "keeps its previous directory and variables"
         )
     if carried is not None and undo_log and under(carried.cwd, undo_log):
         return carried._replace(cwd=_directory(data.split(b"\0", 2)[1], b"") or carried.cwd)

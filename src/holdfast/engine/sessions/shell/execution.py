@@ -501,9 +501,9 @@ def execute(
     ended = session.end(entry, ran.result, env=left[0], cwd=left[1], duration_ms=ran.duration_ms)
     if session.records_commands and _may_be_refused(command, ran.result):
         _LOG.warning(
-            "this may have failed because it is supervised: set-id programs such as sudo gain nothing then, signals "
-            "and tracers reach nothing that the session has not started, nothing can be mounted, 32-bit programs end "
-            "with SIGSYS; `holdfast session start --unsupervised` is for those"
+            "supervision may have caused this: sudo gains no rights, signals and "
+            "tracers stay inside the session, mounts and 32-bit programs fail; "
+            "`holdfast session start --unsupervised` allows them"
         )
     if ran.interrupted:
         raise KeyboardInterrupt
@@ -549,7 +549,7 @@ def _tell_too_long(session: Session, carried: ShellState) -> None:
     session.too_long += new
     for name in new:
         _LOG.warning(
-            "the variable %s is longer than any that a program can be started with: the session does not keep it",
+            "the variable %s is too long to start a program with: the session does not keep it",
             visible(name),
             session=session.id,
         )

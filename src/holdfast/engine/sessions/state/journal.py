@@ -462,7 +462,7 @@ class CommandJournal:
         try:
             after = self._states.save_tree(entry.command, whole=False)
         except HoldfastError as error:
-            _LOG.warning("the tree that a command has left could not be saved: %s", error.message)
+            _LOG.warning("the tree after a command could not be saved: %s", error.message)
         ended = msgspec.structs.replace(last, duration_ms=duration_ms, result=escape_output(result), after=after)
         changes = environment_change(self._line.state, self._base, env)
         ran = CommandEvent(

@@ -99,11 +99,11 @@ def recreate_directory(context: Context, workspace: Workspace, record: SessionRe
     elif not is_missing(context.workspace, context.folder):
         raise RefusedError(
             f"{display(root)} is not there, nor is the file system that it was on",
-            hint="mount it; a session does not begin anew elsewhere",
+            hint="mount it",
             code="not_mounted",
         )
     if state.tree is None:
-        raise NotFoundError(f"{display(root)} is gone, and no tree of it was ever saved", code="no_tree")
+        raise NotFoundError(f"{display(root)} is gone, and no saved state of it exists", code="no_tree")
     if workspace.unfinished() is not None:
         _tell(workspace.restore_continue())
     else:
@@ -114,7 +114,7 @@ def recreate_directory(context: Context, workspace: Workspace, record: SessionRe
     identity.remember_root(context.folder, root)
     _LOG.warning("%s was gone; it was made again as it was saved last", display(root))
     if record.provider == "git" and record.purpose != "session":
-        _LOG.warning("its repository of Git is gone, with what was committed there, and Git finds none in it now")
+        _LOG.warning("its Git repository is gone with its commits, and Git finds none in it now")
     return True
 
 
@@ -176,8 +176,8 @@ def warn_unfinished(workspace: Workspace) -> None:
     journal = workspace.unfinished()
     if journal is not None:
         _LOG.warning(
-            "%s is half way: a %s to %s was cut short there; `holdfast restore --continue` finishes it, "
-            "`holdfast restore --abort` goes back to what was before",
+            "%s is incomplete: a %s to %s was cut short there; `holdfast restore --continue` "
+            "finishes it, `holdfast restore --abort` goes back to the state before",
             display(workspace.path),
             journal.kind,
             journal.target[:12],

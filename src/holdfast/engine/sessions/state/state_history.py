@@ -311,8 +311,9 @@ class StateHistory:
         except NotFoundError:
             pass
         raise NotFoundError(
-            f"the tree of the session checkpoint {point.hash[:12]} was thinned out; what the shell was then is kept",
-            hint="branches and checkpoints that somebody asked for are held back from that",
+            f"the tree of the session checkpoint {point.hash[:12]} was dropped by "
+            "retention; the state of its shell is kept",
+            hint="retention keeps branches, and checkpoints that a user or an agent asked for",
             code="thinned_out",
         )
 

@@ -76,9 +76,9 @@ def test_states_that_are_alike_are_asked_about_once(make: Make, session: Session
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("true", "is said to be bad, and the command says that it is good"),
-        ("false", "is said to be good, and the command says that it is bad"),
-        ("exit 125", "one that it cannot tell"),
+        ("true", "is named bad, but the command finds it good"),
+        ("false", "is named good, but the command finds it bad"),
+        ("exit 125", "untestable"),
         ("no-such-program", "ended with 127"),
         ("kill -9 $$", "ended with 137"),
     ],
@@ -95,7 +95,7 @@ def test_a_command_that_does_not_tell_them_apart_is_found_out(
 def test_states_that_are_not_in_one_line(make: Make, session: Session, numbered: list[CheckpointId]) -> None:
     with pytest.raises(UsageError, match="none of the states that led to"):
         bisect(make, session, "true", Bounds(numbered[5], numbered[2]))
-    with pytest.raises(UsageError, match="nothing between"):
+    with pytest.raises(UsageError, match="no state lies between"):
         bisect(make, session, "true", Bounds(numbered[5], numbered[5]))
 
 

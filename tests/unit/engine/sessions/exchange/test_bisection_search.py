@@ -59,7 +59,7 @@ def test_it_says_how_much_is_left() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_nothing_to_search(count: int) -> None:
-    with pytest.raises(UsageError, match="nothing between"):
+    with pytest.raises(UsageError, match="no state lies between"):
         Bisection(count)
 
 

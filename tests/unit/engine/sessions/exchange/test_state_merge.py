@@ -183,7 +183,7 @@ def test_what_cannot_be_picked(session: Session) -> None:
     with pytest.raises(RefusedError, match="changed no file"):
         pick(session, session.id, nothing)
     flying = session.begin("sleep", level="safe")
-    with pytest.raises(NotFoundError, match="nobody knows"):
+    with pytest.raises(NotFoundError, match="are not known"):
         pick(session, session.id, flying)
 
 
@@ -256,7 +256,7 @@ def test_of_a_command_of_a_deleted_fork_it_is_said_that_it_may_have_gone_with_th
     with make() as sessions:
         sessions.delete("side")
     assert gone in session.history(), "the commands have come along"
-    with pytest.raises(NotFoundError, match="went with the fork that the command was run in") as caught:
+    with pytest.raises(NotFoundError, match="it went with its fork") as caught:
         pick(session, session.id, gone)
     assert caught.value.code == "state_gone"
     assert "before you delete it" in str(caught.value.hint)

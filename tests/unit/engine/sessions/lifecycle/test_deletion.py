@@ -48,7 +48,7 @@ def test_a_fork_does_not_expire_with_what_no_checkpoint_holds(bench, caplog):
         bench.clock.advance(8 * 86400)
         assert bench.sessions().sweep().removed == ()
         (warned,) = [record.getMessage() for record in caplog.records]
-        assert f"the fork side stays, as no checkpoint holds all that is in {root} (model: too large" in warned
+        assert f"the fork side stays, because {root} holds files that no checkpoint holds (model: too large" in warned
         assert "; pipe: " in warned
         assert warned.endswith("`holdfast session delete side` deletes it")
         caplog.clear()
@@ -159,7 +159,7 @@ def test_a_fork_that_was_moved_where_all_goes_does_not_expire_with_what_no_check
     bench.clock.advance(8 * 86400)
     assert bench.sessions().sweep().removed == ()
     (warned,) = [record.getMessage() for record in caplog.records]
-    assert f"no checkpoint holds all that is in {root.with_name('moved')} (model: " in warned
+    assert f"{root.with_name('moved')} holds files that no checkpoint holds (model: " in warned
     caplog.clear()
 
 

@@ -63,7 +63,7 @@ def test_a_variable_that_is_too_long_is_told_once_and_stays_what_it_was(
     assert (session.state.env["OTHER"], session.state.cwd) == ("1", "sub")
     assert session.too_long == ["BIG"]
     (warned,) = caplog.records
-    assert "the variable BIG is longer than any that a program can be started with" in warned.getMessage()
+    assert "the variable BIG is too long to start a program with" in warned.getMessage()
     caplog.clear()
 
 

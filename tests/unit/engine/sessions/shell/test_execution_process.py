@@ -202,7 +202,7 @@ def test_more_than_a_program_can_be_started_with_is_told(run: Run, caplog: pytes
     ran = run(f"x={'x' * (LONGEST - 10)}; " + "; ".join(f"export V{number}=$x" for number in range(limit)))
     assert ran.carried is None
     (warned,) = caplog.records
-    assert "keeps the directory and the variables that it had" in warned.getMessage()
+    assert "keeps its previous directory and variables" in warned.getMessage()
     caplog.clear()
 
 

@@ -379,7 +379,7 @@ def test_a_fork_by_git_that_is_made_again_is_in_no_repository_of_the_users(bench
     shutil.rmtree(root)
     with bench.open("side") as fork:
         assert (root / "file").read_text() == "0"
-        assert "its repository of Git is gone" in caplog.text
+        assert "its Git repository is gone" in caplog.text
         git(root, "commit", "--quiet", "--allow-empty", "-m", "by the agent", ok=False)
         git(root, "reset", "--quiet", "--hard", ok=False)
         with pytest.raises(UnsupportedError):

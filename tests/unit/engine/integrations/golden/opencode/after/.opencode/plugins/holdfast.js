@@ -4,7 +4,7 @@ import { spawn } from "node:child_process"
 const PROGRAM = ["/opt/tool/bin/holdfast"]
 const LIMIT_MS = 60000
 
-// Tells Holdfast of an event. Whatever happens to it, the agent goes on.
+// Tells Holdfast of an event. The agent goes on even if that fails.
 function tell(event, directory, message) {
   return new Promise((resolve) => {
     try {
