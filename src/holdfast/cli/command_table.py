@@ -50,7 +50,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "merge": ("merge", "merge the changes of a fork into this workspace"),
         "promote": ("promote", "build and check a fork's work, then bring it to production"),
         "mount": ("mount", "look at a checkpoint as a directory, without writing it out"),
-        "snapshot": ("snapshot", "snapshots by file systems or Git: take, list, show, mount, run, discard"),
+        "snapshot": ("snapshot", "snapshots by file systems or Git: take, list, show, mount, run, …"),
         "unmount": ("mount", "unmount a directory that `mount` or `fork --mount` mounted"),
         "export": ("fork_export_import", "write checkpoints and their ancestors to a file"),
         "import": ("fork_export_import", "read such a file"),

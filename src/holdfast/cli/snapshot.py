@@ -198,15 +198,15 @@ _UNKNOWN = (3, "there is no such snapshot")
 
 COMMANDS = {
     "snapshot": Command(
-        description="What snapshot providers capture: file systems (btrfs, zfs, reflinks), overlays, Git, Holdfast "
-        "itself, or a plain copy. A snapshot is beside the history of checkpoints, and holds what its provider "
-        "carries, ignored files too where that is btrfs, zfs, overlay, reflink or copy. `holdfast snapshot COMMAND "
-        "--help` tells all about one command.",
+        description="Snapshots by a provider: a file system (btrfs, zfs, reflinks), an overlay, Git, Holdfast itself, "
+        "or a plain copy. A snapshot is beside the history of checkpoints, and holds what its provider "
+        "carries, ignored files too where that is btrfs, zfs, overlay, reflink or copy. `holdfast snapshot "
+        "COMMAND --help` tells all about one command.",
         configure=_nothing,
         run=_family,
         examples=(
             ("holdfast snapshot take -m built --with-ignored", "with all that was built"),
-            ("holdfast snapshot list", "what there is"),
+            ("holdfast snapshot list", "every snapshot"),
             ("ls $(holdfast snapshot mount built)", "look at it"),
             ("holdfast snapshot unmount built", "and no more"),
             ("holdfast snapshot run -- make clean all", "at the workspace's own path, which stays as it is"),
@@ -222,7 +222,7 @@ COMMANDS = {
         examples=(
             ("holdfast snapshot take", "by the best provider"),
             ("holdfast snapshot take -m built --with-ignored", "with a label, and all that was built"),
-            ("holdfast snapshot take --provider git", "by Git: what is tracked"),
+            ("holdfast snapshot take --provider git", "by Git: tracked files"),
         ),
         exits=(
             (1, "no provider can be used here"),
@@ -233,19 +233,19 @@ COMMANDS = {
         description="List the snapshots of this workspace, oldest first.",
         configure=_nothing,
         run=_list,
-        examples=(("holdfast snapshot list", "what there is"),),
+        examples=(("holdfast snapshot list", "every snapshot"),),
     ),
     "snapshot show": Command(
-        description="All about one: what has taken it, when, and where it can be looked at.",
+        description="Show all about a snapshot: its provider, its time, and the directories that show it.",
         configure=_configure_one,
         run=_show,
         examples=(("holdfast snapshot show built", "the one of this label"),),
         exits=(_UNKNOWN,),
     ),
     "snapshot mount": Command(
-        description="Show one in a directory that is made for it in the home, and print that. It is mounted read-only, "
-        "or is a copy in which nothing has a permission to write. It stays until `holdfast snapshot unmount`; what was "
-        "mounted is not after a restart of the machine: unmount it then, and mount it again.",
+        description="Show a snapshot in a directory of the home, and print its path. The directory is read-only: a "
+        "mount, or a copy in which no file can be written. It stays until `holdfast snapshot unmount`. "
+        "After a restart of the machine unmount it, and mount it again.",
         configure=_configure_one,
         run=_mount,
         examples=(("diff -r $(holdfast snapshot mount built)/out out", "compare something in it"),),
@@ -259,10 +259,10 @@ COMMANDS = {
         exits=(_UNKNOWN,),
     ),
     "snapshot run": Command(
-        description="Run a command in an overlay: it finds the workspace at its own path, as the workspace is now or "
-        "as a snapshot is, and whatever it changes there stays apart; absolute paths in caches and build directories "
-        "hold. Outside of the workspace it sees and changes what everybody does. What it makes is gone when it has "
-        "ended, unless it is kept as a snapshot (-m). Its exit code is the command's.",
+        description="Run a command in an overlay. It sees the workspace at its own path, as it is now or as a snapshot "
+        "is. Its changes there stay apart, so absolute paths in caches and build directories hold. "
+        "Elsewhere the command sees and changes the machine as any command does. Its changes are gone when "
+        "it has ended, unless -m keeps them as a snapshot. The exit code is the command's.",
         configure=_configure_run,
         run=_run,
         examples=(
@@ -273,8 +273,8 @@ COMMANDS = {
         exits=((1, "no provider makes overlays here"), _UNKNOWN, (125, "the command could not be run there")),
     ),
     "snapshot discard": Command(
-        description="Remove a snapshot, for good. What was made from it stays, and so does the checkpoint that one by "
-        "the provider holdfast is. Refused while it is shown.",
+        description="Remove a snapshot, for good. Copies and forks made from it stay, and so does the checkpoint of a "
+        "snapshot by the provider holdfast. Refused while a directory shows it.",
         configure=_configure_one,
         run=_discard,
         examples=(("holdfast snapshot discard built", "remove it"),),

@@ -192,7 +192,7 @@ class FileResolution(Struct, kw_only=True, forbid_unknown_fields=True):
     content: Annotated[str | None, Meta(description="The new content of the file, all of it")] = None
     encoding: Annotated[Encoding, Meta(description="Of content")] = "utf-8"
     version: Annotated[
-        str | None, Meta(description="That of the file in overlapping_files; without, what was shown last counts")
+        str | None, Meta(description="The file's own in overlapping_files; without it, the last one shown counts")
     ] = None
 
 
@@ -279,7 +279,7 @@ class RunExperiment(Request):
         str | None,
         Meta(description="From whose state; without, the newest session of the working directory, or a new one"),
     ] = None
-    setup: Annotated[str, Meta(max_length=100_000, description="What is run in every fork first")] = ""
+    setup: Annotated[str, Meta(max_length=100_000, description="The command to run in every fork first")] = ""
     timeout_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=86_400)] | None, Meta(description="An attempt that takes longer is ended")
     ] = None

@@ -265,7 +265,7 @@ TOOLS = (
     Tool(
         "merge",
         "Merge a fork",
-        "Bring what a fork has done into the working directory, without losing what was done here since. Changes to a "
+        "Bring a fork's work into the working directory, and lose no work done here since. Changes to a "
         "file that both have changed are put together where they can be; if a file stays open (overlapping_files), "
         "nothing is changed until resolutions decide it. The state before is saved, and undo takes the merge back.",
         tool_arguments.Merge,
@@ -288,7 +288,7 @@ TOOLS = (
     Tool(
         "get_session",
         "Show a session",
-        "Show a session: where it works, its shell's state, its forks, and its last commands with what they wrote.",
+        "Show a session: its directory, its shell's state, its forks, and its last commands with their output.",
         tool_arguments.GetSession,
         tool_results.Session,
         "look",

@@ -69,7 +69,7 @@ def decide_isolation(job: PromotionJob) -> None:
     facts.isolation, facts.isolation_reason = found.level, found.reason
     job.save()
     if found.level == "none" and spec.isolation != "none":
-        _LOG.warning("what is built is not isolated, and can do what you can: %s", found.reason)
+        _LOG.warning("the build is not isolated, and can do all that you can: %s", found.reason)
 
 
 def make_box(job: PromotionJob, tree: bytes) -> Sandbox | None:
@@ -109,10 +109,10 @@ def _private_home(job: PromotionJob, hidden: Sequence[bytes]) -> PrivateHome | N
         )
     except OSError as error:
         raise StorageError(
-            f"cannot make a directory for what is built at {display(home)}: {error.strerror}", hint=room_hint(error)
+            f"cannot make a directory for the build at {display(home)}: {error.strerror}", hint=room_hint(error)
         ) from error
     if found is None:
-        _LOG.info("what is built finds %s as it is, and cannot write there", display(home))
+        _LOG.info("builds see %s as it is, and cannot write there", display(home))
     return found
 
 

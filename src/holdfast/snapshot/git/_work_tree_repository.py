@@ -112,7 +112,7 @@ def _check_out_branch(git: Git, branch: str, commit: str, base: str) -> None:
     at = git("rev-parse", "--verify", "--quiet", ref, allowed=(0, 1)).decode("ascii", "replace").strip()
     if at and at != base:
         raise RefusedError(
-            f"there is a branch {branch} in the repository, and it is not what is checked out there",
+            f"there is a branch {branch} in the repository, and another one is checked out there",
             hint="choose a name that is new, or the branch that the workspace is on",
             code="branch_exists",
         )

@@ -166,7 +166,7 @@ class _Git:
             git("check-ref-format", f"refs/heads/{name}")
         except (StorageError, ValueError) as error:  # (NUL cannot be an argument)
             raise UsageError(
-                f"{name[:100]!r} is no name for a branch of Git", hint="git-check-ref-format(1) says what is"
+                f"{name[:100]!r} is no name for a branch of Git", hint="git-check-ref-format(1) has the rules"
             ) from error
 
     def _refuse_unfinished(self, source: UserRepository) -> None:
