@@ -86,6 +86,31 @@ def test_a_label_for_a_state_that_is_saved_already(cli: Cli) -> None:
     assert cli.json("show", "one")["labels"] == ["one", "two, too"]
 
 
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_forgotten_checkpoint_comes_back_by_import(cli: Cli, collected: bool) -> None:
+    """Its object has pages that others need; the import writes none in its place."""
+    for number in range(400):
+        cli.write(f"d{number}/f", str(number))
+    made = cli.json("checkpoint", "-m", "one")
+    bundle = str(cli.root.parent / "bundle")
+    cli("export", "one", bundle)
+    for number in range(0, 400, 2):
+        cli.write(f"d{number}/f", "2")
+    cli("checkpoint", "-m", "two")
+    cli("forget", "one")
+    if collected:
+        cli("gc", "--grace", "0")
+    cli("import", bundle)
+    cli("verify", "--read-data")
+    cli("restore", "one")
+    assert cli.json("show", "one")["id"] == made["id"]
+    assert (cli.root / "d4/f").read_text() == "4"
+    cli("restore", "two")
+    assert [(cli.root / f"d{number}/f").read_text() for number in (4, 5)] == ["2", "5"]
+    cli("gc", "--grace", "0")
+    cli("verify", "--read-data")
+
+
 def test_paths_that_are_not_there_and_directories_are_named(cli: Cli) -> None:
     cli.write("src/a", "1")
     cli("checkpoint", "-m", "one")

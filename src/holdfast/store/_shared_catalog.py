@@ -32,7 +32,7 @@ _REPEATED: Final = (
     *("let_go", "adopt", "cursor", "commit", "checkpoint", "checkpoints", "by_prefix", "by_label", "children"),
     *("ancestors", "claim", "changeset", "not_captured", "protections", "known", "locate", "newest_pack", "relocate"),
     *("generation_of", "pin", "pinned_root", "extend_pin", "unpin", "unpin_all", "unpin_expired"),
-    *("record_event", "events", "event", "stats", "used_bytes", "checkpoints_named", "has_sessions"),
+    *("record_event", "events", "event", "stats", "used_bytes", "checkpoints_named", "has_sessions", "is_unused"),
 )
 """The methods of `Catalog` that may be called again when the connection was lost and nothing was committed."""
 

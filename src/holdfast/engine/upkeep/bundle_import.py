@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from holdfast.engine.history.checkpoint import make_room, make_room_for
@@ -14,9 +15,12 @@ from holdfast.model.entries import Counts, NotCaptured, count_changes
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, StorageError
 from holdfast.model.ids import CheckpointId, Hash, new_pack_id
 from holdfast.model.paths import display
+from holdfast.store.catalog.work_lease import Lease
 from holdfast.store.catalog_records import VanishedError, last_seen_path
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from holdfast.engine.opening.context import Context
     from holdfast.engine.upkeep._bundle_format import CheckpointRecord
     from holdfast.store.blobs.content_writer import BlobWriter, WrittenBlobs
@@ -33,7 +37,7 @@ def import_bundle(context: Context, file: bytes) -> list[CheckpointId]:
     Raises `NotFoundError` for a missing file, `FormatError` or `IntegrityError` for one that is not sound,
     `RefusedError` (code ``different``) if it has another state by an id that is known here, or (``other_workspace``)
     one that another workspace of this home has, `QuotaError` if it is
-    larger than the store may become, `StorageError`.
+    larger than the store may become, `LockedError` while another import into this store goes on, `StorageError`.
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -67,9 +71,11 @@ def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
             if new:
                 written = writer.finish()
                 make_room_for(context, written, head.page_bytes)
-                with context.lock():
+                with context.lock(), _alone(context):
                     roots = {record.id: Hash(record.root) for record in head.checkpoints}
-                    for number, record in enumerate(new):
+                    # (Another import may have come before.)
+                    missing = [one for one in new if not _is_here(context, one, wanted=one.id in wanted)]
+                    for number, record in enumerate(missing):
                         _commit(context, checker, record, roots, written if not number else None)
     except OSError as error:
         raise StorageError(f"cannot import {display(file)}: {error.strerror}") from error
@@ -77,6 +83,17 @@ def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
         if writer is not None:
             writer.abort()
     return [CheckpointId(record.id) for record in head.checkpoints]
+
+
+@contextmanager
+def _alone(context: Context) -> Generator[None]:
+    """Keep another import out of the store: that of the same checkpoints writes objects by the same keys."""
+    lease = Lease(context.catalog.database, context.catalog.tenant, "import", context.clock)
+    lease.acquire()
+    try:
+        yield
+    finally:
+        lease.release()
 
 
 def _opened(file: bytes) -> BinaryIO:
@@ -143,7 +160,7 @@ def _commit(
 ) -> None:
     """Commit one checkpoint of a verified bundle; ``written`` is what was stored for all of them, with the first."""
     from holdfast.store.blobs.content_writer import write_pages
-    from holdfast.store.catalog_records import CheckpointCommit, pages_key
+    from holdfast.store.catalog_records import CheckpointCommit, pack_key, pages_key
     from holdfast.store.codecs.changeset import encode_changeset
     from holdfast.store.manifests.checkpoint_header import encode_header, header_of
 
@@ -170,13 +187,18 @@ def _commit(
         not_captured=len(record.not_captured),
         provenance=Provenance(record.author, record.message, record.command),
     )
+    pack, header = new_pack_id(context.random), encode_header(header_of(point, context.workspace.path, is_state=False))
+    key = pages_key(catalog.name, identity)
+    if not catalog.is_unused(key):
+        # The checkpoint was here and was forgotten. Others may need pages of its object, which has its header.
+        key, header = pack_key(catalog.name, pack), b""
     pages = write_pages(
         store.objects,
-        pages_key(catalog.name, identity),
-        new_pack_id(context.random),
+        key,
+        pack,
         [(name, data, None) for name, data in zip(new, checker.spool.read(new), strict=True)],
         store.reader.read_bases,
-        header=encode_header(header_of(point, context.workspace.path, is_state=False)),
+        header=header,
     )
     blobs = [*contents_stored, *pages.blobs]
     catalog.commit(

@@ -451,6 +451,15 @@ class Catalog:
         with self.database.writing() as transaction:
             return self._unpin(transaction, "expires_at <= ?", self.clock.now())
 
+    def is_unused(self, key: str) -> bool:
+        """Whether no object that is needed, or was until lately, has this key."""
+        with self.database.reading(once=True) as transaction:
+            return not transaction.one(
+                """SELECT 1 FROM packs WHERE tenant = ? AND key = ?
+                UNION ALL SELECT 1 FROM tombstones WHERE tenant = ? AND key = ?""",
+                (self.tenant, key, self.tenant, key),
+            )
+
     def has_sessions(self, workspace: WorkspaceId) -> bool:
         """Whether any session works in a workspace."""
         with self.database.reading(once=True) as transaction:
