@@ -335,7 +335,9 @@ class _Merger:
     def _made_with(self, event: HistoryEvent) -> Checkpoint | None:
         """The checkpoint that was made with an event; None where that names a state that there was, or is forgotten."""
         found = self._checkpoint(event.checkpoint)
-        if found is None or found.created_at == event.at:
+        # (Going to a state that there was makes none, whatever the clock says.)
+        may_make = event.operation not in _MOVES or bool(event.steps)
+        if found is None or (may_make and found.created_at == event.at):
             return found
         # A merge is put together before the tree is brought there; later returns to it are restores.
         is_merge = event.operation == "restore" and found.kind == "merge"
