@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.current_run import forbid_inside_run
@@ -391,8 +392,7 @@ class Sessions:
         """
         import signal
 
-        from holdfast.engine.running.session_tree import left_running
-        from holdfast.engine.sessions.holder.lock import end_all, tree_note_path
+        from holdfast.engine.sessions.holder.lock import end_all
 
         home, tiers = self._open_read_only()
         forbid_inside_run(home, "ending what a session has left running")
@@ -400,11 +400,12 @@ class Sessions:
         check_may_use(record, self._agent)
         if record.workspace is None:
             return 0
-        context = self._opener.open_known(record.workspace)
+        workspace = home.store.catalog.workspace(record.workspace)
         path = lock_path(home.home, home.store.tenant, record.id)
         with holding(path, record.id, timeout=home.settings.lock.timeout, clock=home.store.catalog.clock):
-            note = tree_note_path(path)
-            return end_all(lambda: [one.pid for one in left_running(context, note)], (signal.SIGTERM,))
+            # (No process is ended because of what it says of itself in its environment.)
+            left = partial(left_by, record.id, path, home, workspace, running=())
+            return end_all(lambda: [one.pid for one in left()], (signal.SIGTERM,))
 
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""

@@ -189,7 +189,7 @@ def test_objects_that_are_borrowed_from_what_is_hidden_meanwhile_are_in_no_fork(
     """Git follows what the store says as it reads it; and an index may name any object."""
     run = capture.Capture.run
 
-    def then(one: capture.Capture, **options: Any) -> str:
+    def then(one: capture.Capture, **options: Any) -> capture.Captured:
         try:
             return run(one, **options)
         finally:
