@@ -25,8 +25,13 @@ class Parser(argparse.ArgumentParser):
         self.description = fill(self.description or "", 100)
         return super().format_help()
 
+    paths_after_dashes = False
+    """As the `Command` has it."""
+
     def error(self, message: str) -> NoReturn:
         """See `argparse.ArgumentParser.error`."""
+        if self.paths_after_dashes and message.startswith("unrecognized"):
+            raise UsageError(message, hint=f"paths go behind --, as in `{self.prog} -- src`")
         raise UsageError(message, hint=f"`{self.prog} --help` shows how it is used")
 
 
@@ -49,6 +54,7 @@ def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
         allow_abbrev=False,
         add_help=False,
     )
+    parser.paths_after_dashes = command.paths_after_dashes
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     command.configure(parser)
     add_global_options(parser, argparse.SUPPRESS)  # (the epilog has one line on all of them)

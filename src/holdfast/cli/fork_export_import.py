@@ -57,7 +57,7 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
     else:
         console.say(
             f"Forked {short(result.source)} into {show_path(result.path)}: {files(result.written)} written.",
-            "It is a workspace of its own, with its own history.",
+            "It is a workspace of its own, with its own history. It has neither .git nor ignored files.",
         )
     return 0
 

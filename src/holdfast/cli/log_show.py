@@ -57,7 +57,9 @@ def _configure_log(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", action="store_true", help="also steps, edits by other processes, and operations that wait"
     )
-    parser.add_argument("--since", metavar="TIME", type=moment, help="from a time (2026-02-11T15:04) or an age (2h) on")
+    parser.add_argument(
+        "--since", metavar="TIME", type=moment, help="from a time (2026-02-11T15:04) or an age (30min, 2h, 3d) on"
+    )
     parser.add_argument("--until", metavar="TIME", type=moment, help="up to a time or an age")
     parser.add_argument("--author", metavar="NAME", type=text, default="", help="only those of this user or agent")
     parser.add_argument(

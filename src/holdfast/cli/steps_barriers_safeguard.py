@@ -208,6 +208,8 @@ def _barriers(console: Console, _arguments: argparse.Namespace) -> int:
     if console.json:
         console.give(answers.Barriers, barriers=found)
     else:
+        if not found:
+            console.say("No other process has changed anything between steps.")
         console.table((("seen", 19), ("who changed what", 0)), map(_barrier_row, found))
     return 0
 
@@ -239,6 +241,8 @@ def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
             if console.json:
                 console.give(answers.Tickets, held=held)
             else:
+                if not held:
+                    console.say("Nothing waits for an answer.")
                 console.table(((">ticket", 5), ("what waits", 0)), map(_ticket_row, held))
             return 0
         ticket = workspace.answer(arguments.id, allow=arguments.verb == "allow")

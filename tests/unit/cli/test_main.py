@@ -123,6 +123,7 @@ def test_paths_behind_dashes_are_kept_apart() -> None:
         (["completion", "csh"], "invalid choice"),
         (["checkpoint", "-m", "\udcff"], "not valid UTF-8"),
         (["status", "--jso"], "unrecognized arguments"),
+        (["log", "src"], "holdfast log -- src"),
     ],
 )
 def test_wrong_usage_is_exit_2_with_a_message(
