@@ -128,7 +128,9 @@ def _told_step(cli: Cli, folder: Path) -> list[dict[str, Any]]:
     return steps
 
 
-@pytest.mark.parametrize("kind", ["no such program", "in the workspace", "found in the workspace", "fails"])
+@pytest.mark.parametrize(
+    "kind", ["no such program", "in the workspace", "by a link", "found in the workspace", "fails"]
+)
 def test_what_cannot_be_run_is_logged_and_holds_nothing_up(
     guarded: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -136,7 +138,9 @@ def test_what_cannot_be_run_is_logged_and_holds_nothing_up(
     lies_inside = guarded.write("bin/tell-me", f"#!/bin/sh\n: > {tmp_path}/was-run\n")
     lies_inside.chmod(0o755)
     monkeypatch.setenv("PATH", f"{guarded.root}/bin:{os.environ['PATH']}")
+    (tmp_path / "link").symlink_to(guarded.root)
     words = {
+        "by a link": ["sh", f"{tmp_path}/./link/bin/tell-me"],
         "no such program": ["/nowhere/tell"],
         "in the workspace": ["sh", str(lies_inside)],
         "found in the workspace": ["tell-me"],
@@ -145,6 +149,7 @@ def test_what_cannot_be_run_is_logged_and_holds_nothing_up(
     said = {
         "no such program": "/nowhere/tell is no program outside of the workspace",
         "in the workspace": "it lies in the workspace",
+        "by a link": "it lies in the workspace",
         "found in the workspace": "tell-me is no program outside of the workspace",
         "fails": "it ended with 3: the screen is dark",
     }[kind]

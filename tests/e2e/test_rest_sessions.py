@@ -74,6 +74,23 @@ def test_commands_are_run_for_tokens_with_all_rights_and_only_where_that_is_set(
         assert list(tree.iterdir()) == []
 
 
+def test_no_session_begins_outside_of_the_export(place: Place) -> None:
+    """I7, I10."""
+    tree, other = place.directory("shop", d="1"), place.directory("other")
+    (tree / "out").symlink_to(other)
+    (tree / "below").mkdir()
+    with place.server() as server:
+        client = server.client(place.token("--label", "ann"))
+        for export in (tree, other):
+            client.post("/api/exports", {"name": export.name, "path": str(export), "auto_checkpoint": False})
+        for cwd in ("out", "../other", "d", "none"):
+            assert client.ask("POST", S, {"cwd": cwd}).status in (400, 403, 404, 409, 422), cwd
+        for variable in ("", "A=B", "A\0"):
+            assert client.ask("POST", S, {"environment": {variable: "1"}}).status in (400, 422), variable
+        assert client.get("/api/exports/other/sessions")["sessions"] == []
+        assert client.post(S, {"cwd": "below"})["id"]
+
+
 def test_a_command_is_run_once_for_a_key(place: Place) -> None:
     tree = place.directory("shop")
     with place.server(serve_session_commands="true") as server:

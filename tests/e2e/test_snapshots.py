@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,19 @@ def test_a_command_finds_the_workspace_at_its_own_path_and_changes_another_one(c
     assert "no mode overlay" in refused
     for name in ("made", copied):
         cli("snapshot", "discard", name)
+    assert left(cli) == []
+
+
+@pytest.mark.root
+def test_a_command_there_cannot_save_or_undo_as_if_it_were_the_workspace(cli: Cli) -> None:
+    lay(cli)
+    cli("checkpoint", "-m", "one")
+    for words in (("checkpoint", "-m", "no"), ("run", "--", "rm", "src/a"), ("undo",), ("status",)):
+        inside = (sys.executable, "-P", "-m", "holdfast", *words)
+        done = cli.process("snapshot", "run", "--", "sh", "-c", 'echo x > x; exec "$@"', "sh", *inside, code=4)
+        assert "holdfast snapshot run -m LABEL" in done.stderr.decode()
+    assert cli.json("status")["clean"]
+    assert [row["labels"] for row in cli.json("log")["rows"]] == [["one"]]
     assert left(cli) == []
 
 

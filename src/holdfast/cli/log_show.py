@@ -83,11 +83,11 @@ def _log(console: Console, arguments: argparse.Namespace) -> int:
         if console.json:
             from holdfast.model.answers import workspace as answers
 
-            rows = list(islice(_rows(console, workspace, arguments), arguments.limit))
-            result = workspace.log(arguments.limit)
+            rows = list(islice(_rows(console, workspace, arguments), _limit(arguments)))
+            result = workspace.log(_limit(arguments))
             console.give(answers.Log, _of_rows(result, rows) if _is_filtered(arguments) else result, rows=rows)
             return 0
-        rows = islice(_rows(console, workspace, arguments), arguments.limit)
+        rows = islice(_rows(console, workspace, arguments), _limit(arguments))
         first = next(rows, None)
         if first is not None:
             lines = _row_lines(console, workspace, chain([first], rows))
@@ -97,6 +97,10 @@ def _log(console: Console, arguments: argparse.Namespace) -> int:
         else:
             console.say("No checkpoint yet; `holdfast checkpoint` makes one.")
     return 0
+
+
+def _limit(arguments: argparse.Namespace) -> int | None:
+    return None if arguments.limit is None else min(arguments.limit, sys.maxsize)
 
 
 def _is_filtered(arguments: argparse.Namespace) -> bool:
@@ -225,7 +229,7 @@ def _log_checkpoints(console: Console, arguments: argparse.Namespace) -> int:
             "--graph and --all list checkpoints: they go with no PATH, and not with --since, --until, --author, --grep "
             "or --steps"
         )
-    result = _all_logged(console, arguments.limit) if arguments.all else _logged(console, arguments.limit)
+    result = _all_logged(console, _limit(arguments)) if arguments.all else _logged(console, _limit(arguments))
     if console.json:
         from holdfast.model.answers import workspace as answers
 

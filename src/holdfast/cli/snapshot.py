@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.command import Command, text
 from holdfast.cli.plain_parser import REST
 from holdfast.cli.terminal import show_path
+from holdfast.engine.opening.current_run import OVERLAID_VARIABLE
 from holdfast.model.answers import commands as answers
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import StorageError, UsageError
@@ -149,13 +150,13 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     with console.open() as workspace:
         snapshots = workspace.snapshots
         with snapshots.overlay(arguments.name, provider=arguments.provider) as overlaid:
-            code = _run_in(overlaid.prepared.enter, words)
+            code = _run_in(overlaid.prepared.enter, words, workspace.path)
             kept = None if arguments.label is None else snapshots.keep(overlaid, arguments.label)
     _tell_of_run(console, code, kept)
     return code
 
 
-def _run_in(enter: Sequence[bytes], words: Sequence[str]) -> int:
+def _run_in(enter: Sequence[bytes], words: Sequence[str], root: bytes) -> int:
     """Run a command, which has the terminal, to its end; its exit code."""
     process: subprocess.Popen[bytes] | None = None
     noted: list[int] = []
@@ -171,7 +172,9 @@ def _run_in(enter: Sequence[bytes], words: Sequence[str]) -> int:
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         # It is the user's, at the terminal, and what it leaves running goes on: no `processes.child`.
-        process = subprocess.Popen([*enter, *map(os.fsencode, words)])
+        process = subprocess.Popen(
+            [*enter, *map(os.fsencode, words)], env=dict(os.environb) | {os.fsencode(OVERLAID_VARIABLE): root}
+        )
         for number in noted:
             process.send_signal(number)
         code = process.wait()

@@ -75,7 +75,10 @@ def start_session(host: SharedHost, hosted: HostedDirectory, request: StartSessi
     """Begin a session."""
     _check(host, hosted)
     path = hosted.path + b"/" + path_in(hosted.path, request.cwd)
-    with _sessions(hosted) as sessions, sessions.start(path, request.session, env=request.environment) as session:
+    with (
+        _sessions(hosted) as sessions,
+        sessions.start(path, request.session, env=request.environment, within=hosted.path) as session,
+    ):
         return ToolAnswer(encode(answers.Started, session))
 
 

@@ -20,6 +20,22 @@ RUN_VARIABLE = b"HOLDFAST_RUN"
 """In the environment of all that runs: the id of the run."""
 
 
+OVERLAID_VARIABLE = "HOLDFAST_OVERLAID"
+"""In the environment of what `holdfast snapshot run` runs: the workspace that it sees an overlay of."""
+
+
+def refuse_overlaid(workspace: bytes, overlaid: str | None) -> None:
+    """Raise `RefusedError` if this process sees an overlay at the path of the ``workspace``: the changes there are none
+    of the workspace's, and would be saved, and undone, as such.
+    """
+    if overlaid is not None and os.fsencode(overlaid) == workspace:
+        raise RefusedError(
+            "a command of `holdfast snapshot run` sees an overlay in the place of this workspace, and cannot use it",
+            hint="`holdfast snapshot run -m LABEL` keeps the changes of the command as a snapshot",
+            code="inside_snapshot",
+        )
+
+
 def run_socket(run: str) -> bytes:
     """The name of the socket in the workspace's folder where the launcher of a run answers."""
     return b"run-" + os.fsencode(run)

@@ -12,7 +12,12 @@ from functools import partial
 
 from holdfast.engine.opening import identity
 from holdfast.engine.opening.context import Context, HomeContext
-from holdfast.engine.opening.current_run import forbid_inside_run, refuse_hidden_home
+from holdfast.engine.opening.current_run import (
+    OVERLAID_VARIABLE,
+    forbid_inside_run,
+    refuse_hidden_home,
+    refuse_overlaid,
+)
 from holdfast.engine.opening.home import (
     DIRECTORIES,
     FORK_NOTE,
@@ -75,6 +80,7 @@ _OTHER_VARIABLES = frozenset(
         "HOLDFAST_AGENT",
         "HOLDFAST_HOOK",
         "HOLDFAST_PAGER",
+        "HOLDFAST_OVERLAID",
         *(f"HOLDFAST_HELD_{name}" for name in ("WORKSPACE", "RUN", "STEP", "TICKET", "KIND", "PATH", "FILES")),
         *("HOLDFAST_HELD_UNTIL", "HOLDFAST_HELD_MESSAGE"),
     )
@@ -372,6 +378,7 @@ class Opener:
                 known = self._known(at)
                 if known is not None:
                     self._refuse_unmounted(known)
+                    refuse_overlaid(known.path, self._environ.get(OVERLAID_VARIABLE))
                     return self._context(known)
                 if at == b"/":
                     break

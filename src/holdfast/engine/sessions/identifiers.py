@@ -104,6 +104,14 @@ def check_message(text: str) -> str:
     return text
 
 
+def check_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """``variables``, if a program can be given them. Raises `UsageError`."""
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name + value or not _is_text(name) or not _is_text(value):
+            raise UsageError(f"there can be no variable {name[:100]!a} with this value")
+    return dict(variables)
+
+
 def check_metadata(texts: Mapping[str, str]) -> dict[str, str]:
     """``texts``, if they can be said of a state. Raises `UsageError`."""
     if len(texts) > MAX_METADATA or not all(

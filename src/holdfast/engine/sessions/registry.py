@@ -30,8 +30,9 @@ from holdfast.engine.sessions.state.repair import (
 from holdfast.engine.sessions.state.state_history import SessionScope
 from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.model.errors import ConfigError, HoldfastError, LockedError, NotFoundError
+from holdfast.model.errors import ConfigError, EscapeError, HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
+from holdfast.model.paths import display, under
 from holdfast.model.session_results import SessionInfo
 from holdfast.model.session_types import CheckoutEvent, MergeEvent, SessionConfig, SessionId, State, Triggers
 from holdfast.store.catalog.session_records import SessionRecord
@@ -119,17 +120,29 @@ class Sessions:
         *,
         config: SessionConfig | None = None,
         env: Mapping[str, str] | None = None,
+        within: bytes | None = None,
     ) -> Session:
         """Begin a session that works in the workspace at ``path``, or the nearest one above, in place; it is held.
         Where there is none, ``path`` becomes one, which is logged.
 
         It begins in the directory ``path``, with ``env`` beside the environment of this process. Where a session of
-        another workspace is called ``id``, it is called so with the beginning of its workspace's id behind it. Raises
-        `RefusedError` (``session_exists``), and what `holdfast.init` raises.
+        another workspace is called ``id``, it is called so with the beginning of its workspace's id behind it.
+        ``within`` is the root of the workspace that it has to be: no link leads out of it.
+
+        Raises `RefusedError` (``session_exists``), `NotFoundError` (``no_such_path``), `EscapeError`, and what
+        `holdfast.init` raises.
         """
+        variables = identifiers.check_variables(env or {})
+        directory: bytes = os.path.realpath(os.fsencode(path))
+        if not os.path.isdir(directory):
+            raise NotFoundError(f"there is no directory {display(directory)}", code="no_such_path")
         with ExitStack() as stack:
             opener = self._opened(stack)
-            context, _ = opener.open_or_init(os.fsencode(path))
+            if within is not None and not under(directory, within):
+                raise EscapeError(f"{display(directory)} is outside of {display(within)}")
+            context, _ = opener.open_or_init(directory)
+            if within is not None and context.workspace.path != within:
+                raise EscapeError(f"{display(directory)} is in the workspace {display(context.workspace.path)}")
             forbid_inside_run(context, "a session")
             self._warn(context.workspace.id, context.misconfigured)
             workspace = Workspace(opener, context)
@@ -161,8 +174,8 @@ class Sessions:
                 parent=None,
                 created_at=record.created_at,
                 updated_at=record.created_at,
-                cwd=journal.relative(context.workspace.path, os.fsdecode(os.path.realpath(os.fsencode(path)))),
-                env=dict(env or {}),
+                cwd=journal.relative(context.workspace.path, os.fsdecode(directory)),
+                env=variables,
                 unset=(),
                 tree=tree,
                 seq=0,

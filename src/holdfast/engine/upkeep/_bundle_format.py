@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from holdfast.model.checkpoint import KINDS
 from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.decoders import msgpack_decoder
-from holdfast.model.errors import FormatError, HoldfastError, IntegrityError
+from holdfast.model.errors import FormatError, HoldfastError, IntegrityError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
 from holdfast.store.blobs.pack_format import encode_pack, read_sequence
@@ -36,7 +36,7 @@ MAGIC = b"HFBUNDLE"
 MAX_CHECKPOINTS = 100_000
 MAX_HEAD_BYTES = 64 << 20
 MAX_TEXT_BYTES = 64 << 10
-MAX_LABEL_CHARACTERS = 200
+_MOST_LABELS = 1000
 MAX_TIME = 1 << 53
 
 _PREAMBLE = struct.Struct(f"<8sH{HASH_BYTES}s")
@@ -141,8 +141,10 @@ def _check_record(record: CheckpointRecord, earlier: set[str]) -> None:
         problem = "field 'kind': there is no such kind"
     elif not 0 <= record.created_at < MAX_TIME:
         problem = f"field 'created at': {record.created_at} is out of range"
-    elif any(not label or "\n" in label or len(label) > MAX_LABEL_CHARACTERS for label in record.labels):
-        problem = f"field 'labels': one is empty, has a line feed in it or more than {MAX_LABEL_CHARACTERS} characters"
+    elif len(record.labels) > _MOST_LABELS or len(set(record.labels)) != len(record.labels):
+        problem = f"field 'labels': more than {_MOST_LABELS}, or one is there twice"
+    elif not all(map(_may_be_label, record.labels)):
+        problem = "field 'labels': one that no checkpoint may have"
     elif any(len(text.encode()) > MAX_TEXT_BYTES for text in (record.author, record.message, record.command)):
         problem = f"field 'author', 'message' or 'command': more than {MAX_TEXT_BYTES} bytes"
     elif any(
@@ -151,6 +153,15 @@ def _check_record(record: CheckpointRecord, earlier: set[str]) -> None:
         problem = "field 'not captured': a path or a reason that cannot be"
     if problem is not None:
         raise FormatError(f"bundle head: checkpoint {record.id[:24]!r}: {problem}")
+
+
+def _may_be_label(label: str) -> bool:
+    from holdfast.engine.history.revisions import check_label
+
+    try:
+        return bool(check_label(label))
+    except UsageError:
+        return False
 
 
 END_MAGIC = b"HFBUNEND"

@@ -387,7 +387,7 @@ def _refuse_conflicts(unmerged: list[bytes]) -> None:
     raise RefusedError(
         f"there are conflicts that are not resolved: {shown}{more}",
         hint="resolve them and `git add` the files, or `git merge --abort`, and try again; or set "
-        "git.include_conflicts = yes, and they are captured",
+        'git.include_conflicts = "yes", and they are captured',
         code="git_unmerged",
     )
 

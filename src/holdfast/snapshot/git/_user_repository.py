@@ -125,7 +125,7 @@ def refuse_unfinished(source: UserRepository) -> None:
             where = display(source.work_tree or source.own)
             raise RefusedError(
                 f"{what} is under way in {where}: its state is no one state of the files",
-                hint=f"finish it ({how}), try again; or set git.include_conflicts = yes: its files are captured",
+                hint=f'finish it ({how}), try again; or set git.include_conflicts = "yes": its files are captured',
                 code="git_operation",
             )
 

@@ -111,4 +111,6 @@ class HeldNotifier:
         return any(under(path, root) for root in self._roots)
 
     def _is_named_in(self, value: bytes) -> bool:
-        return self._named.search(value) is not None
+        """Whether a word or a variable names something in the workspace, be it by way of a link."""
+        paths = (part for part in re.split(rb"[:;,=\s]", value) if part.startswith(b"/"))
+        return self._named.search(value) is not None or any(self._is_inside(os.path.realpath(one)) for one in paths)

@@ -52,7 +52,7 @@ def start_session(call: RequestCall) -> answers.Started:
     path = os.path.join(root, check_path(path_of(body.cwd))) if body.cwd else root
     with _sessions(call) as sessions:
         try:
-            session = sessions.start(path, body.id, env=body.environment)
+            session = sessions.start(path, body.id, env=body.environment, within=root)
         except RefusedError as error:
             if not call.again or body.id is None or error.code != "session_exists":
                 raise
