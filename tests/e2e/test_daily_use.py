@@ -71,6 +71,8 @@ def test_a_label_for_a_state_that_is_saved_already(cli: Cli) -> None:
     assert (both["label"], both["labels"]) == ("one", ["one", "two, too"])
     assert "label       one\nlabel       two, too\n" in cli("show", "two, too").out
     assert "one, two, too" in cli("log").out
+    cli("checkpoint", "--author", "ann")
+    assert 'The author "bob" was NOT stored' in cli("checkpoint", "--author", "bob").out
     assert "since " + made["id"][:12] + ' "one", "two, too"' in cli("status").out
     cli.write("f", "2")
     assert cli.json("checkpoint", "-m", "two, too")["labelled"]

@@ -684,6 +684,18 @@ def test_it_is_not_ready_while_objects_cannot_be_kept(place: Place) -> None:
         wait_until(lambda: client.ask("GET", "/api/ready").status == 200, "that it is ready again")
 
 
+def test_it_is_not_ready_while_objects_are_gone(place: Place) -> None:
+    tree = place.directory("shop", f="1")
+    with place.server("--no-upkeep") as server:
+        client = server.client(place.token())
+        client.post("/api/exports", {"name": "shop", "path": str(tree)})
+        client.post("/api/exports/shop/checkpoint", {})
+        objects, aside = place.home / "objects", place.home / "aside"
+        objects.rename(aside)
+        wait_until(lambda: client.ask("GET", "/api/ready").status == 503, "that it is not ready")
+        assert client.ask("GET", "/api/ready").json["checks"]["objects"] == "integrity"
+
+
 def test_what_is_counted_is_shown_to_prometheus(server: Server, admin: Client) -> None:
     admin.get("/api/exports")
     text = admin.ask("GET", "/metrics").content.decode()

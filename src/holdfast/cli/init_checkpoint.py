@@ -125,6 +125,10 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
             console.say(f'  That checkpoint has the message "{visible(message)}".')
         else:
             console.say(f'  The message "{visible(message)}" was NOT stored: that checkpoint keeps its message.')
+    for name in ("author", "command") if not result.created else ():
+        given: str | None = getattr(arguments, name)
+        if given and given != getattr(made.provenance, name):
+            console.say(f'  The {name} "{visible(given)}" was NOT stored: that checkpoint keeps its {name}.')
     if result.not_captured:
         number = plural(len(result.not_captured), "path is", "paths are")
         where = f"show {short(made.id)}" if result.created else "status"

@@ -84,8 +84,9 @@ def info(opener: Opener) -> StoreInfo:
 
 
 def try_objects(opener: Opener) -> None:
-    """Write, read and delete an object where they are kept. Raises `StorageError` and its kin for what fails there,
-    `IntegrityError` if something else is read than was written.
+    """Write, read and delete an object where they are kept, and look for the newest that the catalog has. Raises
+    `StorageError` and its kin for what fails there, `IntegrityError` if something else is read than was written, or
+    that one is missing.
     """
     settings = opener.settings(None).store
     objects = assemble(settings.url or opener.home + b"/" + OBJECTS, settings, None).objects
@@ -96,6 +97,11 @@ def try_objects(opener: Opener) -> None:
             raise IntegrityError("the data read back differs from the data written")
     finally:
         objects.delete(key)
+    catalog = opener.store().catalog
+    newest = catalog.newest_pack()
+    # (Asked again: a collection may just have removed it.)
+    if newest is not None and objects.size(newest) is None and catalog.newest_pack() == newest:
+        raise IntegrityError(f"the newest object of the store is missing: {newest}")
 
 
 def probe(opener: Opener) -> StoreProbe:
