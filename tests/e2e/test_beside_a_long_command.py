@@ -84,4 +84,4 @@ def test_what_begins_where_the_command_ends_waits_for_it(agent: Agent, go: Path)
     ):
         assert agent.fails(*words) == (4, "session_busy"), words
     refused = agent.try_to("session", "exec", "-s", "one", "true").stderr.decode()
-    assert "a session of your own in the same directory (`holdfast session start`)" in refused
+    assert "begin your own in the same directory (`holdfast session start`)" in refused

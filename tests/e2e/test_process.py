@@ -303,8 +303,9 @@ def test_a_terminal_is_shown_steps_in_its_width_and_a_pipe_all_of_them(cli: Cli)
     cli.process("run", "--", "sh", "-c", f"sh -c 'echo {said}> g; exit 3'; true", stdin=subprocess.DEVNULL)
     narrow = _on_terminal(["steps"], COLUMNS="90", NO_COLOR="1").output.splitlines()
     assert all(len(line) <= 90 for line in narrow)
-    assert narrow[0].endswith("…  exit 3")
-    assert narrow[1].endswith("…")
+    assert narrow[0].split() == ["step", "began", "kind", "changed", "command"]
+    assert narrow[1].endswith("…  exit 3")
+    assert narrow[2].endswith("…")
     assert all(said in line for line in cli("steps").out.splitlines())
 
 

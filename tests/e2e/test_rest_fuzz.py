@@ -41,6 +41,8 @@ class World:
         second = self.client.post("/api/exports/shop/checkpoint")["checkpoint_id"]
         self.known = {"name": "shop", "project": "p", "id": first, "a": first, "b": second}
         self.known |= {"promotion": "0" * 16, "reapply": "0" * 32}
+        self.known["session"] = self.client.post("/api/exports/shop/sessions")["id"]
+        self.known["snapshot"] = self.client.post("/api/exports/shop/snapshots", {"provider": "copy"})["id"]
         self.session = requests.Session()
         self.session.headers["Authorization"] = f"Bearer {self.client.token}"
 

@@ -182,8 +182,8 @@ def test_one_that_comes_after_is_only_heard(runner: Make, tree: Path, caplog: py
 def test_one_that_takes_too_long_is_ended_with_its_children(runner: Make, tree: Path) -> None:
     os.mkfifo(tree / "never")
     command = shell("(read x < never) & echo $! > child; read x < never")
-    with pytest.raises(RefusedError, match=r"longer than hooks\.timeout, 2 s"):
-        runner(before_fork=command, timeout=2.0).before("before_fork", {})
+    with pytest.raises(RefusedError, match=r"longer than hooks\.timeout, 8 s"):
+        runner(before_fork=command, timeout=8.0).before("before_fork", {})
     child = int((tree / "child").read_text())
     wait_until(lambda: has_ended(child), what="the child's end")
 
