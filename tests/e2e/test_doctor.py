@@ -100,7 +100,7 @@ def test_what_cannot_be_had_is_said_with_the_reason(cli: Cli, monkeypatch: pytes
 def test_inside_of_a_run_it_says_so(cli: Cli) -> None:
     done = cli.process("run", "--", *INSTALLED, "doctor")
     assert b"+ inside of a run" in done.stdout
-    assert b"not looked at" in done.stdout
+    assert b"a supervised process may not try them" in done.stdout
 
 
 @pytest.mark.parametrize("damage", ["catalog", "settings", "own settings"])

@@ -89,6 +89,6 @@ def test_what_else_is_in_the_way_is_refused_with_warn_as_well(edited: Cli, monke
 def test_lock_cannot_be_had_and_says_why(edited: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     for options in (["--outside", "lock"], []):
         refused = edited.process("run", *options, "--", "touch", "made", code=4)
-        assert b"cannot be had: the kernel asks" in refused.stderr
+        assert b"which is impossible: the kernel asks" in refused.stderr
         assert not (edited.root / "made").exists()
         monkeypatch.setenv("HOLDFAST_UNDO_OUTSIDE", "lock")

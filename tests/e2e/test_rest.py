@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 from collections.abc import Iterator
@@ -694,6 +695,8 @@ def test_it_is_not_ready_while_objects_are_gone(place: Place) -> None:
         objects.rename(aside)
         wait_until(lambda: client.ask("GET", "/api/ready").status == 503, "that it is not ready")
         assert client.ask("GET", "/api/ready").json["checks"]["objects"] == "integrity"
+        shutil.rmtree(objects, ignore_errors=True)
+        aside.rename(objects)
 
 
 def test_what_is_counted_is_shown_to_prometheus(server: Server, admin: Client) -> None:

@@ -147,7 +147,7 @@ def test_a_checkpoint_is_taken_inside_of_a_run_without_isolation(place: Place) -
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--network", "disabled"), 2, "needs isolation"),
+        (("--network", "disabled"), 2, "only with isolation"),
         (("--isolation", "namespace", "--network", "disabled", "--dns", "192.0.2.53"), 2, "only with the network"),
         (("--isolation", "namespace", "--allow", "example.org"), 2, "names are not taken"),
         (("--isolation", "namespace", "--writable", "/no/such/place"), 2, "is not there"),

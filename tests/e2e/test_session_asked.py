@@ -250,7 +250,7 @@ def test_hooks_use_the_session_that_they_are_run_for(agent: Agent, tree: Path) -
     done = agent.try_to("--json", "session", "fork", "side", HOLDFAST_LOCK_TIMEOUT="60")
     assert done.returncode == 4, "a hook that would wait for itself is told so, and refuses by that"
     assert json.loads(done.stderr.splitlines()[-1])["error"]["code"] == "hook_refused"
-    assert b"each would wait for the other" in done.stderr or b"a session branches and forks too" in done.stderr
+    assert b"each would wait for the other" in done.stderr or b"a run may look, and take checkpoints" in done.stderr
 
 
 def test_what_is_started_in_a_session_asks_as_who_uses_it(agent: Agent, tree: Path) -> None:

@@ -74,7 +74,7 @@ def test_i3_the_next_command_ends_what_was_left_running_and_removes_what_was_lef
     assert not any(map(has_ended, left)), "who looks ends nothing"
     done = scene.agent.try_to("session", "exec", "echo on")
     assert (done.returncode, done.stdout) == (0, b"on\n")
-    assert b"2 processes that a killed command of the session one had left running were ended" in done.stderr
+    assert b"2 processes that a killed command of the session one left running were ended" in done.stderr
     assert all(map(has_ended, left))
     assert os.listdir(scene.temporary) == []
     assert {path.suffix for path in scene.sessions.iterdir()} == {".lock"}

@@ -182,7 +182,7 @@ def test_a_variable_that_is_too_long_is_told_once_and_the_rest_goes_on(begin: Be
     terminal.expect(PROMPT)
     terminal.type("exit\r")
     assert terminal.end() == 0
-    assert terminal.shown.count(b"the variable BIG is longer than any") == 1
+    assert terminal.shown.count(b"the variable BIG is too long to start a program with") == 1
     info = person.run("session", "info")
     assert (info["directory"], info["env"]["OTHER"]) == ("sub", "3")
     assert "BIG" not in info["env"]

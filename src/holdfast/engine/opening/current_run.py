@@ -30,7 +30,7 @@ def refuse_overlaid(workspace: bytes, overlaid: str | None) -> None:
     """
     if overlaid is not None and os.fsencode(overlaid) == workspace:
         raise RefusedError(
-            "a command of `holdfast snapshot run` sees an overlay in the place of this workspace, and cannot use it",
+            "this process sees an overlay in the place of the workspace, and cannot use it",
             hint="`holdfast snapshot run -m LABEL` keeps the changes of the command as a snapshot",
             code="inside_snapshot",
         )
@@ -66,8 +66,8 @@ def forbid_inside_run(context: StoreContext, what: str) -> None:
     if run is not None:
         raise RefusedError(
             f"a supervised process, in the run {run}, cannot ask for {what}",
-            hint="do it from another terminal; a run may look at saved states and take "
-            "checkpoints, a session branches and forks too",
+            hint="do it from another terminal, or in a session begun with --unsupervised; a run may look, and take "
+            "checkpoints",
             code="inside_run",
         )
 

@@ -43,7 +43,7 @@ def forks_on_disk(home: Path) -> list[str]:
 
 def test_the_best_is_found_and_adopted_and_that_can_be_undone_i6(make: Make, session: Session, tree: Path) -> None:
     before = content(tree)
-    commands = ("echo one > a; exit 3", "echo two > a; rm b; echo said", "sleep 0.2; echo three > a; echo said more")
+    commands = ("echo one > a; exit 3", "echo two > a; rm b; echo said", "sleep 3; echo three > a; echo said more")
     with experiment(make, session, order(*commands)) as found:
         comparison = found.comparison
         assert [one.attempt.number for one in comparison.ranked] == [2, 3, 1]

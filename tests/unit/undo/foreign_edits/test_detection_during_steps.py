@@ -316,7 +316,7 @@ def test_where_too_much_is_edited_all_that_the_step_has_touched_counts(
             keeper.service.record_foreign_edit(
                 [b"%d" % one for one in range(at, at + 500)], f"git ({at})", blocks=False
             )
-        assert "counts as edited" in caplog.text
+        assert "count as edited" in caplog.text
         keeper.act(step, write(b"later"))
         keeper.service.close(step, 0)
         refuses(keeper.service, step, match="has changed what step 1 left: old")

@@ -102,7 +102,7 @@ def test_checkout_brings_tree_and_shell_back_and_the_way_there_too(bench):
         ("forks/side", "newest state of a fork"),
         ("experiments/x", "other sessions"),
         ("branches/one/x", "other sessions"),
-        ("_auto/before-checkout-x", "by themselves"),
+        ("_auto/before-checkout-x", "gives and removes"),
         ("decade", "beginning of a saved state's hash"),
         ("1234", "beginning of a saved state's hash"),
         ("ABCDEF01", "beginning of a saved state's hash"),
