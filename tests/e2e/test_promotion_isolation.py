@@ -201,7 +201,7 @@ def test_npm_installs_with_a_cache_of_its_own(ground: Ground, user: Path) -> Non
 
 
 def refused(ground: Ground, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """What ``holdfast promote`` says where the kernel lets nobody have namespaces."""
+    """What ``holdfast promote`` says where the kernel allows no namespaces."""
     named = {f"HOLDFAST_{name.upper()}": value for name, value in settings.items()}
     done = subprocess.run(
         [*WITHOUT_NAMESPACES, *INSTALLED, "--home", str(ground.home), *words, "promote", str(ground.base / "fork")],

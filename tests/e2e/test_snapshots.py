@@ -170,12 +170,21 @@ def test_a_command_finds_the_workspace_at_its_own_path_and_changes_another_one(c
 def test_a_command_there_cannot_save_or_undo_as_if_it_were_the_workspace(cli: Cli) -> None:
     lay(cli)
     cli("checkpoint", "-m", "one")
-    for words in (("checkpoint", "-m", "no"), ("run", "--", "rm", "src/a"), ("undo",), ("status",)):
+    cli("session", "start", "one")
+    for words in (
+        ("checkpoint", "-m", "no"),
+        ("run", "--", "rm", "src/a"),
+        ("undo",),
+        ("status",),
+        ("init", "--force"),
+        ("session", "exec", "-s", "one", "rm src/a"),
+    ):
         inside = (sys.executable, "-P", "-m", "holdfast", *words)
         done = cli.process("snapshot", "run", "--", "sh", "-c", 'echo x > x; exec "$@"', "sh", *inside, code=4)
         assert "holdfast snapshot run -m LABEL" in done.stderr.decode()
     assert cli.json("status")["clean"]
     assert [row["labels"] for row in cli.json("log")["rows"]] == [["one"]]
+    assert cli.json("session", "history", "-s", "one")["commands"] == []
     assert left(cli) == []
 
 

@@ -287,7 +287,7 @@ class _Merger:
         catalog, workspace, below = self._context.catalog, self._context.workspace.id, self._start.event
         later: HistoryEvent | None = None
         while some := catalog.events(workspace, limit=_BATCH, before=below):
-            # (The last of the former ones is told of when the next one is known.)
+            # (The last one of a batch is given when the one before it is known.)
             named = {event.checkpoint for event in (some if later is None else (later, *some))}
             self._checkpoints = dict.fromkeys(named) | catalog.checkpoints_named(named)
             for event in some:
@@ -502,7 +502,7 @@ class _EventlessCheckpoints:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._read: list[Checkpoint] = []
-        """Those that were read, and are not told of; the next one last."""
+        """Those that were read, and not given yet; the next one last."""
         self._last: CheckpointId | None = None
         self._ended = False
 

@@ -378,7 +378,6 @@ class Opener:
                 known = self._known(at)
                 if known is not None:
                     self._refuse_unmounted(known)
-                    refuse_overlaid(known.path, self._environ.get(OVERLAID_VARIABLE))
                     return self._context(known)
                 if at == b"/":
                     break
@@ -602,6 +601,7 @@ class Opener:
         return workspace_folder(self.home, workspace)
 
     def _context(self, workspace: WorkspaceRow, given: tuple[Settings, ConfigError | None] | None = None) -> Context:
+        refuse_overlaid(workspace.path, self._environ.get(OVERLAID_VARIABLE))
         folder = self._folder(workspace)
         make_private(os.path.dirname(folder))
         make_private(folder)

@@ -16,6 +16,7 @@ from holdfast.api.rest.routes.checkpoints import refuse_misconfigured
 from holdfast.api.rest.routes.tree_changes import refuse_again
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.shell.execution import execute
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.answers import sessions as answers
 from holdfast.model.answers.workspace import Restored
 from holdfast.model.errors import RefusedError
@@ -23,9 +24,12 @@ from holdfast.model.json_encoder import encode, encode_all
 from holdfast.model.paths import check_path
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.api import _truncated_results as truncated_results
     from holdfast.api.rest import _request_types as request_types
     from holdfast.api.rest._request_context import RequestCall
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.session_results import SessionInfo
 
 _RESTORED = ("written", "deleted", "skipped")
@@ -103,19 +107,19 @@ def save_session(call: RequestCall) -> answers.SessionCheckpoint:
 
 def undo_in_session(call: RequestCall) -> truncated_results.Restored:
     """Take back the newest changes to the tree that a session works in."""
-    body: request_types.Steps = call.body
-    refuse_again(call)
-    with _sessions(call) as sessions, sessions.open(_find(call, sessions).id) as session:
-        done = session.workspace.undo(body.count, force=body.force, dry_run=body.dry_run)
-    return cut(encode(Restored, done), *_RESTORED)
+    return _reversed(call, Workspace.undo)
 
 
 def redo_in_session(call: RequestCall) -> truncated_results.Restored:
     """Bring back the newest changes there that were undone."""
+    return _reversed(call, Workspace.redo)
+
+
+def _reversed(call: RequestCall, reverse: Callable[..., RestoreResult]) -> truncated_results.Restored:
     body: request_types.Steps = call.body
     refuse_again(call)
     with _sessions(call) as sessions, sessions.open(_find(call, sessions).id) as session:
-        done = session.workspace.redo(body.count, force=body.force, dry_run=body.dry_run)
+        done = reverse(session.workspace, body.count, force=body.force, dry_run=body.dry_run)
     return cut(encode(Restored, done), *_RESTORED)
 
 
