@@ -17,15 +17,15 @@ BlobKind = Literal["blob", "page"]
 
 
 class VanishedError(RefusedError):
-    """A commit relies on blobs that collection has taken away meanwhile; nothing was committed.
+    """A commit relies on blobs or packs that collection has taken away meanwhile; nothing was committed.
 
-    Store the content of ``hashes`` again, in new packs, and commit again.
+    Store the content of ``hashes`` (none if only a pack without blobs is gone) again, in new packs, and commit again.
     """
 
     code = "vanished"
 
     def __init__(self, hashes: Collection[Hash]) -> None:
-        super().__init__(f"{len(hashes)} blobs were collected while they were being relied on", hint="try again")
+        super().__init__("a collection that ran meanwhile took away what was being saved", hint="try again")
         self.hashes = frozenset(hashes)
 
 

@@ -16,6 +16,7 @@ from holdfast.model.checkpoint import HistoryEvent, Provenance
 from holdfast.model.entries import NotCaptured, count_changes
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId, hash_bytes
+from holdfast.store.blobs.content_writer import write_pages
 from holdfast.store.catalog.merge_parents import newest_common
 from holdfast.store.catalog.reapply_rows import ReapplyRow, ReapplyRows
 from holdfast.store.catalog_records import (
@@ -28,6 +29,7 @@ from holdfast.store.catalog_records import (
     large_blob_key,
     last_seen_path,
     pack_key,
+    pages_key,
 )
 from holdfast.store.codecs.changeset import decode_changeset
 from holdfast.testing.clocks import ManualClock
@@ -310,6 +312,24 @@ class CatalogContract:
         again = saver.prepare(files)
         self.catalog.commit(again)
         assert load(self.store, again.checkpoint.id) == files
+
+    def test_a_commit_whose_header_alone_was_condemned_vanishes(self) -> None:
+        # I11: the pack of a state that has no page of its own names no blob.
+        saver = self.workspace()
+        saver.save(_FILES)
+        commit = saver.prepare(_FILES)
+        assert commit.packs == []
+        key = pages_key(self.catalog.name, commit.checkpoint.id)
+        written = write_pages(
+            self.store.objects, key, PackId("c" * 32), [], self.store.read_bases, header=b"a header and no page"
+        )
+        commit = commit._replace(packs=written.packs)
+        self.time.advance(200 * 365 * 86_400)  # objects carry the time of the machine
+        self.store.collector().collect(0)
+        assert self.store.objects.size(key) is None
+        with pytest.raises(VanishedError):
+            self.catalog.commit(commit)
+        assert len(self.catalog.checkpoints()) == 1
 
     def test_a_delta_must_not_stand_on_a_delta(self) -> None:
         saver = self.workspace()

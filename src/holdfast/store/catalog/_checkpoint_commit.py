@@ -206,11 +206,15 @@ class Committer:
         )
         gone = {alone[row[0]] for row in condemned if row[0] in alone}
         condemned_keys = {row[0] for row in condemned}
-        for pack in commit.packs:
-            # A pack that collection has condemned or sealed takes no more rows: it may be on its way out.
-            if pack.key in condemned_keys or (pack.id in found.packs and not found.packs[pack.id][1]):
-                gone.update(blob.hash for blob in commit.blobs if blob.pack == pack.id)
-        if gone:
+        # A pack that collection has condemned or sealed takes no more rows: it may be on its way out. One may hold a
+        # checkpoint's header alone, and no blob.
+        lost = {
+            pack.id
+            for pack in commit.packs
+            if pack.key in condemned_keys or (pack.id in found.packs and not found.packs[pack.id][1])
+        }
+        gone.update(blob.hash for blob in commit.blobs if blob.pack in lost)
+        if gone or lost:
             raise VanishedError(gone)
         return found
 
