@@ -36,9 +36,7 @@ FOREIGN_EDIT: Final = "another process has changed it since"
 UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
 DETACHED: Final = "its other names were not found: it is an object of its own now"
 MOVED: Final = "another step has brought it here"
-NOT_DESCRIBED: Final = (
-    "it is back, but not all of its owner, permissions, attributes and times: the system refuses them"
-)
+NOT_DESCRIBED: Final = "it is back, but the system refuses some of its owner, permissions, attributes and times"
 NO_FOREIGN_EDIT: Final = frozenset({UNPROTECTED, DETACHED, MOVED, NOT_DESCRIBED})
 """Conflicts with no other change: what is there is what the reversal left."""
 
