@@ -38,4 +38,4 @@ def mounted_read_only(path: Path) -> Generator[None]:
         subprocess.run(["mount", "-o", "remount,ro,bind", path], check=True)
         yield
     finally:
-        subprocess.run(["umount", path], check=True)
+        subprocess.run(["umount", "--lazy", path], check=True)  # (a keeper has it open, until it looks again)

@@ -19,8 +19,8 @@ from holdfast.files.linux.exclusive_rename import rename_to_free
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import Metadata, apply_metadata, proc_path
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
-from holdfast.model.errors import StorageError
-from holdfast.model.paths import under
+from holdfast.model.errors import StorageError, room_hint
+from holdfast.model.paths import display, under
 from holdfast.undo.foreign_edits.other_links import OtherLinks
 from holdfast.undo.journal.records import (
     Content,
@@ -115,8 +115,9 @@ class Reversal:
         ``before`` is told each position first, and -1 last; and with it how the objects now look that the reversal of
         the record before has changed.
 
-        Holds the gate of the recorder throughout: mutations of others wait. Raises `OSError` where the system fails,
-        `StorageError` where a process has a lease on a file: call again with the last position.
+        Holds the gate of the recorder throughout: mutations of others wait. What the system does not let this user
+        change is left as it is, and a conflict. Raises `StorageError` (of the log `OSError`, too) where the system
+        fails, or a process has a lease on a file: call again with the last position.
         """
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
         self._context.created = frozenset(self._made.values())
@@ -145,7 +146,8 @@ class Reversal:
                 except OSError as error:
                     reason = conflict_reason(error) or self._refusal(record, error)
                     if reason is None:
-                        raise
+                        at = display(_last_path(record)) or "."
+                        raise StorageError(f"{at}: {error.strerror}", hint=room_hint(error)) from error
                     self._give_up(record, reason)
                 finally:
                     if position == cut:
