@@ -17,7 +17,7 @@ from holdfast.files.write.refusals import cause_at
 from holdfast.model.errors import RefusedError
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
-from holdfast.undo.journal.records import Content, Link, Made, Meta, Move, PutBack
+from holdfast.undo.journal.records import Content, Made, Make, Meta, Move, PutBack
 from holdfast.undo.journal.step_footprint import objects_by_path, renamed_directories
 from holdfast.undo.reversal.durable_reversal import ordered_records
 from holdfast.undo.reversal.reversal_context import OBJECT
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.records import Mutation
     from holdfast.undo.journal.step_file import SealedStep
     from holdfast.undo.log import UndoLog
 
@@ -62,7 +63,8 @@ def _obstacles(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[byt
     root = log.directories.directory(b"")
     described = {now(record.identity) for record in records if isinstance(record, Meta)}
     written = {now(record.identity) for record in records if isinstance(record, Content)}
-    named = {now(record.identity) for record in records if isinstance(record, Made | Link | PutBack | Move)}
+    brought = {now(object_) for object_ in _brought_directories(records)}
+    others = written | described | brought
     directories = renamed_directories(records)
     places: dict[bytes, Identity | None] = dict.fromkeys(directories)
     places |= objects_by_path(records)
@@ -72,6 +74,12 @@ def _obstacles(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[byt
             continue
         try:
             place = place_at(log.directories, path)
+            if object_ is not None and not has_entries and now(object_) not in others:
+                # (Only its name changes: whether the directory may be written to is asked of that. There may be very
+                # many such.)
+                if syscalls.protection(place.name, place.dir_fd) and (cause := cause_at(root, path)) is not None:
+                    yield path, cause
+                continue
             fd = os.open(place.name, OBJECT, dir_fd=place.dir_fd)
         except OSError:
             continue  # it is not there, and that is judged elsewhere
@@ -82,7 +90,7 @@ def _obstacles(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[byt
             # (What the user has closed to themselves, or a step has, is opened for the reversal.)
             is_closed = os.fstat(fd).st_uid != os.geteuid() and there not in described
             cause = cause_at(root, path or b".", has_entries=has_entries and is_closed)
-            if cause is None and there in named and syscalls.mount_id(fd) != syscalls.mount_id(place.dir_fd):
+            if cause is None and there in brought and syscalls.mount_id(fd) != syscalls.mount_id(place.dir_fd):
                 cause = f"something is mounted there: `umount {display(path)}` first"
             if cause is None and there in written:
                 cause = _opening_cause(fd, is_closed)
@@ -90,6 +98,17 @@ def _obstacles(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[byt
             os.close(fd)
         if cause is not None:
             yield path, cause
+
+
+def _brought_directories(records: Sequence[Mutation]) -> Iterator[Identity]:
+    """The directories that got a name."""
+    makes = {record.seq for record in records if isinstance(record, Make) and record.type == "d"}
+    for record in records:
+        if isinstance(record, Made):
+            if record.make in makes:
+                yield record.identity
+        elif isinstance(record, Move | PutBack) and record.type == "d":
+            yield record.identity
 
 
 def _opening_cause(fd: int, is_closed: bool) -> str | None:
