@@ -121,11 +121,11 @@ def only_grows(fd: int) -> bool:
     return bool(_attributes(fd, b"", _AT_EMPTY_PATH) & _STATX_ATTR_APPEND)
 
 
-def protection(path: bytes) -> str:
+def protection(path: bytes, dir_fd: int = _AT_FDCWD) -> str:
     """By which attributes of chattr(1) what is at ``path``, a link too, is kept from being removed: ``i``, ``a``, both
     or none. Raises `OSError`.
     """
-    found = _attributes(_AT_FDCWD, path, _AT_SYMLINK_NOFOLLOW)
+    found = _attributes(dir_fd, path, _AT_SYMLINK_NOFOLLOW)
     return "i" * bool(found & _STATX_ATTR_IMMUTABLE) + "a" * bool(found & _STATX_ATTR_APPEND)
 
 

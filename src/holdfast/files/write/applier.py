@@ -16,6 +16,7 @@ from holdfast.files.write._writable_directories import OpenedDirectories
 from holdfast.files.write.atomic_replacement import GONE, MOUNT_POINT, Durability, TemporaryNames, is_mount_point
 from holdfast.files.write.batch import IN_THE_WAY, WriteBatch, is_out_of_space, reason_for
 from holdfast.files.write.displaced_file import CHANGED, DisplacedFile, identity_of, read_entry
+from holdfast.files.write.refusals import refusal_cause
 from holdfast.files.write.rooted_access import EntryLocation, Root, open_regular
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
@@ -118,24 +119,7 @@ class Applier:
         """With what stands behind a refusal of the system's, and what lifts it."""
         if skipped.reason not in _REFUSED:
             return skipped
-        directory = skipped.path.rpartition(b"/")[0]
-        for path in (skipped.path, directory or b"."):
-            at = b"/proc/self/fd/%d/%b" % (self._root.fd, path)
-            which = "" if path == skipped.path else "its directory "
-            try:
-                if os.statvfs(at).f_flag & os.ST_RDONLY:
-                    return skipped._replace(reason=f"{which or 'it '}is on a read-only mount")
-                if found := syscalls.protection(at):
-                    return skipped._replace(
-                        reason=f"{which or 'it '}is protected: `chattr -{found} {_word(path)}` lifts that"
-                    )
-                if which and not os.access(at, os.W_OK | os.X_OK, effective_ids=True):
-                    return skipped._replace(
-                        reason=f"{which}may not be written: `chmod u+w {_word(path)}`, if it is yours"
-                    )
-            except OSError:
-                continue
-        return skipped
+        return skipped._replace(reason=refusal_cause(self._root.fd, skipped.path) or skipped.reason)
 
     def clean(self, nonce: str) -> CleanResult:
         """See `Tree.clean`. Follows no link."""
@@ -486,12 +470,6 @@ class _Work:
             self.deleted = [path for path in self.deleted if path not in lost]
             self.skipped += kept
         return kept
-
-
-def _word(path: bytes) -> str:
-    import shlex
-
-    return shlex.quote(display(path))
 
 
 def _say_lost(what: str, paths: Sequence[bytes], written: Sequence[bytes]) -> None:

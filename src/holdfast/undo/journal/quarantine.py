@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
-from holdfast.files.linux.metadata import apply_metadata
+from holdfast.files.linux.metadata import UNREAD, apply_metadata
 from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import KeepMethod
 from holdfast.undo.whole_writes import write_whole
@@ -99,7 +99,13 @@ class Quarantine:
         fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
         try:
             # (Its set-id bits would give away what it no longer guards.)
-            apply_metadata(fd, metadata._replace(mode=metadata.mode & ~(stat.S_ISUID | stat.S_ISGID)))
+            wanted = metadata._replace(mode=metadata.mode & ~(stat.S_ISUID | stat.S_ISGID))
+            try:
+                apply_metadata(fd, wanted)
+            except PermissionError:
+                # Another user's owner and attributes cannot be given. It is kept for its content.
+                found = os.fstat(fd)
+                apply_metadata(fd, wanted._replace(uid=found.st_uid, gid=found.st_gid, xattrs=UNREAD))
         finally:
             os.close(fd)
 

@@ -21,8 +21,10 @@ from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
 from holdfast.undo.journal.step_footprint import first_contacts, footprint_of, objects_by_path
 from holdfast.undo.local_service._content_match import adopt_matching, still_brought
 from holdfast.undo.local_service._step_dependencies import refuse_overlaps
+from holdfast.undo.local_service._write_obstacles import refuse_obstacles
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
 from holdfast.undo.reversal.durable_reversal import ReversalResult, ordered_records, reverse
+from holdfast.undo.reversal.reversal_context import is_refusal
 from holdfast.undo.tree.signatures import is_as_left, is_unknown, signature
 from holdfast.undo.whole_writes import AT_ONCE, TRY_AGAIN, leased_reason
 
@@ -43,9 +45,9 @@ _MAX_REPORTED = 1000
 def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> ReversalResult:
     """Reverse finished steps, all of them or none. Mutations by others wait meanwhile.
 
-    Raises `NotFoundError`; `RefusedError` if a later step or another process has changed the same since, or a step is
-    not protected (``force`` goes ahead: whatever is lost can be had back by redo); `IntegrityError` if a preimage is
-    missing or damaged.
+    Raises `NotFoundError`; `RefusedError` if a later step or another process has changed the same since, the system
+    does not let something be changed, or a step is not protected (``force`` goes ahead: whatever is lost can be had
+    back by redo); `IntegrityError` if a preimage is missing or damaged.
     """
     return _change(log, list(steps), "done", force=force)
 
@@ -101,9 +103,25 @@ def _refuse(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     _refuse_unprotected(sealed)
     refuse_overlaps(log, [one.head.id for one in sealed])
     _refuse_writers(log, sealed)
+    _refuse_unreversed(sealed)
+    refuse_obstacles(log, sealed)
     lost = list(dict.fromkeys(path for path, _ in changed_paths(log, sealed)))
     _refuse_barriers(log, sealed, frozenset(lost))
     _refuse_foreign_edits(log, sealed, lost)
+
+
+def _refuse_unreversed(sealed: Sequence[SealedStep]) -> None:
+    """What could not be changed when the steps came to where they are stayed, and no record tells of it any more."""
+    stayed = {met.path for one in sealed for met in one.head.conflicts if is_refusal(met.reason)}
+    if stayed:
+        done, before = ("undone", "redone") if sealed[0].head.state == "done" else ("redone", "undone")
+        raise RefusedError(
+            f"{named_steps(one.head.id for one in sealed)} cannot be {done} exactly: when {before}, "
+            f"{_format_paths(sorted(stayed))} stayed as it was",
+            hint="--force goes ahead with the rest",
+            code="unwritable",
+            data=_reported_paths(stayed),
+        )
 
 
 def _note_what_is_crossed(log: UndoLog, sealed: Sequence[SealedStep]) -> list[SealedStep]:

@@ -9,16 +9,18 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import Metadata, apply_metadata, proc_path
+from holdfast.files.linux.metadata import Metadata, proc_path
 from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, Make
 from holdfast.undo.reversal.reversal_context import (
     DETACHED,
     ELSE,
     FOREIGN_EDIT,
+    NOT_DESCRIBED,
     OBJECT,
     UNPROTECTED,
     conflict_reason,
+    describe,
     is_pristine,
     lstat_of,
 )
@@ -194,13 +196,16 @@ class ObjectRestorer:
                 self._stands_for(object_, identity(fd, b""))
             if type_ == "f":
                 self._context.fill(fd, keeping)
-            apply_metadata(fd, metadata)
+            self._context.note_changed(fd)
+            describe(path, fd, metadata)
         finally:
             os.close(fd)
-        self._context.note_changed_at(place)
 
     def _set_mtime(self, place: Place, metadata: Metadata) -> None:
         """Some file systems change the mtime of a directory that gets another parent."""
         found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
         if found.st_mtime_ns != metadata.mtime:
-            os.utime(place.name, ns=(found.st_atime_ns, metadata.mtime), dir_fd=place.dir_fd, follow_symlinks=False)
+            try:
+                os.utime(place.name, ns=(found.st_atime_ns, metadata.mtime), dir_fd=place.dir_fd, follow_symlinks=False)
+            except PermissionError:  # it is another user's
+                self._context.note(place.path, NOT_DESCRIBED)

@@ -13,14 +13,14 @@ import os
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import Metadata, apply_metadata, proc_path
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
-from holdfast.model.errors import StorageError
-from holdfast.model.paths import under
+from holdfast.model.errors import StorageError, room_hint
+from holdfast.model.paths import display, under
 from holdfast.undo.foreign_edits.other_links import OtherLinks
 from holdfast.undo.journal.records import (
     Content,
@@ -45,12 +45,16 @@ from holdfast.undo.reversal.access_grants import grant_access
 from holdfast.undo.reversal.reversal_context import (
     ELSE,
     FOREIGN_EDIT,
+    NOT_DESCRIBED,
     OBJECT,
     UNPROTECTED,
+    NotDescribedError,
     ReversalContext,
     conflict_reason,
+    describe,
     is_pristine,
     lstat_of,
+    refusal_reason,
 )
 from holdfast.undo.tree.signatures import NOT_OURS, place_at, signature
 from holdfast.undo.whole_writes import leased_reason
@@ -61,6 +65,8 @@ if TYPE_CHECKING:
     from holdfast.undo.interceptor import Place
     from holdfast.undo.reversal.reversal_context import Conflict, ReversalTools
 
+_Reversible: TypeAlias = Make | Link | PutBack | Remove | Move | Content | Meta | Touch
+"""The records that have a path."""
 _TOGETHER = 1000
 """So many objects are noted at once."""
 
@@ -109,8 +115,9 @@ class Reversal:
         ``before`` is told each position first, and -1 last; and with it how the objects now look that the reversal of
         the record before has changed.
 
-        Holds the gate of the recorder throughout: mutations of others wait. Raises `OSError` where the system fails,
-        `StorageError` where a process has a lease on a file: call again with the last position.
+        Holds the gate of the recorder throughout: mutations of others wait. What the system does not let this user
+        change is left as it is, and a conflict. Raises `StorageError` (of the log `OSError`, too) where the system
+        fails, or a process has a lease on a file: call again with the last position.
         """
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
         self._context.created = frozenset(self._made.values())
@@ -126,15 +133,21 @@ class Reversal:
                 left = ()
                 self._context.step, self._context.seq = record.step, record.seq
                 if position == start and self._context.quarantine.holds(record.seq):
-                    self._context.note(record.path, ELSE, aside=True)  # where it was cut short
+                    reason = self._refusal(record) or ELSE
+                    self._context.note(_last_path(record), reason, aside=True)  # where it was cut short
                     continue
                 try:
                     self._reverse_with_access(records, position, partial(before, position))
                 except BlockingIOError as error:
                     raise StorageError(leased_reason(record.path)) from error
+                except NotDescribedError as error:
+                    self._context.note(error.path, NOT_DESCRIBED)
+                    self.paths += 1
                 except OSError as error:
-                    if (reason := conflict_reason(error)) is None:
-                        raise
+                    reason = conflict_reason(error) or self._refusal(record, error)
+                    if reason is None:
+                        at = display(_last_path(record)) or "."
+                        raise StorageError(f"{at}: {error.strerror}", hint=room_hint(error)) from error
                     self._give_up(record, reason)
                 finally:
                     if position == cut:
@@ -142,6 +155,9 @@ class Reversal:
                     left = self._context.final_signatures()
             if start >= 0:
                 before(-1, left)
+
+    def _refusal(self, record: _Reversible, error: OSError | None = None) -> str | None:
+        return refusal_reason(self._directories.directory(b""), _last_path(record), error)
 
     def _may_have_changed(self, record: Mutation) -> None:
         """What this record is about may have been changed by its reversal before that was cut short, and not told."""
@@ -203,12 +219,20 @@ class Reversal:
             case Content():
                 self._context.put_aside(record.path, reason, "f", record.keeping, record.metadata)
             case Move(replaced=lost) if lost is not None and not record.exchanged:
-                self._context.note(record.path, reason)
+                if not self._is_back(record):
+                    self._context.note(record.path, reason)
                 self._context.put_aside(record.target, reason, lost.type, lost.keeping, lost.metadata)
             case Touch() | Made():
-                pass  # a directory that is gone needs no mtime
+                pass  # a directory that is gone needs no mtime, and another user's cannot be given one
             case _:
                 self._context.note(record.path, reason)
+
+    def _is_back(self, record: Move) -> bool:
+        """Whether what the record has moved is where it was, though what it had replaced is not."""
+        try:
+            return self._context.is_at(record.path, record.identity)
+        except OSError:
+            return False
 
     def _reverse(self, record: Mutation) -> None:
         match record:
@@ -328,9 +352,9 @@ class Reversal:
                 self._give_up(record, FOREIGN_EDIT)
                 return
             self._recorder.before_open(self._context.step, place, fd)
-            self._context.fill(fd, record.keeping)
-            apply_metadata(fd, record.metadata)
             self._context.note_changed(fd)
+            self._context.fill(fd, record.keeping)
+            describe(record.path, fd, record.metadata)
         finally:
             os.close(fd)
         self.paths += 1
@@ -377,6 +401,11 @@ class Reversal:
         records = self._recorder.step(self._context.step).records
         touched = (one.mtime for one in records if isinstance(one, Touch) and one.identity == directory)
         return next(touched, now)
+
+
+def _last_path(record: _Reversible) -> bytes:
+    """Where what the record is about was after it."""
+    return record.target if isinstance(record, Move) else record.path
 
 
 def _open_object(place: Place, object_: Identity) -> tuple[int, str]:

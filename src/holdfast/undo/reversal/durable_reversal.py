@@ -111,8 +111,8 @@ def _interrupted_error(log: UndoLog, sealed: Sequence[SealedStep], error: OSErro
         if one.head.id in begun:
             log.recorder.drop(one.head.id)
     log.interrupted = True
-    cause = error.message if isinstance(error, StorageError) else str(error)
-    hint = room_hint(error) if isinstance(error, OSError) else None
+    is_ours = isinstance(error, StorageError)
+    cause, hint = (error.message, error.hint) if is_ours else (str(error), room_hint(error))
     return StorageError(
         f"stopped in the middle: {cause}", hint=hint or "the next undo or redo goes on where it stopped"
     )

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import Metadata, proc_path, read_xattrs
+from holdfast.files.linux.metadata import Metadata, apply_metadata, proc_path, read_xattrs
 from holdfast.files.linux.reflink import copy_content
+from holdfast.files.write.refusals import refusal_cause
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.undo.foreign_edits.other_links import OtherLinks
 from holdfast.undo.journal.preimages import is_empty_directory
@@ -35,18 +36,40 @@ FOREIGN_EDIT: Final = "another process has changed it since"
 UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
 DETACHED: Final = "its other names were not found: it is an object of its own now"
 MOVED: Final = "another step has brought it here"
-NO_FOREIGN_EDIT: Final = frozenset({UNPROTECTED, DETACHED, MOVED})
+NOT_DESCRIBED: Final = "it is back, but the system refuses some of its owner, permissions, attributes and times"
+NO_FOREIGN_EDIT: Final = frozenset({UNPROTECTED, DETACHED, MOVED, NOT_DESCRIBED})
 """Conflicts with no other change: what is there is what the reversal left."""
+
+_UNCHANGEABLE: Final = "it cannot be changed: "
+_REFUSALS: Final = {
+    errno.EPERM: "the system does not permit it",
+    errno.EACCES: "permission denied",
+    errno.EROFS: "it is on a read-only file system",
+    errno.EBUSY: "something is mounted there",
+    errno.ETXTBSY: "a process runs it as its program",
+    errno.EXDEV: "it is on another mount than the undo log",
+}
+"""What the system answers where it does not let this user change a path, and in words where no more is known. It says
+so of that path alone: the rest of the tree can be changed.
+"""
 
 
 class Conflict(NamedTuple):
-    """Something that could not be brought back, because it is not what the step left."""
+    """Something that could not be brought back, because it is not what the step left, or cannot be changed."""
 
     step: StepId
     path: bytes
     reason: str
     aside: int | None = None
     """The number in `Quarantine` of what belongs there; None if nothing was lost."""
+
+
+class NotDescribedError(PermissionError):
+    """What is back at the path does not get all of its metadata: the system refuses it."""
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__(errno.EPERM, os.strerror(errno.EPERM))
+        self.path = path
 
 
 class ReversalTools(NamedTuple):
@@ -150,6 +173,29 @@ def conflict_reason(error: OSError) -> str | None:
     if error.errno in _GONE:
         return "its directory is not there any more"
     return ELSE if error.errno in (errno.EEXIST, errno.ENOTEMPTY) else None
+
+
+def refusal_reason(root_fd: int, path: bytes, error: OSError | None = None) -> str | None:
+    """Why the system does not let the path, relative to the root, be changed, and what lifts that. None if that is not
+    what ``error`` says; without an error, if nothing is known to be in the way.
+    """
+    if error is not None and error.errno not in _REFUSALS:
+        return None
+    cause = refusal_cause(root_fd, path) or (error and _REFUSALS.get(error.errno or 0))
+    return cause and _UNCHANGEABLE + cause
+
+
+def is_refusal(reason: str) -> bool:
+    """Whether the reason of a conflict is a `refusal_reason`."""
+    return reason.startswith(_UNCHANGEABLE)
+
+
+def describe(path: bytes, fd: int, metadata: Metadata) -> None:
+    """Give what is back at the path, open as ``fd``, its metadata. Raises `NotDescribedError`, `OSError`."""
+    try:
+        apply_metadata(fd, metadata)
+    except PermissionError as error:
+        raise NotDescribedError(path) from error
 
 
 def lstat_of(place: Place) -> os.stat_result | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from ....obstacles import mounted_read_only, protected
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from holdfast.engine.workspace.workspace import Workspace
@@ -25,19 +27,8 @@ class Lock(Protocol):
 @pytest.fixture
 def lock() -> Iterator[Lock]:
     """Lets a directory only grow, or gives something another attribute; until the end of the test."""
-    locked: list[tuple[str, Path]] = []
-
-    def change(path: Path, attribute: str = "a") -> None:
-        if (
-            shutil.which("chattr") is None
-            or subprocess.run(["chattr", f"+{attribute}", path], capture_output=True, check=False).returncode
-        ):
-            pytest.skip("needs chattr, the right to use it and a file system that has it")
-        locked.append((attribute, path))
-
-    yield change
-    for attribute, path in locked:
-        subprocess.run(["chattr", f"-{attribute}", path], check=True)
+    with ExitStack() as stack:
+        yield lambda path, attribute="a": stack.enter_context(protected(path, attribute))
 
 
 @pytest.mark.parametrize("at", ["", "only"], ids=["root", "directory"])
@@ -86,24 +77,7 @@ def test_what_is_immutable_is_named_with_what_helps(workspace: Workspace, tree: 
     assert (tree / "free").read_bytes() == b"one"
 
 
-@pytest.fixture
-def mounted_read_only() -> Iterator[Callable[[Path], None]]:
-    done: list[Path] = []
-
-    def mount(path: Path) -> None:
-        if os.geteuid() or subprocess.run(["mount", "--bind", path, path], capture_output=True, check=False).returncode:
-            pytest.skip("needs the right to mount")
-        done.append(path)
-        subprocess.run(["mount", "-o", "remount,ro,bind", path], check=True)
-
-    yield mount
-    for path in done:
-        subprocess.run(["umount", path], check=True)
-
-
-def test_what_is_mounted_read_only_keeps_nothing_else_back(
-    workspace: Workspace, tree: Path, mounted_read_only: Callable[[Path], None]
-) -> None:
+def test_what_is_mounted_read_only_keeps_nothing_else_back(workspace: Workspace, tree: Path) -> None:
     for path in ("m/edited", "m/d/removed", "free"):
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         (tree / path).write_bytes(b"one")
@@ -112,8 +86,8 @@ def test_what_is_mounted_read_only_keeps_nothing_else_back(
     for path in ("m/edited", "m/new", "free"):
         (tree / path).write_bytes(b"two")
     workspace.checkpoint("two")
-    mounted_read_only(tree / "m")
-    result = workspace.restore("one")
+    with mounted_read_only(tree / "m"):
+        result = workspace.restore("one")
     assert {one.path for one in result.skipped} == {b"m/edited", b"m/new", b"m/d/removed"}
     assert {one.reason.removeprefix("its directory ").removeprefix("it ") for one in result.skipped} == {
         "is on a read-only mount"
