@@ -107,6 +107,7 @@ class StoppedProcess(NamedTuple):
 
 
 _NO_LETTERS: Mapping[bytes, str] = MappingProxyType({})
+_NO_FILES: Mapping[bytes, Entry | None] = MappingProxyType({})
 
 
 class RestoreResult(NamedTuple):
@@ -132,6 +133,8 @@ class RestoreResult(NamedTuple):
     """The status letters of what is ``written``, where they are not M: A if nothing was there before, T for another
     type.
     """
+    foreseen: Mapping[bytes, Entry | None] = _NO_FILES
+    """Of a dry run: what is to be there afterwards (None: nothing), as far as a checkpoint holds it."""
 
 
 class ForkResult(NamedTuple):
