@@ -139,8 +139,8 @@ def restore_parts(
 
 def _partly(file: RestoreFile, parts: Collection[RestorePart]) -> PlannedWrite:
     before, after = file.change.before, file.change.after
-    assert before is not None, "what is in the state alone has one part"
-    assert after is not None, "what is in the tree alone has one part"
+    assert before is not None, "a file that the tree lacks has one part"
+    assert after is not None, "a file that the state lacks has one part"
     content = git_patch.apply_hunks(
         file.before, file.after, [part.hunk for part in file.parts if part in parts and part.hunk]
     )
