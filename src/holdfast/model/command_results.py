@@ -134,7 +134,9 @@ class RestoreResult(NamedTuple):
     type.
     """
     foreseen: Mapping[bytes, Entry | None] = _NO_FILES
-    """Of a dry run: what is to be there afterwards (None: nothing), as far as a checkpoint holds it."""
+    """Of a dry run: what is to be there afterwards (None: nothing), as far as a checkpoint holds it. A path that ends
+    with a slash stands for all other files below it.
+    """
 
 
 class ForkResult(NamedTuple):

@@ -98,10 +98,10 @@ def planned_diff(context: Context, planned: RestoreResult, *, renames: bool = Tr
         now = scan_tree(context, gone_is_empty=True)
     named, tree = sorted({*planned.written, *planned.deleted}), context.tree
     directories = {path for path in named if tree.is_there(path, directories=True) and not tree.is_there(path)}
-    files = {**planned.foreseen}
-    for path in directories:
-        if path in files:  # it goes, with all that it holds
-            for below, _ in manifest.iterate(now.pages, now.root, path):
+    files = {path: entry for path, entry in planned.foreseen.items() if not path.endswith(b"/")}
+    for path in planned.foreseen.keys() - files.keys():
+        for below, _ in manifest.iterate(now.pages, now.root, path[:-1]):
+            if below.startswith(path):
                 files.setdefault(below, None)
     present = manifest.get_many(now.pages, now.root, sorted({*files, *named}))
     changes = [

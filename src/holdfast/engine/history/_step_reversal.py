@@ -223,12 +223,14 @@ def with_files_before(
     if b"" in others:
         return effect
     found = files_at(context, service, checkpoint, effect, steps)
-    there = set(effect.written)
+    # (What is there now, or was, at paths that the others have come to, or where ignored files are, is not known.)
+    not_known = others.union(above for path in others for above in (path + b"/", *(one + b"/" for one in _above(path))))
+    written = set(effect.written)
     return effect._replace(
         foreseen={
             path: entry
             for path, entry in found.items()
-            if others.isdisjoint((path, *_above(path))) and (entry is not None or path not in there)
+            if not_known.isdisjoint((path, *_above(path))) and (entry is not None or path not in written)
         }
     )
 
@@ -236,14 +238,15 @@ def with_files_before(
 def files_at(
     context: Context, service: UndoService, checkpoint: Checkpoint, effect: Effect, steps: Iterable[int]
 ) -> dict[bytes, Entry | None]:
-    """What a checkpoint holds (None: nothing) of all that an effect of the steps is about, and below the directories
-    that they have moved.
+    """What a checkpoint holds of all that an effect of the steps is about, and below the directories that they have
+    moved; as `RestoreResult.foreseen` has it.
     """
     pages, root, paths = context.store.pages, checkpoint.root, sorted({*effect.written, *effect.deleted})
     found: dict[bytes, Entry | None] = {**dict.fromkeys(paths), **manifest.get_many(pages, root, paths)}
     moves = [change for step in steps for change in service.changes(step) if change.source is not None]
     for path in {path for change in moves for path in (change.path, change.source) if path is not None}:
         found |= manifest.iterate(pages, root, path)
+        found[path + b"/"] = None
     return found
 
 
