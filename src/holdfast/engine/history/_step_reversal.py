@@ -198,9 +198,9 @@ def redo_effect(service: UndoService, steps: Iterable[int]) -> Effect:
 def with_files_before(
     context: Context, service: UndoService, effect: Effect, steps: Sequence[int], taken_back: Collection[int]
 ) -> Effect:
-    """The effect of undoing the steps, with what it leaves: that is what the newest state from before them holds, where
-    nothing but the steps ``taken_back`` has come to the path since, until they had ended. Ignored files are in no
-    state.
+    """The effect of undoing the steps, the last of those that are ``taken_back``, with what all of that leaves: what
+    the newest state from before the steps holds, where nothing else has come to the path since, until they had ended.
+    Ignored files are in no state.
     """
     chosen = find_steps(service, steps)
     at = _state_before(context, context.catalog.cursor(context.workspace.id).position, chosen)
@@ -222,7 +222,7 @@ def with_files_before(
     others.update(path for edit in service.barriers() if since < edit.id < until for path in edit.paths)
     if b"" in others:
         return effect
-    found = files_at(context, service, checkpoint, effect, steps)
+    found = files_at(context, service, checkpoint, effect, taken_back)
     # (What is there now, or was, at paths that the others have come to, or where ignored files are, is not known.)
     not_known = others.union(above for path in others for above in (path + b"/", *(one + b"/" for one in _above(path))))
     written = set(effect.written)
