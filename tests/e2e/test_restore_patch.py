@@ -76,6 +76,7 @@ def test_single_hunks_are_restored_and_undo_brings_all_back(cli: Cli) -> None:
     assert cli.tree() == before
     cli("redo")
     assert cli.tree() == {"f": edited(_20="twenty\n").encode()}
+    cli("verify", "--read-data")
 
 
 def test_the_rest_is_asked_for_again_of_the_last_checkpoint(cli: Cli) -> None:
