@@ -13,7 +13,7 @@ from holdfast.model.message_text import plural
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast import Diff, FileStat
     from holdfast.cli.console import Console
@@ -62,13 +62,19 @@ def _diff(console: Console, arguments: argparse.Namespace) -> int:
             console.answer(_name_status(console, diff))
         elif arguments.stat:
             console.answer(_stat(console, workspace.diff_stat(diff)))
-        elif is_terminal(sys.stdout):
-            from holdfast.cli.colored_patch import for_terminal
-
-            console.answer(for_terminal(console.paint, workspace.patch(diff, binary=arguments.binary)))
         else:
-            console.write(workspace.patch(diff, binary=arguments.binary))
+            show_patch(console, workspace.patch(diff, binary=arguments.binary))
     return 0
+
+
+def show_patch(console: Console, pieces: Iterable[bytes]) -> None:
+    """Print a patch: coloured and `visible` on a terminal, byte for byte elsewhere."""
+    if is_terminal(sys.stdout):
+        from holdfast.cli.colored_patch import for_terminal
+
+        console.answer(for_terminal(console.paint, pieces))
+    else:
+        console.write(pieces)
 
 
 def _states(names: Sequence[str]) -> tuple[str | None, str | None]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
+from holdfast.cli.diff import show_patch
 from holdfast.cli.phrases import MOST_NAMED, files, left_alone, reasons, short, status_line
 from holdfast.cli.steps_barriers_safeguard import step_numbers
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.fast_typing import TYPE_CHECKING
-from holdfast.model.message_text import listed, named_steps, visible
+from holdfast.model.message_text import listed, named_steps, plural, visible
 from holdfast.model.timeline import PROMPT
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ def _configure_restore(parser: argparse.ArgumentParser) -> None:
         "paths", metavar="PATH", nargs="*", help="only these files and directories (default: everything)"
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be written and deleted")
+    parser.add_argument(
+        "--patch",
+        action="store_true",
+        help="ask for each hunk whether to restore it (ID is then @ if not given); with --dry-run: show the patch",
+    )
     unfinished = parser.add_mutually_exclusive_group()
     unfinished.add_argument(
         "--continue", dest="finish", action="store_true", help="finish a restore that was interrupted"
@@ -40,14 +46,16 @@ def _configure_restore(parser: argparse.ArgumentParser) -> None:
 
 def _restore(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.finish or arguments.abort:
-        if arguments.name is not None or arguments.dry_run:
+        if arguments.name is not None or arguments.dry_run or arguments.patch:
             raise UsageError(
                 "--continue and --abort stand alone", hint="`holdfast restore --help` shows how they are used"
             )
         step = _finish if arguments.finish else _abort
         with console.open(offer=False) as workspace:
             return _carry_out(console, workspace, step, "Restored")
-    if arguments.name is None:
+    _check_patch(console, arguments)
+    name = arguments.name or ("@" if arguments.patch else None)
+    if name is None:
         raise UsageError(
             "restore needs the name of a checkpoint",
             hint="`holdfast log` lists them, and marks with @ where the tree stands",
@@ -55,11 +63,43 @@ def _restore(console: Console, arguments: argparse.Namespace) -> int:
 
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         def restore(paths: list[bytes]) -> RestoreResult:
-            return workspace.restore(arguments.name, paths, dry_run=arguments.dry_run, progress=progress)
+            return workspace.restore(name, paths, dry_run=arguments.dry_run, progress=progress)
 
         return console.with_paths(workspace, arguments.paths, restore)
 
-    return _go(console, work, "Restored", asks=not arguments.dry_run)
+    if arguments.patch and not arguments.dry_run:
+        return _restore_parts(console, name, arguments.paths)
+    return _go(console, work, "Restored", asks=not arguments.dry_run, patch=arguments.patch)
+
+
+def _check_patch(console: Console, arguments: argparse.Namespace) -> None:
+    if not arguments.patch:
+        return
+    if console.json:
+        raise UsageError(
+            "--patch cannot stand beside --json", hint="`holdfast diff --json` gives the difference of two states"
+        )
+
+
+def _restore_parts(console: Console, name: str, given: Sequence[str]) -> int:
+    """``restore --patch``: write what a person takes of the differences."""
+    if not console.interactive:
+        raise RefusedError(
+            "restore --patch asks about each hunk, and there is no terminal to ask at",
+            hint="--dry-run --patch shows the hunks; without --patch the PATHs are restored as a whole",
+            code="no_terminal",
+        )
+    from holdfast.cli.hunk_questions import choose
+
+    with console.open(scan=True) as workspace:
+        _settle_unfinished(console, workspace)
+        found = console.with_paths(workspace, given, lambda paths: workspace.restore_differences(name, paths))
+        chosen = choose(console, found.files())
+        result = workspace.restore_parts(found.target, chosen) if chosen else None
+        if result is None:
+            console.say("Nothing was changed.")
+            return 0
+        return _report(console, result._replace(checkpoint=found.target), "Restored in part")
 
 
 def _configure_steps(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +114,9 @@ def _configure_steps(parser: argparse.ArgumentParser) -> None:
         "--dry-run",
         action="store_true",
         help="only say what would be written and deleted, or why not; edits by other processes are not checked",
+    )
+    parser.add_argument(
+        "--patch", action="store_true", help="with --dry-run: show it as a patch, as far as checkpoints hold the files"
     )
 
 
@@ -137,6 +180,8 @@ def _undo(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.stop and (arguments.run is None or arguments.dry_run):
         raise UsageError("--stop ends a run: it stands beside --run, and not beside --dry-run")
 
+    _check_step_patch(console, arguments)
+
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         return workspace.undo(
             count,
@@ -149,18 +194,25 @@ def _undo(console: Console, arguments: argparse.Namespace) -> int:
             progress=progress,
         )
 
-    return _go(console, work, "Went back", asks=not arguments.dry_run)
+    return _go(console, work, "Went back", asks=not arguments.dry_run, patch=arguments.patch)
+
+
+def _check_step_patch(console: Console, arguments: argparse.Namespace) -> None:
+    if arguments.patch and not arguments.dry_run:
+        raise UsageError("--patch shows what would be changed: it stands beside --dry-run")
+    _check_patch(console, arguments)
 
 
 def _redo(console: Console, arguments: argparse.Namespace) -> int:
     count = _count(arguments, alone=bool(arguments.step))
+    _check_step_patch(console, arguments)
 
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         return workspace.redo(
             count, step=_steps(arguments), force=arguments.force, dry_run=arguments.dry_run, progress=progress
         )
 
-    return _go(console, work, _FORWARD, asks=not arguments.dry_run)
+    return _go(console, work, _FORWARD, asks=not arguments.dry_run, patch=arguments.patch)
 
 
 def _finish(workspace: Workspace, progress: Progress | None) -> RestoreResult:
@@ -171,21 +223,44 @@ def _abort(workspace: Workspace, progress: Progress | None) -> RestoreResult:
     return workspace.restore_abort(progress=progress)
 
 
-def _go(console: Console, work: Work, verb: str, *, asks: bool) -> int:
-    """Do ``work``; at a terminal, ask first what shall become of a restore that was cut short."""
+def _go(console: Console, work: Work, verb: str, *, asks: bool, patch: bool) -> int:
+    """Do ``work``; at a terminal, ask first what shall become of a restore that was cut short. ``patch``: it is a dry
+    run, and shown as a patch.
+    """
     with console.open(scan=True) as workspace:
-        if asks and console.interactive and workspace.unfinished() is not None:
-            choice = ask("[f]inish it, go [b]ack to the state before it, or [q]uit? ", "fbq")
-            if choice == "q":
-                raise RefusedError("nothing was done", code="declined")
-            _carry_out(console, workspace, _finish if choice == "f" else _abort, "Restored")
-        return _carry_out(console, workspace, work, verb)
+        if asks:
+            _settle_unfinished(console, workspace)
+        if not patch:
+            return _carry_out(console, workspace, work, verb)
+        planned = workspace.planned_diff(work(workspace, None))
+        show_patch(console, workspace.planned_patch(planned))
+        if planned.unknown:
+            most = len(planned.unknown) if console.verbose else MOST_NAMED
+            named = ", ".join(map(show_path, planned.unknown[:most])) + (", …" if len(planned.unknown) > most else "")
+            console.warn(
+                f"no checkpoint holds what would be changed in {plural(len(planned.unknown), 'more path')}: {named}"
+            )
+        return 0
+
+
+def _settle_unfinished(console: Console, workspace: Workspace) -> None:
+    """At a terminal, ask what shall become of a restore that was cut short."""
+    if console.interactive and workspace.unfinished() is not None:
+        choice = ask("[f]inish it, go [b]ack to the state before it, or [q]uit? ", "fbq")
+        if choice == "q":
+            raise RefusedError("nothing was done", code="declined")
+        _carry_out(console, workspace, _finish if choice == "f" else _abort, "Restored")
 
 
 def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) -> int:
-    """Do ``work``, say what came of it, and refuse to call it done if anything had to be left alone."""
+    """Do ``work``, and report what came of it."""
     with console.progress() as progress:
         result = work(workspace, progress)
+    return _report(console, result, verb)
+
+
+def _report(console: Console, result: RestoreResult, verb: str) -> int:
+    """Say what was done, and refuse to call it done if anything had to be left alone."""
     if console.json:
         from holdfast.model.answers import workspace as answers
         from holdfast.model.message_text import process_details
@@ -270,6 +345,7 @@ COMMANDS = {
             ("holdfast restore before-upgrade --dry-run", "see the plan"),
             ("holdfast restore before-upgrade", "go back to it"),
             ("holdfast restore @ src/main.py", "one file, as it was last saved"),
+            ("holdfast restore @ src/main.py --patch", "only the hunks of it that you take"),
             ("holdfast restore --continue", "finish a restore that was cut short"),
         ),
         exits=_EXITS,
@@ -289,6 +365,7 @@ COMMANDS = {
             ("holdfast undo --step 7", "one step alone"),
             ("holdfast undo --to prompt:41", "take back all changes since that prompt"),
             ("holdfast undo --dry-run", "look first"),
+            ("holdfast undo --dry-run --patch", "look at the lines that would change"),
         ),
         exits=_EXITS,
     ),

@@ -107,6 +107,7 @@ class StoppedProcess(NamedTuple):
 
 
 _NO_LETTERS: Mapping[bytes, str] = MappingProxyType({})
+_NO_FILES: Mapping[bytes, Entry | None] = MappingProxyType({})
 
 
 class RestoreResult(NamedTuple):
@@ -131,6 +132,10 @@ class RestoreResult(NamedTuple):
     letters: Mapping[bytes, str] = _NO_LETTERS
     """The status letters of what is ``written``, where they are not M: A if nothing was there before, T for another
     type.
+    """
+    foreseen: Mapping[bytes, Entry | None] = _NO_FILES
+    """Of a dry run: what is to be there afterwards (None: nothing), as far as a checkpoint holds it. A path that ends
+    with a slash stands for all other files below it.
     """
 
 

@@ -138,6 +138,8 @@ class CheckpointCommit(NamedTuple):
     """The event that `redo` leads to afterwards; None: there is nothing to redo."""
     merge_parents: MergeParent | None = None
     """For a state that two lines have come together in: the second one."""
+    is_apart: bool = False
+    """The tree is not in this state: the workspace stands where it stood."""
 
 
 def pack_key(tenant: str, pack: PackId) -> str:

@@ -15,7 +15,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
 SYMLINK_MODE = b"120000"
 SNIFFED_BYTES = 8192
@@ -77,17 +77,42 @@ def count_lines(before: bytes, after: bytes) -> tuple[int, int]:
     return sum(r.after_end - r.after_start for r in regions), sum(r.before_end - r.before_start for r in regions)
 
 
+class Hunk(NamedTuple):
+    """A hunk of a unified diff."""
+
+    text: bytes
+    regions: Sequence[Region]
+    """What it changes, in order."""
+
+
 def hunks(before: bytes, after: bytes, context: int = 3) -> Iterator[bytes]:
     """The hunks of a unified diff with ``context`` lines around each change, each a piece; none if nothing differs."""
+    return (hunk.text for hunk in split_hunks(before, after, context))
+
+
+def split_hunks(before: bytes, after: bytes, context: int = 3) -> Iterator[Hunk]:
+    """The same, each with its regions, as `apply_hunks` takes them."""
     one, other = split_lines(before), split_lines(after)
     group: list[Region] = []
     for region in changed_regions(one, other):
         if group and region.before_start - group[-1].before_end > 2 * context:
-            yield _hunk(one, other, group, context)
+            yield Hunk(_hunk(one, other, group, context), group)
             group = []
         group.append(region)
     if group:
-        yield _hunk(one, other, group, context)
+        yield Hunk(_hunk(one, other, group, context), group)
+
+
+def apply_hunks(before: bytes, after: bytes, chosen: Iterable[Hunk]) -> bytes:
+    """``before`` with those of the hunks that lead to ``after``, which are in order."""
+    one, other = split_lines(before), split_lines(after)
+    out: list[bytes] = []
+    at = 0
+    for region in (region for hunk in chosen for region in hunk.regions):
+        out += one[at : region.before_start]
+        out += other[region.after_start : region.after_end]
+        at = region.before_end
+    return b"".join([*out, *one[at:]])
 
 
 def _hunk(one: list[bytes], other: list[bytes], group: list[Region], context: int) -> bytes:

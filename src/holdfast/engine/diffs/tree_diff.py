@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from holdfast.model.command_results import Diff
 from holdfast.model.content import whole
+from holdfast.model.entries import Change
 from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import hash_bytes
-from holdfast.model.paths import display, under
+from holdfast.model.paths import display, parents, under
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.model.entries import Change, Entry
+    from holdfast.model.command_results import RestoreResult
+    from holdfast.model.entries import Entry
     from holdfast.model.ids import CheckpointId, Hash
 
 
@@ -74,6 +77,48 @@ def _recorded_changes(context: Context, base: CheckpointId, target: CheckpointId
         return None
     stored = context.catalog.changeset(target)
     return None if stored is None else decode_changeset(stored)
+
+
+class PlannedDiff(NamedTuple):
+    """How the tree is to change, by what a dry run has told."""
+
+    diff: Diff
+    """From the tree to what would be there."""
+    unknown: Sequence[bytes]
+    """What the dry run names and no checkpoint holds, sorted: it would be written or deleted as well."""
+    contents: DiffContents
+    """Of both sides."""
+
+
+def planned_diff(context: Context, planned: RestoreResult, *, renames: bool = True) -> PlannedDiff:
+    """How the tree differs from what ``planned``, a dry run, says of it; ``renames`` as `diff`. Raises as that."""
+    from holdfast.engine.history.status import scan_tree
+
+    with context.lock():
+        now = scan_tree(context, gone_is_empty=True)
+    named, tree = sorted({*planned.written, *planned.deleted}), context.tree
+    directories = {path for path in named if tree.is_there(path, directories=True) and not tree.is_there(path)}
+    files = {path: entry for path, entry in planned.foreseen.items() if not path.endswith(b"/")}
+    for path in planned.foreseen.keys() - files.keys():
+        for below, _ in manifest.iterate(now.pages, now.root, path[:-1]):
+            if below.startswith(path):
+                files.setdefault(below, None)
+    present = manifest.get_many(now.pages, now.root, sorted({*files, *named}))
+    changes = [
+        Change(path, present.get(path), entry) for path, entry in sorted(files.items()) if present.get(path) != entry
+    ]
+    told = {above for change in changes for above in (change.path, *parents(change.path))} | directories
+    told |= {path for path in present if files.get(path) == present[path]}
+    unknown = [path for path in named if path not in told]
+    contents = DiffContents(
+        context, Diff(None, None, [Change(path, after, before) for path, before, after in changes], [], 0)
+    )
+    renamed = []
+    if renames and any(change.before is None for change in changes) and any(one.after is None for one in changes):
+        from holdfast.engine.diffs.renames import detect
+
+        changes, renamed = detect(changes, contents.read_small)
+    return PlannedDiff(Diff(None, planned.checkpoint, changes, renamed, now.files - len(changes)), unknown, contents)
 
 
 class DiffContents:

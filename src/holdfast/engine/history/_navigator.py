@@ -10,11 +10,13 @@ from holdfast.engine.history._step_reversal import (
     Effect,
     combine_effects,
     dry_run_result,
+    files_at,
     reapply_steps,
     redo_effect,
     reverse_steps,
     reversible_steps,
     undo_effect,
+    with_files_before,
 )
 from holdfast.engine.history._undo_guards import (
     RunningSteps,
@@ -330,7 +332,8 @@ class HistoryNavigator:
             assert self._service is not None
             if target is None and not self._force:
                 check_reversal(self._context, self._service, [*steps, *ids])
-            effects.append(undo_effect(self._service, ids))
+            effect = undo_effect(self._service, ids)
+            effects.append(with_files_before(context, self._service, effect, ids, [*steps, *ids]))
             steps += ids
             if not self._force:
                 self._service.check_connected(steps)
@@ -338,7 +341,12 @@ class HistoryNavigator:
         if self._floor is not None:
             self._running.warn_since(self._floor.prompt)
         if target is not None:
-            effects.insert(went_back, self._previewed(target))
+            before, seen = combine_effects(effects[:went_back]), self._previewed(target)
+            if self._service is not None:
+                # (What comes back to what is there now is in no plan, and yet not as those steps found it.)
+                reached = files_at(context, self._service, target, before, steps)
+                seen = seen._replace(foreseen=reached | {**seen.foreseen})
+            effects.insert(went_back, seen)
         reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id
         return dry_run_result(self._context, reached, effects, steps)._replace(together=groups)
 
@@ -357,8 +365,12 @@ class HistoryNavigator:
                 chosen = reversible_steps(self._service, now.steps, backward=False)
                 if not by_checkpoints and not steps and not self._force:
                     check_reversal(self._context, self._service, [step.id for step in chosen], forward=True)
-                effects.append(redo_effect(self._service, [step.id for step in chosen]))
-                steps += [step.id for step in chosen]
+                ids = [step.id for step in chosen]
+                effect, reached = redo_effect(self._service, ids), kept_checkpoint(self._context, state)
+                if reached is not None:
+                    effect = effect._replace(foreseen=files_at(self._context, self._service, reached, effect, ids))
+                effects.append(effect)
+                steps += ids
                 groups += self._depending(now.steps)
                 if not self._force:
                     self._service.check_connected(steps)
@@ -382,6 +394,7 @@ class HistoryNavigator:
             [path for path in shown.written if path not in held],
             [path for path in shown.deleted if path not in held],
             shown.letters,
+            shown.foreseen,
         )
 
     def has_changed(self, changes: Sequence[Change]) -> bool:
@@ -575,12 +588,13 @@ def merge_results(done: Sequence[RestoreResult]) -> RestoreResult:
     last = done[-1]
     if len(done) == 1:
         return last
-    effect = combine_effects(Effect([*one.written], [*one.deleted], one.letters) for one in done)
+    effect = combine_effects(Effect([*one.written], [*one.deleted], one.letters, one.foreseen) for one in done)
     return last._replace(
         rescue=done[0].rescue,
         written=effect.written,
         deleted=effect.deleted,
         letters=effect.letters,
+        foreseen=effect.foreseen,
         skipped=[item for result in done for item in result.skipped],
         steps=[step for result in done for step in result.steps],
         together=[group for result in done for group in result.together],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 
 from holdfast.engine.history._undo_guards import (
     check_reversal,
@@ -30,15 +31,17 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import CheckpointId
 from holdfast.model.message_text import step_options
+from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
     from typing import Literal
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Operation
-    from holdfast.model.checkpoint import HistoryEvent
+    from holdfast.model.checkpoint import Checkpoint, HistoryEvent
     from holdfast.model.content import Progress
+    from holdfast.model.entries import Entry
     from holdfast.undo.service import PathChange, StepInfo, UndoService
 
 
@@ -55,6 +58,8 @@ class Effect(NamedTuple):
     deleted: list[bytes]
     letters: Mapping[bytes, str]
     """As `RestoreResult.letters`."""
+    foreseen: Mapping[bytes, Entry | None] = MappingProxyType({})
+    """As `RestoreResult.foreseen`; a later effect makes an earlier one's unknown where it says nothing."""
 
 
 def net_effect(steps: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:
@@ -75,8 +80,13 @@ def combine_effects(effects: Iterable[Effect]) -> Effect:
     there: dict[bytes, bool] = {}
     letters: dict[bytes, str] = {}
     """What each path was first: D for one that was there, and deleted."""
-    for written, deleted, found in effects:
+    foreseen: dict[bytes, Entry | None] = {}
+    for written, deleted, found, files in effects:
         gone = frozenset(deleted)
+        anew = gone.union(written)
+        for path in [path for path in foreseen if not anew.isdisjoint((path, *_above(path)))]:
+            del foreseen[path]
+        foreseen |= files
         lost = [path for path, is_there in there.items() if is_there and not gone.isdisjoint(_above(path))]
         for path in lost:
             del there[path]
@@ -90,6 +100,7 @@ def combine_effects(effects: Iterable[Effect]) -> Effect:
         written,
         sorted(path for path, is_there in there.items() if not is_there),
         {path: letters[path] for path in written if letters[path] in ("A", "T")},
+        foreseen,
     )
 
 
@@ -184,6 +195,61 @@ def redo_effect(service: UndoService, steps: Iterable[int]) -> Effect:
     return net_effect([service.changes(step) for step in steps], backward=False)
 
 
+def with_files_before(
+    context: Context, service: UndoService, effect: Effect, steps: Sequence[int], taken_back: Collection[int]
+) -> Effect:
+    """The effect of undoing the steps, the last of those that are ``taken_back``, with what all of that leaves: what
+    the newest state from before the steps holds, where nothing else has come to the path since, until they had ended.
+    Ignored files are in no state.
+    """
+    chosen = find_steps(service, steps)
+    at = _state_before(context, context.catalog.cursor(context.workspace.id).position, chosen)
+    state = None if at is None else context.catalog.event(at)
+    checkpoint = None if state is None else kept_checkpoint(context, state)
+    if state is None or checkpoint is None or state.undo_seq is None:
+        return effect
+    since, until = state.undo_seq, max(step.acted for step in chosen)
+    others = touched_paths(
+        service,
+        (
+            step.id
+            for step in service.steps()
+            if step.id not in taken_back
+            and step.begun < until
+            and (step.ended is None or max(step.ended, step.acted) > since)
+        ),
+    )
+    others.update(path for edit in service.barriers() if since < edit.id < until for path in edit.paths)
+    if b"" in others:
+        return effect
+    found = files_at(context, service, checkpoint, effect, taken_back)
+    # (What is there now, or was, at paths that the others have come to, or where ignored files are, is not known.)
+    not_known = others.union(above for path in others for above in (path + b"/", *(one + b"/" for one in _above(path))))
+    written = set(effect.written)
+    return effect._replace(
+        foreseen={
+            path: entry
+            for path, entry in found.items()
+            if not_known.isdisjoint((path, *_above(path))) and (entry is not None or path not in written)
+        }
+    )
+
+
+def files_at(
+    context: Context, service: UndoService, checkpoint: Checkpoint, effect: Effect, steps: Iterable[int]
+) -> dict[bytes, Entry | None]:
+    """What a checkpoint holds of all that an effect of the steps is about, and below the directories that they have
+    moved; as `RestoreResult.foreseen` has it.
+    """
+    pages, root, paths = context.store.pages, checkpoint.root, sorted({*effect.written, *effect.deleted})
+    found: dict[bytes, Entry | None] = {**dict.fromkeys(paths), **manifest.get_many(pages, root, paths)}
+    moves = [change for step in steps for change in service.changes(step) if change.source is not None]
+    for path in {path for change in moves for path in (change.path, change.source) if path is not None}:
+        found |= manifest.iterate(pages, root, path)
+        found[path + b"/"] = None
+    return found
+
+
 def reversible_steps(service: UndoService, steps: Sequence[int], *, backward: bool) -> list[StepInfo]:
     """The steps, the last that acted first, which can be undone (redone: not ``backward``) as far as they are at their
     end (else `RefusedError`), and not undone (done) already (else `NotFoundError`).
@@ -220,16 +286,19 @@ def preview_steps(
         chosen = reversible_steps(service, steps, backward=backward)
         if not force:
             check_reversal(context, service, [step.id for step in chosen], forward=not backward)
-    seen = net_effect([service.changes(step.id) for step in chosen], backward=backward)
+    ids = [step.id for step in chosen]
+    seen = net_effect([service.changes(step) for step in ids], backward=backward)
+    if backward:
+        seen = with_files_before(context, service, seen, ids, ids)
     head = context.catalog.cursor(context.workspace.id).head
-    return dry_run_result(context, head or CheckpointId(""), [seen], [step.id for step in chosen])
+    return dry_run_result(context, head or CheckpointId(""), [seen], ids)
 
 
 def dry_run_result(
     context: Context, reached: CheckpointId, effects: Sequence[Effect], steps: Sequence[int]
 ) -> RestoreResult:
     """What a dry run answers: that the steps were to lead to ``reached``, with the effects, one after the other."""
-    written, gone, letters = combine_effects(effects)
+    written, gone, letters, foreseen = combine_effects(effects)
     # What the first of them bring, and others take away again, is not there now.
     brought = {path for effect in effects for path in effect.written}
     deleted = [path for path in gone if path not in brought or context.tree.is_there(path, directories=True)]
@@ -243,6 +312,7 @@ def dry_run_result(
         undo_command=None,
         steps=steps,
         letters=letters,
+        foreseen=foreseen,
     )
 
 
@@ -309,7 +379,10 @@ def record_reversal(
         _report_again(context, target)
     else:
         undoing = operation.kind == "undo"
-        before = _state_before(context, operation, find_steps(service, operation.steps)) if undoing else None
+        before = None
+        if undoing:
+            start = _begun_from(context, operation).previous
+            before = _state_before(context, start, find_steps(service, operation.steps))
         reached = create_checkpoint_or_part(
             context,
             CheckpointRequest(kind="auto"),
@@ -361,7 +434,7 @@ def _checkpoint_before(context: Context, operation: Operation) -> CheckpointId:
 
 def _result(context: Context, service: UndoService, operation: Operation, reached: CheckpointId) -> RestoreResult:
     steps = operation.steps
-    written, deleted, letters = (undo_effect if operation.kind == "undo" else redo_effect)(service, steps)
+    written, deleted, letters, _ = (undo_effect if operation.kind == "undo" else redo_effect)(service, steps)
     # All that was left as it is, also where several processes had their part in it.
     left = [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
     alone = {one.path for one in left}
@@ -401,10 +474,9 @@ def _begun_from(context: Context, operation: Operation) -> HistoryEvent:
     return context.catalog.event(operation.position)
 
 
-def _state_before(context: Context, operation: Operation, steps: Sequence[StepInfo]) -> int | None:
-    """The newest state before the operation that is from before any of the steps began."""
+def _state_before(context: Context, at: int | None, steps: Sequence[StepInfo]) -> int | None:
+    """The newest state, from ``at`` back, that is from before any of the steps began."""
     begun, began = min(step.begun for step in steps), min(step.started_at for step in steps) // 1000
-    at = _begun_from(context, operation).previous
     while at is not None:
         state = context.catalog.event(at)
         # (An earlier version has recorded no number.)

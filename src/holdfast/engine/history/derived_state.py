@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.opening.context import Context
+    from holdfast.model.checkpoint import Kind
     from holdfast.model.ids import CheckpointId
     from holdfast.store.blobs.content_writer import WrittenBlobs
 
@@ -28,6 +29,7 @@ def create_derived_checkpoint(
     taken_in: MergeParent | None = None,
     content: WrittenBlobs | None = None,
     name: CheckpointId | None = None,
+    kind: Kind = "merge",
 ) -> CheckpointId:
     """A checkpoint of the workspace with the state ``ours`` and ``changes`` to it. Moves nothing. Needs the lock.
 
@@ -53,7 +55,7 @@ def create_derived_checkpoint(
         workspace=context.workspace.id,
         parent=ours,
         root=built.root,
-        kind="merge",
+        kind=kind,
         labels=(),
         created_at=context.clock.now(),
         changes=count_changes(changes),
@@ -87,6 +89,7 @@ def create_derived_checkpoint(
             expected=catalog.cursor(context.workspace.id),
             event=None,
             merge_parents=taken_in,
+            is_apart=True,
         )
     )
     return identity

@@ -206,6 +206,7 @@ def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -
         dry_run=True,
         undo_command=None,
         letters=_letters(plan.writes),
+        foreseen={change.path: change.after for change in (*plan.deletes, *plan.writes)},
     )
 
 

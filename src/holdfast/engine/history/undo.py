@@ -13,7 +13,14 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from holdfast.engine.history._navigator import HistoryNavigator, merge_results
-from holdfast.engine.history._step_reversal import preview_steps, reapply_steps, reverse_steps, reversible_steps
+from holdfast.engine.history._step_reversal import (
+    Effect,
+    files_at,
+    preview_steps,
+    reapply_steps,
+    reverse_steps,
+    reversible_steps,
+)
 from holdfast.engine.history._undo_guards import (
     check_count,
     floor_at,
@@ -114,7 +121,13 @@ def preview_run(
         assert service is not None
         done.append(preview_steps(context, service, [step.id for step in chosen], backward=True, force=force))
     if start is not None:
-        done.append(preview(context, context.catalog.checkpoint(start.checkpoint)))
+        target = context.catalog.checkpoint(start.checkpoint)
+        last = preview(context, target)
+        if chosen and service is not None:
+            steps = Effect([*done[0].written], [*done[0].deleted], {})
+            held = files_at(context, service, target, steps, [step.id for step in chosen])
+            last = last._replace(foreseen=held | {**last.foreseen})
+        done.append(last)
     return merge_results(done)
 
 

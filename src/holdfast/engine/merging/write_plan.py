@@ -6,11 +6,12 @@ as by any restore: undoable, and finished or taken back where it is cut short. O
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.engine.history import operations
 from holdfast.engine.history.checkpoint import make_room_for
 from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.entries import Change, file_entry, symlink_entry
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
@@ -65,21 +66,35 @@ def carry_out(
     provenance: Provenance,
     *,
     source: CheckpointId | None = None,
+    kind: Literal["merge", "rescue"] = "merge",
+    found: Mapping[bytes, Entry | None] | None = None,
     progress: Progress | None = None,
 ) -> WrittenPlan:
     """Bring the workspace from its present state to that with ``writes`` and without
     ``deletes``. The present state is saved first.
 
-    ``source``: what is given by its hash has to be in this checkpoint. A path to delete that is not there is among the
-    errors. Raises `EscapeError` for a path that is never allowed, `UsageError` for a plan that contradicts itself,
-    `NotFoundError` (code ``no_blob``) for content that is not stored, `RefusedError` (``in_the_way``) where a file
-    would have to be a directory too, or another process changes the tree meanwhile (``changed_meanwhile``).
+    ``source``: what is given by its hash has to be in this checkpoint. ``kind``: of the state that it leads to;
+    ``rescue`` for a part of a restore, and then of the present state, too. ``found``: what has to be at paths still
+    (None: nothing). A path to delete that is not there is among the errors. Raises `EscapeError` for a path that is
+    never allowed, `UsageError` for a plan that contradicts itself, `NotFoundError` (code ``no_blob``) for content that
+    is not stored, `RefusedError` (``in_the_way``) where a file would have to be a directory too, or another process
+    changes the tree meanwhile (``changed_meanwhile``).
     """
     _check(writes, deletes)
     sizes = _sizes(context, writes, source)
-    ours = operations.save(context).checkpoint
+    if kind == "rescue":
+        ours = operations.checkpoint(context, CheckpointRequest("rescue"), progress).checkpoint
+    else:
+        ours = operations.save(context).checkpoint
     pages = context.store.pages
-    present = manifest.get_many(pages, ours.root, [*(write.path for write in writes), *deletes])
+    present = manifest.get_many(pages, ours.root, [*(write.path for write in writes), *deletes, *(found or ())])
+    for path, entry in (found or {}).items():
+        if present.get(path) != entry:
+            raise RefusedError(
+                f"{display(path)} has changed meanwhile; nothing was written",
+                hint="run the same command again",
+                code="changed_meanwhile",
+            )
     gone = {path for path in deletes if path in present}
     errors = [_left(path) for path in deletes if path not in present]
     for write in writes:
@@ -97,7 +112,7 @@ def carry_out(
         ]
         if not changes:
             return WrittenPlan(ours.id, ours.id, None, errors)
-        state = create_derived_checkpoint(context, ours.id, changes, provenance, content=written)
+        state = create_derived_checkpoint(context, ours.id, changes, provenance, content=written, kind=kind)
     restored = operations.restore(context, state, expected=ours.id, progress=progress)
     return WrittenPlan(ours.id, state, restored, [*errors, *restored.skipped])
 

@@ -15,11 +15,11 @@ from holdfast.model.errors import NotFoundError, UsageError
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
     from typing import Any
 
     from holdfast.engine.diffs.patch_text import FileStat
-    from holdfast.engine.diffs.tree_diff import DiffContents
+    from holdfast.engine.diffs.tree_diff import DiffContents, PlannedDiff
     from holdfast.engine.forks.checkpoint_mount import Mounted
     from holdfast.engine.forks.mount_server_client import MountServer
     from holdfast.engine.forks.snapshots import Snapshots
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.engine.history.retention import Policy
     from holdfast.engine.history.timeline import SessionCommands
     from holdfast.engine.merging.fork_merge import ForkMerge
+    from holdfast.engine.merging.partial_restore import PartialRestore, RestoreFile, RestorePart
     from holdfast.engine.merging.reapply.resolver import Ladder
     from holdfast.engine.merging.stacked_plan import Resolution
     from holdfast.engine.opening.context import Context
@@ -171,6 +172,18 @@ class WorkspaceQueries(WorkspaceFace):
         from holdfast.engine.diffs.patch_text import patch
 
         return patch(diff, self._contents(diff).fetch, context=context, binary=binary)
+
+    def planned_diff(self, planned: RestoreResult) -> PlannedDiff:
+        """How the tree is to change, by a dry run of a `restore`, an `undo` or a `redo`."""
+        from holdfast.engine.diffs.tree_diff import planned_diff
+
+        return planned_diff(self._context, planned)
+
+    def planned_patch(self, planned: PlannedDiff, *, context: int = 3) -> Iterator[bytes]:
+        """The same as `patch` gives a diff."""
+        from holdfast.engine.diffs.patch_text import patch
+
+        return patch(planned.diff, planned.contents.fetch, context=context)
 
     def diff_stat(self, diff: Diff) -> list[FileStat]:
         """How many lines each file of a diff gains and loses."""
@@ -521,6 +534,29 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
             exact=exact,
             progress=progress,
         )
+
+    def restore_differences(self, name: str, paths: Sequence[str | bytes] = ()) -> PartialRestore:
+        """What the tree has otherwise than a checkpoint, in parts that `restore_parts` can bring back one by one."""
+        forbid_inside_run(self._context, "a restore")
+        from holdfast.engine.merging.partial_restore import differences
+
+        return differences(self._context, name, encode_paths(paths))
+
+    def restore_parts(
+        self,
+        target: CheckpointId,
+        chosen: Sequence[tuple[RestoreFile, Collection[RestorePart]]],
+        *,
+        progress: Progress | None = None,
+    ) -> RestoreResult | None:
+        """Restore the ``chosen`` parts of `restore_differences`: as `restore`, in one restore that `undo` takes back;
+        None if that changes nothing. Raises `RefusedError` (``changed_meanwhile``) if one of the files has changed
+        since.
+        """
+        forbid_inside_run(self._context, "a restore")
+        from holdfast.engine.merging.partial_restore import restore_parts
+
+        return restore_parts(self._context, target, chosen, progress)
 
     def merge(
         self,

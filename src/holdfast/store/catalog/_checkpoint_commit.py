@@ -368,7 +368,7 @@ def _advanced(commit: CheckpointCommit, events: Sequence[Row]) -> Cursor:
     if events:
         seq = events[0][0]
         return Cursor(point.id, seq, seq if commit.redo_tip is None else commit.redo_tip)
-    if point.kind in ("import", "merge"):
+    if commit.is_apart or point.kind in ("import", "merge"):
         return commit.expected
     return commit.expected._replace(head=point.id)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.history._step_reversal import Effect, combine_effects, net_effect
+from holdfast.model.entries import Entry
+from holdfast.model.ids import Hash
 from holdfast.undo.service import PathChange
 
 
@@ -58,8 +60,16 @@ def test_effect(steps: list[list[PathChange]], backward: bool, written: str, del
 def test_what_was_written_in_a_directory_that_is_gone_then_is_not_there() -> None:
     first = Effect([b"e/f", b"ef"], [], {b"e/f": "A"})
     second = Effect([b"d"], [b"e"], {b"d": "T"})
-    assert combine_effects([first, second]) == ([b"d", b"ef"], [b"e"], {b"d": "T"})
-    assert combine_effects([second, first]) == ([b"d", b"e/f", b"ef"], [b"e"], {b"d": "T", b"e/f": "A"})
+    assert combine_effects([first, second]) == Effect([b"d", b"ef"], [b"e"], {b"d": "T"})
+    assert combine_effects([second, first]) == Effect([b"d", b"e/f", b"ef"], [b"e"], {b"d": "T", b"e/f": "A"})
+
+
+def test_what_is_foreseen_of_a_path_is_what_the_last_effect_on_it_foresees() -> None:
+    one, other = (Entry(Hash(bytes(32)), size, 0o100644) for size in (1, 2))
+    first = Effect([b"a", b"d/x", b"e"], [], {}, {b"a": one, b"d/x": one, b"d/": None, b"e": one})
+    assert combine_effects([first, Effect([], [b"d"], {})]).foreseen == {b"a": one, b"e": one}
+    second = Effect([b"a"], [b"d/x", b"e"], {}, {b"a": other, b"d/x": None})
+    assert combine_effects([first, second]).foreseen == {b"a": other, b"d/x": None, b"d/": None}
 
 
 def test_what_was_there_before_all_moves_is_modified_and_what_was_not_is_added() -> None:
