@@ -132,15 +132,16 @@ def test_what_changes_between_the_plan_and_the_write_is_left_alone_and_said(spac
     assert {path for path, _ in manifest.iterate(space.context.store.pages, kept.root)} >= {b"keep", b"extra"}
 
 
-def test_a_restore_that_left_everything_alone_offers_no_undo(space: Space) -> None:
+def test_a_restore_that_left_everything_alone_is_refused_and_none_of_the_history(space: Space) -> None:
     # I6: there is nothing of its own to take back, and what others did is not it.
     first = filled(space)
     space.edit.write(b"keep", b"2")
     space.tree.before_apply = lambda: space.edit.write(b"keep", b"mine!")
-    result = restore(space.context, first)
+    with pytest.raises(RefusedError) as refused:
+        restore(space.context, first)
     space.tree.before_apply = lambda: None
-    assert [path for path, _ in result.skipped] == [b"keep"]
-    assert result.undo_command is None
+    assert (refused.value.code, refused.value.data) == ("left_alone", {"paths": ["keep"]})
+    assert space.context.catalog.events(space.context.workspace.id)[0].operation == "checkpoint"
 
 
 def history_of(space: Space, back: int) -> CheckpointId:
@@ -188,8 +189,9 @@ def test_what_no_checkpoint_holds_is_not_overwritten(space: Space) -> None:
     first = filled(space)
     space.edit.delete(b"keep")
     space.edit.special(b"keep")
-    result = restore(space.context, first)
-    assert [path for path, _ in result.skipped] == [b"keep"]
+    with pytest.raises(RefusedError) as refused:
+        restore(space.context, first)
+    assert (refused.value.code, refused.value.data) == ("left_alone", {"paths": ["keep"]})
     assert b"keep" not in space.state()
 
 

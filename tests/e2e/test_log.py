@@ -54,7 +54,7 @@ def lived(cli: Cli) -> Cli:
 def test_it_tells_one_row_for_each_thing(lived: Cli) -> None:
     shown = rows(lived)
     patterns = (
-        r"undo:\d+ of [0-9a-f]{12}, back to [0-9a-f]{12}",
+        r"undo:\d+ of restore:\d+, back to [0-9a-f]{12}",
         r"restore:\d+ to [0-9a-f]{12} one, zwei",
         r"merge:\d+ \+1 merged the fork .*/fork",
         r"redo:\d+ of step 1 of run:[0-9a-f]{12}: sh -c echo 2 > f; exit 3",
@@ -82,7 +82,12 @@ def test_its_rows_are_counted_filtered_and_given_to_programs(lived: Cli) -> None
     assert lived("log", "--until", "1h").out == "No row matches.\n"
     assert [line.partition(":")[0] for line in rows(lived, "--", "new")] == ["undo", "restore", "merge"]
     assert rows(lived, "--", "two\\x0alines \\xff\\x1b[31m") == rows(lived)[-1:]
-    assert lived("log", "--", "nowhere").out == "No row matches.\n"
+    assert lived("log", "--grep", "nothing", "--", "new").out == "No row matches.\n"
+    (lived.root / "just-made").touch()
+    assert lived("log", "--", "just-made").out == "No row matches.\n"
+    for words in (["log"], ["log", "--json"], ["log", "--author", "claude"]):
+        refused = lived(*words, "--", "nowhere", code=3)
+        assert (refused.out, "no row of the log has to do with nowhere" in refused.err) == ("", True)
     log = lived.json("log")
     names = [row["name"] for row in log["rows"]]
     assert len(names) == len(set(names)) == len(rows(lived))

@@ -68,8 +68,10 @@ def test_single_hunks_are_restored_and_undo_brings_all_back(cli: Cli) -> None:
     assert "-two\n+2\n" in shown
     assert cli.tree() == {"f": edited(_20="twenty\n").encode()}
     assert (cli.root / "f").stat().st_mode & 0o777 == 0o600
-    newest = cli.json("log")["rows"][0]
-    assert newest["kind"] == "restore"
+    newest, *older = cli.json("log")["rows"]
+    target = older[-1]["checkpoint"]
+    assert (newest["kind"], newest["made"], newest["text"]) == ("restore", True, f"a part of {target[:12]}")
+    assert [row["kind"] for row in older] == ["checkpoint", "checkpoint"]
     status = cli.json("status")
     assert not status["added"] + status["modified"] + status["deleted"]
     cli("undo")

@@ -417,6 +417,25 @@ def test_a_prompt_goes_to_the_configured_agent(start: Start, tree: Path, tmp_pat
         assert client.end() == 0
 
 
+def test_a_prompt_is_a_row_of_the_history_and_a_run_names_its_commands(
+    start: Start, tree: Path, tmp_path: Path
+) -> None:
+    client = start(HOLDFAST_AGENT_COMMAND="touch\nby-the-agent")
+    client.begin()
+    for number in range(4):
+        client.ask("agent.execute", command=f"touch {number}")
+    client.ask("agent.prompt", prompt="make it\nso")
+    client.ask("agent.execute", command="touch later")
+    assert client.end() == 0
+    with holdfast.open(tree, home=tmp_path / "home") as workspace:
+        rows = [*workspace.log_rows()]
+        run, prompt = (next(row for row in rows if row.kind == kind) for kind in ("run", "prompt"))
+        assert (prompt.text, prompt.author) == ("make it\nso", "touch")
+        assert run.command == "stdio: touch 0; touch 1; touch 2; and 3 more"
+        workspace.undo(to=prompt.number)
+    assert sorted(os.listdir(tree)) == ["0", "1", "2", "3"]
+
+
 def fill(tree: Path, count: int = 60) -> None:
     for number in range(count):
         (tree / f"f{number}").write_text("1")

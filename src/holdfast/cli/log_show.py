@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from itertools import chain, islice
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _MOVES = ("restore", "undo", "redo")
 _ALIGNED_BY = 50
 """As many of the newest rows tell how wide the column of names is. (All are not waited for.)"""
+_RUN_STATES = {"open": "not ended", "killed": "killed"}
 _MOST_OF_LINE = 1000
 """Characters of a text that a row shows where nothing else cuts it."""
 
@@ -118,16 +120,21 @@ def _rows(console: Console, workspace: Workspace, arguments: argparse.Namespace)
             steps=arguments.steps,
         )
         first = next(found, None)
-        if first is None and paths:
-            raise NotFoundError("nothing has changed there", code="no_such_path")
+        if first is None and not _is_known(workspace, paths):
+            raise NotFoundError(
+                f"no row of the log has to do with {', '.join(map(show_path, paths))}",
+                hint="paths are relative to the current directory; only --steps shows changes to ignored files",
+                code="no_such_path",
+            )
         return iter(()) if first is None else chain([first], found)
 
-    try:
-        return console.with_paths(workspace, arguments.paths, rows)
-    except NotFoundError as error:
-        if error.code != "no_such_path":
-            raise
-        return iter(())
+    return console.with_paths(workspace, arguments.paths, rows)
+
+
+def _is_known(workspace: Workspace, paths: list[bytes]) -> bool:
+    """Whether one of ``paths`` is there, or was ever changed; or there are none."""
+    is_there = any(os.path.lexists(os.path.join(workspace.path, path)) for path in paths)
+    return not paths or is_there or next(workspace.log_rows(paths=paths, steps=True), None) is not None
 
 
 def _microseconds(given: str | None) -> int | None:
@@ -190,7 +197,7 @@ def _row(item: TimelineItem, head: str | None, told: Callable[[int], str], names
     if item.exit_code:
         yield (f"  exit {item.exit_code}", ("red",))
     if item.state not in ("", "done"):
-        yield (f"  [{'not ended' if item.kind == 'run' else item.state}]", ())
+        yield (f"  [{_RUN_STATES[item.state] if item.kind == 'run' else item.state}]", ())
 
 
 def _what(item: TimelineItem) -> str:
@@ -204,9 +211,13 @@ def _what(item: TimelineItem) -> str:
             run = f" of run:{item.run}" if item.run else ""
             return f"of {named_steps(item.steps)}{run}{f': {command}' if command else ''}"
         case "undo" | "redo" | "restore":
-            of = f"of {short(item.before)}, back " if item.kind == "undo" and item.before is not None else ""
-            where = "" if item.checkpoint is None else short(item.checkpoint)
-            return f"{of}to {where}{f' {labels}' if labels else ''}"
+            where = f"to {'' if item.checkpoint is None else short(item.checkpoint)}"
+            if item.kind == "restore":
+                where = said or where
+            elif item.of:
+                of = f"of {item.of if ':' in item.of else short(item.of)}"
+                where = f"{of}, back {where}" if item.kind == "undo" else f"{of}, {where}" if ":" in item.of else of
+            return f"{where}{f' {labels}' if labels else ''}"
         case "run":
             steps = f"  ({plural(len(item.steps), 'step')})" if item.steps else ""
             return f"{command}{steps}"
@@ -364,14 +375,16 @@ def _show_row(console: Console, workspace: Workspace, arguments: argparse.Namesp
 def _row_details(console: Console, found: RowDetails) -> Iterator[str]:
     item = found.item
     is_open = item.kind == "run" and bool(item.state)
+    is_told = item.kind in ("merge", *_MOVES)
     facts = (
         (item.kind, console.paint(visible(item.name.partition(":")[2]), "cyan")),
         ("began", "" if found.began is None else when(found.began)),
         ("at" if found.began is None else "ended", when(item.at) if not is_open else ""),
         ("author", visible(item.author)),
+        ("what", _what(item._replace(author="")) if is_told else ""),
         ("command", visible(item.command)),
         ("exit code", "" if item.exit_code is None else str(item.exit_code)),
-        ("state", "its end was not noted" if is_open else item.state),
+        ("state", f"{_RUN_STATES[item.state]}: its end was not noted" if is_open else item.state),
         ("before", item.before or ""),
         ("after", item.checkpoint or ""),
         *(("label", visible(label)) for label in item.labels),
@@ -380,7 +393,7 @@ def _row_details(console: Console, found: RowDetails) -> Iterator[str]:
         ("way back", _way_back(item)),
     )
     yield from _facts(facts)
-    if item.text and item.kind != "run":
+    if item.text and item.kind != "run" and not (is_told and "\n" not in item.text):
         yield ""
         yield from (f"  {visible(line)}".rstrip() for line in item.text.split("\n"))
     if found.steps:

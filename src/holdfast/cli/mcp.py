@@ -97,7 +97,7 @@ def _opener(
 
     def open_host(notify: Callable[[HostedDirectory, HostEvent], object]) -> Host:
         home = None if console.home is None else os.fsencode(console.home)
-        return Host(given, home=home, flags=flags, guard=arguments.guard, notify=notify)
+        return Host(given, home=home, flags=flags, guard=arguments.guard, face="mcp", notify=notify)
 
     return open_host
 

@@ -8,7 +8,7 @@ import time
 from holdfast import RefusedError
 from holdfast.cli.terminal import STATUS_COLOURS, Palette, is_terminal, show_path
 from holdfast.model.fast_typing import TYPE_CHECKING
-from holdfast.model.message_text import plural, visible
+from holdfast.model.message_text import could_not_change, plural, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -94,12 +94,7 @@ def reasons(items: Sequence[NotCaptured]) -> list[str]:
 
 def left_alone(items: Sequence[NotCaptured]) -> RefusedError:
     """What a command ends with that has done its work but for these paths."""
-    by_cause: dict[str, list[str]] = {}
-    for item in items:
-        by_cause.setdefault(item.reason, []).append(show_path(item.path))
-    causes = [f"{cause} ({', '.join([*paths[:3], '…'][: len(paths)])})" for cause, paths in by_cause.items()]
-    shown = "; ".join([*causes[:3], "…"][: len(causes)])
-    return RefusedError(f"could not change {plural(len(items), 'path')}: {shown}", code="left_alone")
+    return RefusedError(could_not_change(items), code="left_alone")
 
 
 def uncaptured(paths: Sequence[str]) -> list[str]:

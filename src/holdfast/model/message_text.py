@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.model.answers import workspace as answers
+    from holdfast.model.entries import NotCaptured
 
 _FEW = 10
 _MAX_PROCESSES_NAMED = 3
@@ -74,6 +75,16 @@ def _ranges(numbers: Sequence[int], between: str = " to ") -> Iterator[str]:
         if following != number + 1:
             yield str(first) if first == number else f"{first}{between}{number}"
             first = following or 0
+
+
+def could_not_change(items: Iterable[NotCaptured]) -> str:
+    """``could not change 3 paths: CAUSE (a, b); CAUSE (c)``."""
+    by_cause: dict[str, list[str]] = {}
+    for path, reason in items:
+        by_cause.setdefault(reason, []).append(visible(display(path)))
+    causes = [f"{cause} ({', '.join([*paths[:3], '…'][: len(paths)])})" for cause, paths in by_cause.items()]
+    number = sum(map(len, by_cause.values()))
+    return f"could not change {plural(number, 'path')}: {'; '.join([*causes[:3], '…'][: len(causes)])}"
 
 
 def named_processes(processes: Sequence[Process]) -> str:

@@ -70,7 +70,9 @@ class TimelineItem(NamedTuple):
     """The run that this is or belongs to, or whose steps were reversed, if all are of one."""
     session: str = ""
     state: str = ""
-    """Of a step, as `StepInfo.state` has it; of a run ``open`` if its end was not noted."""
+    """Of a step, as `StepInfo.state` has it; of a run ``open`` if its end was not noted, ``killed`` if it goes on no
+    more then.
+    """
     paths: tuple[bytes, ...] = ()
     """What others edited, as far as it is known, or what is about to change; of all else it takes a look at the states.
     """
@@ -80,6 +82,8 @@ class TimelineItem(NamedTuple):
     """The checkpoint that was made with it, if one was and it is kept."""
     before: CheckpointId | None = None
     """The state that the tree was in before it, where it is known."""
+    of: str = ""
+    """Of an undo or a redo by checkpoints: the `name` of the row whose change it took back, or brought again."""
 
     @property
     def name(self) -> str:

@@ -48,8 +48,11 @@ class QueuedCommand:
         cwd: str = "",
         env: Mapping[str, str] | None = None,
         output: type[event_messages.TerminalOutput] = event_messages.TerminalOutput,
+        prompt: str | None = None,
     ) -> None:
-        """``output`` is the event that tells of what it writes; ``cwd`` is as clients give it. Raises `UsageError`."""
+        """``output`` is the event that tells of what it writes; ``cwd`` is as clients give it; ``prompt`` is what it
+        has the agent work on, which the history is to have. Raises `UsageError`.
+        """
         if len(command.encode("utf-8", "surrogatepass")) >= MAX_COMMAND_BYTES:
             raise UsageError(
                 f"a command, or a prompt with the agent's command, has less than {MAX_COMMAND_BYTES} bytes",
@@ -61,6 +64,7 @@ class QueuedCommand:
         self.cwd = cwd
         self.env = env or {}
         self.output = output
+        self.prompt = prompt
         self.step: int | None = None
         self.is_abandoned = False
         """The session ends: no client waits for it any more."""
@@ -186,6 +190,8 @@ class CommandLane:
     def _run(self, command: QueuedCommand) -> CommandOutcome:
         index = self._hosted.index
         directory = path_in(self._hosted.path, command.cwd)
+        if command.prompt is not None and not command.is_cancelled:
+            self._hosted.record_prompt(command.prompt)
         with ExitStack() as stack:
 
             def begins(step: int) -> None:

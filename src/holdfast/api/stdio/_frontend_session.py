@@ -153,6 +153,7 @@ class FrontendSessions:
             flags=None if asked.outside is None else {"undo.outside": asked.outside},
             isolation=isolation if said else None,
             guard=asked.guard,
+            face="stdio",
             notify=self._told,
         )
         try:

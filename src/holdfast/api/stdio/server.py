@@ -207,11 +207,15 @@ class Server:
     def _queue(self, request: Request) -> None:
         asked: messages.AgentExecute | messages.AgentPrompt = request.payload
         hosted, lane = self._sessions.lane(asked.directory)
+        prompt, output = None, event_messages.TerminalOutput
         if isinstance(asked, messages.AgentPrompt):
-            words, output = prompt_command(hosted.agent_command, asked.prompt), event_messages.AgentOutput
+            prompt, output = asked.prompt, event_messages.AgentOutput
+            words = prompt_command(hosted.agent_command, prompt)
         else:
-            words, output = asked.command, event_messages.TerminalOutput
-        lane.submit(QueuedCommand(request.request_id, words, cwd=asked.cwd, env=asked.env, output=output))
+            words = asked.command
+        lane.submit(
+            QueuedCommand(request.request_id, words, cwd=asked.cwd, env=asked.env, output=output, prompt=prompt)
+        )
 
     # -- working -------------------------------------------------------------------------------------------------------
 

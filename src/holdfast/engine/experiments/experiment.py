@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.diffs.tree_diff import diff
@@ -11,7 +11,7 @@ from holdfast.engine.experiments import _ranks as ranks
 from holdfast.engine.experiments._attempt_forks import AttemptForks, clipped
 from holdfast.engine.experiments._runner import AttemptRunner
 from holdfast.engine.experiments.attempts import Comparison
-from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.engine.history.derived_state import create_derived_checkpoint, forgotten_if_unreached
 from holdfast.engine.history.status import only_uncaptured_paths
 from holdfast.engine.merging.fork_merge import merge_provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -65,7 +65,8 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     with context.lock():
         target = create_derived_checkpoint(context, ours, changes, why) if changes else ours
     try:
-        restored, point = session.bring(target, expected=ours, message=message)
+        with nullcontext() if target == ours else forgotten_if_unreached(context, target):
+            restored, point = session.bring(target, expected=ours, message=message)
     except RefusedError as error:
         if error.code != "changed_meanwhile":
             raise

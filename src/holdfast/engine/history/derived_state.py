@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine.history.checkpoint import make_room
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Change, count_changes
+from holdfast.model.errors import RefusedError
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.store.catalog_records import CheckpointCommit, MergeParent, pages_key
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Kind
@@ -93,3 +95,16 @@ def create_derived_checkpoint(
         )
     )
     return identity
+
+
+@contextmanager
+def forgotten_if_unreached(context: Context, state: CheckpointId) -> Generator[None]:
+    """Around the bringing of the tree to a derived state: that is forgotten where nothing of it was written, so that
+    the log does not tell of what was not done.
+    """
+    try:
+        yield
+    except RefusedError as error:
+        if error.code in ("changed_meanwhile", "left_alone"):
+            context.catalog.forget([state])
+        raise

@@ -42,6 +42,7 @@ from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.message_text import could_not_change
 from holdfast.model.paths import display, under
 from holdfast.store.blobs.content_supply import StoredContent, buffer_content
 from holdfast.store.manifests import manifest
@@ -71,6 +72,8 @@ _BUFFERED_BYTES = 64 << 20
 """Up to this much content is read and verified before the tree is touched, and kept; more is verified in a pass of
 its own."""
 
+_MOST_REPORTED = 100
+
 
 def restore(
     context: Context,
@@ -93,7 +96,8 @@ def restore(
     left alone and listed in ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores,
     is, too. Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content
     that is needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if
-    the tree is not as ``expected`` has it, which a merge asks for: that is then saved, and nothing else has happened.
+    the tree is not as ``expected`` has it, which a merge asks for: that is then saved, and nothing else has happened;
+    and (``left_alone``) if there is something to change, and no path of it could be.
     """
     with context.lock(), nullcontext() if dry_run else _ready(context):
         checkpoint = context.catalog.checkpoint(target)
@@ -227,7 +231,8 @@ def carry_out(
     An undo or a redo deletes nothing that the target's own rules ignore: it was there, uncaptured, when that was the
     state. Unless ``exact``, nothing deletes what another workspace's state does not capture, or ignores: it was there,
     too. A file of credentials that is not captured is saved, and replaced, only where ``replaces_credentials``: a merge
-    brings the work of others, and leaves it alone as it does an ignored file.
+    brings the work of others, and leaves it alone as it does an ignored file. Raises `RefusedError` (``left_alone``)
+    where no path could be changed: the workspace then stands where it stood.
     """
     plan, spared, logs = _plan_with_logs(context, context.store.pages, now.root, target.root, operation.paths)
     wanted = {change.path for change in plan.writes if change.before is None and is_credential(change.path)}
@@ -267,6 +272,11 @@ def carry_out(
     writes = ((change, None if _same_content(change) else supply) for change in plan.writes)
     notes = OperationNotes(context.folder, operation, [change.path for change in plan.writes])
     applied = context.tree.apply(plan.deletes, writes, nonce=operation.nonce, progress=progress, notes=notes)
+    if mending is None and applied.skipped and not (applied.written or applied.deleted):
+        # Nothing has happened, so the history has nothing to say of it, and the workspace stands where it stood.
+        remove_operation(context.folder, operation)
+        context.catalog.unpin_all(pins)
+        raise _nothing_changed([*spared, *applied.skipped])
     # (Before it was cut short it may have brought the rest there as well.)
     brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, operation.paths)
     report_restored(context, (*brought.deletes, *brought.writes))
@@ -297,6 +307,14 @@ def carry_out(
     if not operation.paths:
         warn_of_commits(context, target)
     return restore_result(operation, applied)._replace(letters=_letters(plan.writes))
+
+
+def _nothing_changed(left: Sequence[NotCaptured]) -> RefusedError:
+    return RefusedError(
+        f"{could_not_change(left)}; nothing was changed",
+        code="left_alone",
+        data={"paths": [display(one.path) for one in left[:_MOST_REPORTED]]},
+    )
 
 
 def _letters(writes: Sequence[Change]) -> Mapping[bytes, str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 
-from holdfast.model.errors import NotFoundError, UsageError
+from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _MOST = 1000
 _BATCH = 200
+_MOST_TO_JOIN = 30_000_000
+"""So many microseconds after a run has begun its keeper may not know it yet."""
 _LAST = 1 << 62
 """After every number that was given out."""
 _MAKING = ("checkpoint", "prompt", "run", "promote", "fork")
@@ -92,7 +94,8 @@ def log_rows(
     """The rows of `log` for which ``wanted`` holds, the newest first; with ``steps`` also what the undo log knows by
     itself: steps, edits by others, operations that wait. Changes nothing.
 
-    A run is one row, at its end; of one whose end was not noted (``state`` is ``open``) at its beginning. A command of
+    A run is one row, at its end; of one whose end was not noted (``state`` is ``open``, or ``killed`` where
+    it goes on no more) at its beginning. A command of
     a session and the checkpoint that was made of what it did are one row. Checkpoints that no event has made, such as
     those of a bundle, are rows as well, with the number 0. Nothing is held open between two rows. Otherwise as
     `timeline`.
@@ -257,7 +260,8 @@ class _Merger:
                     continue
                 ended.add(item.run)
                 if not item.steps and self._index.runs[item.run] == 1:
-                    entry = entry._replace(item=item._replace(state="open"))
+                    state = "killed" if self._has_ended(item) else "open"
+                    entry = entry._replace(item=item._replace(state=state))
             if _is_of_command(item):
                 waiting = entry
             else:
@@ -265,6 +269,20 @@ class _Merger:
         if waiting is not None:
             yield waiting
         yield from others.until(None)
+
+    def _has_ended(self, run: TimelineItem) -> bool:
+        """Whether a run whose end was not noted is over: no keeper has it, and no process is at noting its end."""
+        if self._context.clock.now() - run.at < _MOST_TO_JOIN:
+            return False
+        from holdfast.engine.opening.undo_log import open_if_running
+        from holdfast.supervisor.control.remote_service import RemoteUndoService
+
+        try:
+            # (The end of a run is noted under the lock, when its keeper may have ended already.)
+            with self._context.lock(0, as_found=True), open_if_running(self._context) as service:
+                return not isinstance(service, RemoteUndoService) or not service.serves(run.run)
+        except HoldfastError:
+            return False
 
     def matches(self, entry: _Entry) -> bool:
         """Whether all that is wanted holds for it."""
@@ -310,10 +328,12 @@ class _Merger:
             author, message = event.author, event.text
         elif kind == "run":
             command = event.text or command
-        elif kind == "restore" and made is not None and made.kind == "merge":
-            kind, (author, message, command) = "merge", made.provenance
+        elif kind == "restore" and made is not None and made.created_at != event.at:
+            author, message, command = made.provenance
+            kind = "merge" if made.kind == "merge" else kind
         elif event.steps:
             command, run = self._undone(event)
+        is_move = kind in ("undo", "redo") and not event.steps
         # Of what went to a state that there was, its labels say where that is.
         named = self._checkpoint(event.checkpoint) if made is None and kind in _MOVES else made
         item = TimelineItem(
@@ -329,8 +349,27 @@ class _Merger:
             run=run,
             made=made,
             before=earlier,
+            of=self._reversed(earlier if kind == "undo" else event.checkpoint, event) if is_move else "",
         )
         return _Entry(item, (event.seq, 0, 0), (earlier, event.checkpoint))
+
+    def _reversed(self, state: CheckpointId | None, event: HistoryEvent) -> str:
+        """The name of the row whose change an undo or a redo by checkpoints is of: the one that led to the ``state``
+        that it left, or went to. (Undone steps leave what was there before them, which another change has made.)
+        """
+        if state is None:
+            return ""
+        catalog, seen = self._context.catalog, self._index.named.get(state, ())
+        leading = (catalog.event(seq) for seq in reversed(seen) if seq < event.seq)
+        made = next(
+            (one for one in leading if one.steps or one.operation not in ("undo", "redo", "run", "prompt")), None
+        )
+        if made is None:
+            return state
+        while made.operation == "undo" and made.steps and made.previous is not None:
+            made = catalog.event(made.previous)
+        named = self._of_event(made, None).item
+        return made.checkpoint if named.kind == "checkpoint" else named.name
 
     def _made_with(self, event: HistoryEvent) -> Checkpoint | None:
         """The checkpoint that was made with an event; None where that names a state that there was, or is forgotten."""
@@ -339,9 +378,12 @@ class _Merger:
         may_make = event.operation not in _MOVES or bool(event.steps)
         if found is None or (may_make and found.created_at == event.at):
             return found
-        # A merge is put together before the tree is brought there; later returns to it are restores.
-        is_merge = event.operation == "restore" and found.kind == "merge"
-        return found if is_merge and self._index.named[event.checkpoint][0] == event.seq else None
+        # A merge, and what is restored in part, is put together before the tree is brought there; later returns to it
+        # are restores.
+        is_made_for_it = event.operation == "restore" and (
+            found.kind == "merge" or (found.kind == "rescue" and found.workspace == self._context.workspace.id)
+        )
+        return found if is_made_for_it and self._index.named[event.checkpoint][0] == event.seq else None
 
     def _undone(self, event: HistoryEvent) -> tuple[str, str]:
         """The command of the steps that were taken back, or brought forward, if all are of one command; and their run,

@@ -96,10 +96,11 @@ class CommandExecutor:
         isolation: Isolation | None = None,
         thresholds: Thresholds = OFF,
         inside: EnclosingRun | None = None,
+        face: str = "",
     ) -> None:
         """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` is when a
         person is to be asked. ``inside`` is the run that this process belongs to, if it does: then commands run in
-        that. Nothing runs yet.
+        that. ``face`` is what they come by, which the history shows. Nothing runs yet.
         """
         self._root = root
         self._undo_log = log
@@ -109,6 +110,7 @@ class CommandExecutor:
         self._thresholds = thresholds
         self._environment = inherited_environment(os.environb)
         self._inside = inside
+        self._face = face
         self._turn = threading.Lock()
         """Held by the thread that starts, stops, or has a command run."""
         self._launcher: Launcher | InnerShim | None = None
@@ -256,6 +258,7 @@ class CommandExecutor:
             isolation=self._isolation,
             environment=self._environment,
             read_only=tuple(self.read_only),
+            face=self._face,
             log_level=child_level(),
         )
         try:

@@ -40,11 +40,13 @@ class Host:
         flags: Mapping[str, object] | None = None,
         isolation: Isolation | Callable[[Isolation], Isolation] | None = None,
         guard: bool = False,
+        face: str = "",
         notify: Callable[[HostedDirectory, HostEvent], object] = lambda _hosted, _event: None,
     ) -> None:
         """Begin to remember the directories that may be written to, where they are in no workspace yet. The first one
         is the primary. ``notify`` is told of events, on threads of its own; ``guard`` turns the safeguards' preset on;
-        ``isolation`` is where commands run, or makes that of what is configured.
+        ``isolation`` is where commands run, or makes that of what is configured; ``face`` is what they come by, which
+        the history shows, such as ``mcp``.
 
         Raises `UsageError`, also for a label that could mean two of them, `RefusedError` for a directory that no user
         means, and what opening a workspace raises.
@@ -53,7 +55,9 @@ class Host:
             raise UsageError(f"between 1 and {MAX_DIRECTORIES} working directories, not {len(directories)}")
         _check_labels([given.label for given in directories])
         self.directories: Sequence[HostedDirectory] = [
-            HostedDirectory(index, given, home=home, flags=flags, isolation=isolation, guard=guard, notify=notify)
+            HostedDirectory(
+                index, given, home=home, flags=flags, isolation=isolation, guard=guard, face=face, notify=notify
+            )
             for index, given in enumerate(directories)
         ]
         for at, one in enumerate(self.directories):

@@ -60,6 +60,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The shim's, and so its commands'."""
     read_only: tuple[bytes, ...] = ()
     """The real paths of directories that nothing of the run may change, nor anything beneath."""
+    face: str = ""
+    """See `Invocation.face`."""
     log_level: Level = "warn"
     """From which level on it logs, to standard error: as lines of JSON, unless that is a terminal."""
 
@@ -125,6 +127,7 @@ def _run(launch: Launch) -> int:
                     launch.environment,
                     identity=launch.run,
                     fails_whole=True,  # a shim ends in order or was lost, and then nothing else ends its command
+                    face=launch.face,
                 ),
                 RunPolicy(launch.isolation, read_only=read_only, thresholds=launch.thresholds, limits=launch.limits),
                 told=partial(note_rollback, log_directory(context)),  # the process that has started us may be gone

@@ -84,6 +84,7 @@ class HostedDirectory:
         flags: Mapping[str, object] | None,
         isolation: Isolation | Callable[[Isolation], Isolation] | None,
         guard: bool,
+        face: str,
         notify: Callable[[HostedDirectory, HostEvent], object],
     ) -> None:
         self.index = index
@@ -123,10 +124,10 @@ class HostedDirectory:
             self._own = own_directories(opener.home, opener.settings(None))
             file_browser.find_directory(self.path, b"", own=self._own)
         else:
-            self._begin(isolation, guard)
+            self._begin(isolation, guard, face)
         self.label = given.label or os.fsdecode(os.path.basename(self.path)) or "/"
 
-    def _begin(self, isolation: Isolation | Callable[[Isolation], Isolation] | None, guard: bool) -> None:
+    def _begin(self, isolation: Isolation | Callable[[Isolation], Isolation] | None, guard: bool, face: str) -> None:
         opener = Opener(home=self.home, flags=self.flags)
         try:
             context, _ = opener.open_or_init(self.path)
@@ -154,6 +155,7 @@ class HostedDirectory:
                 isolation=self.isolation,
                 thresholds=self._thresholds,
                 inside=self._inside,
+                face=face,
             )
             self._session.on_join = self._joined
         finally:
@@ -282,6 +284,11 @@ class HostedDirectory:
         if done.info is not None and done.info.unprotected:
             self._notify(self, HostWarning("unprotected", done.info.unprotected, done.step))
         return done
+
+    def record_prompt(self, text: str) -> None:
+        """Save what is there, and enter in the history that the configured agent is asked for ``text``."""
+        with self.workspace() as workspace:
+            workspace.prompt(text, author=os.path.basename(self.agent_command[0]) if self.agent_command else None)
 
     def cancel(self, only: int | None = None) -> bool:
         """See `Session.cancel`."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.engine.history import operations
 from holdfast.engine.history.checkpoint import make_room
-from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.engine.history.derived_state import create_derived_checkpoint, forgotten_if_unreached
 from holdfast.engine.history.revisions import resolve_name
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.three_way import Decision
@@ -120,16 +120,17 @@ def merge(
     `operations.restore`). If anything is open after the ``policy``, the tree is not touched, and the answer says what.
 
     Raises `RefusedError`: ``unrelated``, ``stale`` or ``not_shown`` for a resolution, ``changed_meanwhile`` if another
-    process changes the tree meanwhile, and as ``bring``.
+    process changes the tree meanwhile, ``left_alone`` if the system lets no path of it be changed, and as ``bring``.
     """
     ours = operations.save(context).checkpoint.id
     prepared = prepare(context, ours, fork, who, policy, since=since)
     restored = None
     if prepared.merged is not None and prepared.merged != ours:
-        if bring is None:
-            restored = operations.restore(context, prepared.merged, expected=ours)
-        else:
-            restored = bring(prepared.merged, ours)
+        with forgotten_if_unreached(context, prepared.merged):
+            if bring is None:
+                restored = operations.restore(context, prepared.merged, expected=ours)
+            else:
+                restored = bring(prepared.merged, ours)
     if prepared.merged is not None and prepared.records:
         forget_answers(context, [one.path for one in prepared.records])
     return ForkMerge(prepared, restored, policy.dry_run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.engine.history import operations
 from holdfast.engine.history.checkpoint import make_room_for
-from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.engine.history.derived_state import create_derived_checkpoint, forgotten_if_unreached
 from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.entries import Change, file_entry, symlink_entry
@@ -78,7 +78,7 @@ def carry_out(
     (None: nothing). A path to delete that is not there is among the errors. Raises `EscapeError` for a path that is
     never allowed, `UsageError` for a plan that contradicts itself, `NotFoundError` (code ``no_blob``) for content that
     is not stored, `RefusedError` (``in_the_way``) where a file would have to be a directory too, or another process
-    changes the tree meanwhile (``changed_meanwhile``).
+    changes the tree meanwhile (``changed_meanwhile``), or no path of the plan can be changed (``left_alone``).
     """
     _check(writes, deletes)
     sizes = _sizes(context, writes, source)
@@ -113,7 +113,8 @@ def carry_out(
         if not changes:
             return WrittenPlan(ours.id, ours.id, None, errors)
         state = create_derived_checkpoint(context, ours.id, changes, provenance, content=written, kind=kind)
-    restored = operations.restore(context, state, expected=ours.id, progress=progress)
+    with forgotten_if_unreached(context, state):
+        restored = operations.restore(context, state, expected=ours.id, progress=progress)
     return WrittenPlan(ours.id, state, restored, [*errors, *restored.skipped])
 
 

@@ -24,7 +24,7 @@ from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log, child_level
-from holdfast.model.message_text import listed
+from holdfast.model.message_text import first_line, listed
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
 from holdfast.processes.child_environment import inherited_environment
 
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from holdfast.undo.service import LogLimits, RunEnding, StepInfo, Thresholds, TicketInfo, UndoReport
 
 _LOG = Log(__name__)
+
+_MOST_NAMED = 3
+_MOST_OF_LINE = 200
 
 
 class RunResult(NamedTuple):
@@ -87,6 +90,10 @@ class Invocation(NamedTuple):
     """The whole run is one step."""
     fails_whole: bool = False
     """What it leaves running ends with it, if it has failed."""
+    face: str = ""
+    """What commands come to it by, one after the other, such as ``mcp``: the history shows that and those of them that
+    have changed something, in place of ``command``.
+    """
 
 
 class RunPolicy(NamedTuple):
@@ -131,7 +138,7 @@ def run(
     from holdfast.supervisor.resolution.territory import absolute
 
     command = invocation.command
-    shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
+    shown = invocation.face or " ".join(map(os.fsdecode, command)).encode("utf-8", "replace").decode()
     forbid_inside_run(context, "another run")
     outside = context.settings.undo.outside if policy.outside is None else policy.outside
     check_policy(outside)
@@ -173,7 +180,7 @@ def run(
             meanwhile=_answer_run(context, identity, settings.log, ask if asked_for.asks else None),
         )
     finally:
-        steps = end_run(context, identity, shown, told, forgotten)
+        steps = end_run(context, identity, shown, told, forgotten, itemized=bool(invocation.face))
     (last,) = parting
     return RunResult(
         identity, code, before, _head(context), steps, isolation, unanswered=last.unanswered, forgotten=last.forgotten
@@ -298,15 +305,19 @@ def end_run(
     command: str,
     told: Callable[[UndoReport], object] | None = None,
     forgotten: Collection[str] = (),
+    *,
+    itemized: bool = False,
 ) -> list[StepInfo]:
     """Save what the run left, and note that it is over; returns its steps. What the undo log has forgotten is said, but
-    for the runs ``forgotten`` before.
+    for the runs ``forgotten`` before. ``itemized``: the history names the commands of the steps after ``command``.
     """
     with context.lock(as_found=True), open_service(context, on_report=told) as service:
         with log_failure():
             finish_interrupted(context, service)
         steps = [] if service is None else [step for step in service.steps() if step.run == identity]
         acted = [step for step in steps if step.paths]
+        if itemized:
+            command = ": ".join(filter(None, (command, _named_commands(acted))))
         cursor, ids = context.catalog.cursor(context.workspace.id), tuple(step.id for step in steps)
         if service is not None:
             _say_forgotten(identity, [one for one in service.forgotten() if one not in forgotten])
@@ -320,6 +331,17 @@ def end_run(
             record_run(context, identity, command, ids)
     # (Of a step that was taken back all may have been left alone.)
     return [step for step in steps if step.paths or step.state == "partly"]
+
+
+def _named_commands(steps: Sequence[StepInfo]) -> str:
+    """The first commands of steps, each once, and how many more there are."""
+    lines: dict[str, None] = {}
+    for step in steps:
+        words = step.command[2:] if step.command[:2] == (b"sh", b"-c") else step.command
+        if line := first_line(b" ".join(words).decode("utf-8", "replace"), _MOST_OF_LINE):
+            lines[line] = None
+    named = [*lines][:_MOST_NAMED]
+    return "; ".join([*named, f"and {len(lines) - len(named):,} more"] if len(lines) > len(named) else named)
 
 
 def _say_forgotten(identity: str, runs: Sequence[str]) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import closing
+
 import pytest
 
 import holdfast
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.engine.sessions.shell.execution import execute
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import NotFoundError
+from holdfast.testing.clocks import ManualClock
 
 
 def rows(workspace, **wanted):
@@ -35,6 +41,45 @@ def test_a_run_is_one_row_with_its_command_whatever_it_changed(bench):
         (found[2][0], "true", "", False),
     ]
     assert [item.kind for item in rows(bench.workspace, steps=True)] == ["run", "run", "step", "run", "checkpoint"]
+
+
+def test_a_run_that_was_killed_is_said_to_be_once_no_keeper_can_have_it(home, tree):
+    opener = Opener(home=os.fsencode(home), clock=(clock := ManualClock()))
+    with closing(Workspace(opener, opener.init(os.fsencode(tree))[0])) as workspace:
+        begin_run(workspace._context, "make")
+        assert [item.state for item in rows(workspace) if item.kind == "run"] == ["open"]
+        clock.advance(60)
+        assert [item.state for item in rows(workspace) if item.kind == "run"] == ["killed"]
+        with opener.open(os.fsencode(tree)).lock():  # (as the process does that notes its end)
+            assert [item.state for item in rows(workspace) if item.kind == "run"] == ["open"]
+
+
+def test_an_undo_and_a_redo_by_checkpoints_name_the_row_that_they_are_of(bench):
+    bench.workspace.fork("@", fork := bench.tree.parent / "fork")
+    (fork / "f").write_text("of the fork")
+    bench.workspace.merge(str(fork))
+    merge = rows(bench.workspace)[0].name
+    step = bench.step(lambda actor: actor.write(b"n", b"1"))
+    bench.workspace.undo(2)
+    bench.workspace.redo(2)
+    bench.workspace.undo(step=step)
+    bench.workspace.undo()
+    (bench.tree / "g").write_text("1")
+    saved = bench.workspace.checkpoint().checkpoint.id
+    bench.workspace.undo()
+    bench.workspace.redo()
+    bench.workspace.restore(rows(bench.workspace)[-1].name)
+    restore = rows(bench.workspace)[0].name
+    bench.workspace.undo()
+    found = [(item.kind, item.of) for item in rows(bench.workspace) if item.kind in ("undo", "redo") and not item.steps]
+    assert found == [
+        ("undo", restore),
+        ("redo", saved),
+        ("undo", saved),
+        ("undo", merge),
+        ("redo", merge),
+        ("undo", merge),
+    ]
 
 
 def test_what_was_undone_is_said_and_states_that_steps_leave_are_no_rows_of_their_own(bench):

@@ -463,11 +463,9 @@ def test_the_command_that_redo_names_takes_back_all_that_it_did(bench, has_run):
     assert differences(before, bench.look()) == []
 
 
-@pytest.mark.parametrize("others", [False, True])
-def test_what_an_undo_that_leaves_something_alone_names_brings_all_of_it_back(bench, others):
+def test_what_an_undo_that_leaves_something_alone_names_brings_all_of_it_back(bench):
     (bench.tree / "g").write_text("1")
-    if others:
-        (bench.tree / "h").write_text("1")
+    (bench.tree / "h").write_text("1")
     bench.workspace.checkpoint()
     ids = [bench.step(lambda actor, n=n: actor.write(b"cache/%d" % n, b"1")) for n in range(4)]
     bench.workspace.checkpoint()
@@ -476,16 +474,27 @@ def test_what_an_undo_that_leaves_something_alone_names_brings_all_of_it_back(be
         result = bench.workspace.undo(5)
     assert [one.path for one in result.skipped] == [b"g"]
     assert list(result.steps) == ids[::-1]
-    forward = f"holdfast redo --step {ids[0]}-{ids[-1]}"
-    if others:
-        assert result.undo_command is not None
-        assert result.undo_command.startswith("holdfast restore ")
-        assert result.undo_command.endswith(f" && {forward}")
-    else:
-        assert result.undo_command == forward
+    assert result.undo_command is not None
+    assert result.undo_command.startswith("holdfast restore ")
+    assert result.undo_command.endswith(f" && holdfast redo --step {ids[0]}-{ids[-1]}")
     follow(bench, result.undo_command)
-    contents = [{path: (one.mode, one.content) for path, one in look.items()} for look in (before, bench.look())]
-    assert contents[0] == contents[1]
+    assert contents(before) == contents(bench.look())
+
+
+def test_an_undo_that_comes_to_what_it_cannot_change_at_all_brings_the_steps_forward_again(bench):
+    (bench.tree / "g").write_text("1")
+    bench.workspace.checkpoint()
+    bench.step(lambda actor: actor.write(b"cache/new", b"1"))
+    bench.workspace.checkpoint()
+    before = bench.look()
+    with (bench.tree / "g").open("r+"), pytest.raises(RefusedError) as refused:
+        bench.workspace.undo(2)
+    assert refused.value.code == "left_alone"
+    assert contents(before) == contents(bench.look())
+
+
+def contents(look):
+    return {path: (one.mode, one.content) for path, one in look.items()}
 
 
 def test_the_command_that_redo_names_counts_steps_and_states(bench):

@@ -168,7 +168,7 @@ def test_a_merge_leaves_one_alone_that_is_not_captured(tree: Path) -> None:
         put(fork, "id_rsa", "theirs")
         with holdfast.open(fork, home=tree.parent / "home", flags={"capture.credentials": True}) as forked:
             forked.checkpoint()
-        merged = workspace.merge(str(fork))
-        assert merged.restored is not None
-        assert [one.path for one in merged.restored.skipped] == [b"id_rsa"]
+        with pytest.raises(holdfast.RefusedError) as refused:
+            workspace.merge(str(fork))
+        assert (refused.value.code, refused.value.data) == ("left_alone", {"paths": ["id_rsa"]})
         assert (tree / "id_rsa").read_text() == "ours"

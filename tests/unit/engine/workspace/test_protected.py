@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from holdfast import RefusedError
+
 from ....obstacles import mounted_read_only, protected
 
 if TYPE_CHECKING:
@@ -75,6 +77,40 @@ def test_what_is_immutable_is_named_with_what_helps(workspace: Workspace, tree: 
         b"d/it's new": "its directory is protected: `chattr -i d` lifts that",
     }
     assert (tree / "free").read_bytes() == b"one"
+
+
+@pytest.mark.parametrize("operation", ["restore", "undo", "redo", "merge"])
+def test_what_could_not_change_anything_is_refused_and_leaves_no_row(
+    workspace: Workspace, tree: Path, lock: Lock, operation: str
+) -> None:
+    (tree / "f").write_bytes(b"one")
+    workspace.checkpoint("one")
+    fork = tree.parent / "fork"
+    if operation == "merge":
+        workspace.fork("@", fork)
+        (fork / "f").write_bytes(b"of the fork")
+    else:
+        (tree / "f").write_bytes(b"two")
+        workspace.checkpoint("two")
+    if operation == "redo":
+        workspace.undo()
+    rows, now = [*workspace.log_rows()], (tree / "f").read_bytes()
+    lock(tree / "f", "i")
+    calls = {
+        "restore": lambda: workspace.restore("one"),
+        "undo": workspace.undo,
+        "redo": workspace.redo,
+        "merge": lambda: workspace.merge(str(fork)),
+    }
+    for _ in range(2):
+        with pytest.raises(RefusedError) as refused:
+            calls[operation]()
+        assert refused.value.message == (
+            "could not change 1 path: it is protected: `chattr -i f` lifts that (f); nothing was changed"
+        )
+        assert [*workspace.log_rows()] == rows
+        assert workspace.unfinished() is None
+    assert (tree / "f").read_bytes() == now
 
 
 def test_what_is_mounted_read_only_keeps_nothing_else_back(workspace: Workspace, tree: Path) -> None:
