@@ -79,6 +79,9 @@ def test_what_a_model_does_is_steps_and_can_be_undone(place: Place, mode: str) -
             assert (await call(client, "undo", step=3))["steps"] == [3]
 
     run(work)
+    with holdfast.open(place.tree, home=place.home) as workspace:
+        (command,) = [item.command for item in workspace.log_rows() if item.kind == "run"]
+    assert command == "mcp: cat b.txt; echo $X >&2; rm ../ignored; exit 3"
     called = [line for line in place.logged() if line["message"] == "tool called"]
     assert {line["component"] for line in called} == {"mcp"}
     assert len({line["request_id"] for line in called}) == len(called) == 10

@@ -127,7 +127,11 @@ def _configure_undo(parser: argparse.ArgumentParser) -> None:
         "--run", metavar="ID", nargs="?", const="", type=text, help="all changes of a run (default: the newest)"
     )
     chosen.add_argument(
-        "--step", metavar="ID", type=step_numbers, action="append", help="only this step (several, or 3-9: together)"
+        "--step",
+        metavar="ID",
+        type=step_numbers,
+        action="append",
+        help="only this step (several, or all there are of 3-9: together)",
     )
     chosen.add_argument(
         "--to",
@@ -150,7 +154,7 @@ def _configure_redo(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         type=step_numbers,
         action="append",
-        help="this step, even if others came later (several, or 3-9: together)",
+        help="this step, even if others came later (several, or all undone ones of 3-9: together)",
     )
     parser.add_argument("--force", action="store_true", help="overwrite files that another process has changed since")
 
@@ -165,8 +169,19 @@ def prompt_number(argument: str) -> int:
     return int(digits)
 
 
-def _steps(arguments: argparse.Namespace) -> Sequence[int] | None:
-    return [step for steps in arguments.step for step in steps] if arguments.step else None
+def _steps(workspace: Workspace, given: Sequence[Sequence[int]] | None, states: Sequence[str]) -> list[int] | None:
+    """The steps that are ``given``, as ids and ranges: of a range those that are in one of ``states``;
+    where there are none, all of it, which is refused then.
+    """
+    if not given:
+        return None
+    known = {step.id: step.state for step in workspace.steps()} if any(len(steps) > 1 for steps in given) else {}
+    chosen: list[int] = []
+    for steps in given:
+        there = [step for step in steps if step in known]
+        fit = [step for step in there if known[step] in states]
+        chosen += fit or there or steps
+    return chosen
 
 
 def _count(arguments: argparse.Namespace, *, alone: bool) -> int:
@@ -186,7 +201,7 @@ def _undo(console: Console, arguments: argparse.Namespace) -> int:
         return workspace.undo(
             count,
             to=arguments.to,
-            step=_steps(arguments),
+            step=_steps(workspace, arguments.step, ("done", "open")),
             run=arguments.run,
             stop=arguments.stop,
             force=arguments.force,
@@ -209,7 +224,11 @@ def _redo(console: Console, arguments: argparse.Namespace) -> int:
 
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         return workspace.redo(
-            count, step=_steps(arguments), force=arguments.force, dry_run=arguments.dry_run, progress=progress
+            count,
+            step=_steps(workspace, arguments.step, ("undone",)),
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            progress=progress,
         )
 
     return _go(console, work, _FORWARD, asks=not arguments.dry_run, patch=arguments.patch)

@@ -83,7 +83,7 @@ def could_not_change(items: Iterable[NotCaptured]) -> str:
     for path, reason in items:
         by_cause.setdefault(reason, []).append(visible(display(path)))
     causes = [f"{cause} ({', '.join([*paths[:3], '…'][: len(paths)])})" for cause, paths in by_cause.items()]
-    number = sum(map(len, by_cause.values()))
+    number = len({path for paths in by_cause.values() for path in paths})
     return f"could not change {plural(number, 'path')}: {'; '.join([*causes[:3], '…'][: len(causes)])}"
 
 

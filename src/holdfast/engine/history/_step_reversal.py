@@ -436,7 +436,7 @@ def _result(context: Context, service: UndoService, operation: Operation, reache
     steps = operation.steps
     written, deleted, letters, _ = (undo_effect if operation.kind == "undo" else redo_effect)(service, steps)
     # All that was left as it is, also where several processes had their part in it.
-    left = [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
+    left = list(dict.fromkeys(NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)))
     alone = {one.path for one in left}
 
     def is_so(path: bytes, *, there: bool) -> bool:

@@ -29,7 +29,7 @@ from holdfast.undo.tree.signatures import is_as_left, is_unknown, signature
 from holdfast.undo.whole_writes import AT_ONCE, TRY_AGAIN, leased_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.journal.records import ForeignEdit, Signature, StepId
@@ -172,10 +172,13 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[SealedStep], lost: Set[bytes
         back = partial(is_back, dict(one.head.left))
         if (barrier := _crossed_barrier(log, one, back)) is not None:
             what = _format_paths(barrier.paths) if b"" not in barrier.paths else "the workspace"
-            who = "a restore or an undo" if barrier.who == OURSELVES else barrier.who or "another process"
+            if barrier.who == OURSELVES:
+                message = _changed_outside(what, f"step {one.head.id}")
+            else:
+                message = f"{barrier.who or 'another process'} has changed {what} since step {one.head.id}"
             raise RefusedError(
-                f"{who} has changed {what} since step {one.head.id}",
-                hint=_force_hint(one.head.state),
+                message,
+                hint=_force_hint(one.head.state, {*lost, *barrier.paths}),
                 code="barrier",
                 data=_reported_paths([*lost, *barrier.paths]),
             )
@@ -209,10 +212,25 @@ def _edited_since(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
             yield now(object_)
 
 
-def _force_hint(state: State) -> str:
-    """The hint if steps in this state are not reversed for what another process has changed."""
+def _changed_outside(paths: str, since: str) -> str:
+    """The message if a restore or an undo was the last to change what steps had left: it may have taken an edit back,
+    or brought one again, so it is not to blame.
+    """
+    return f"{paths} {'have' if ', ' in paths else 'has'} changed since {since}, outside of any step"
+
+
+def _force_hint(state: State, lost: Collection[bytes]) -> str:
+    """The hint if steps in this state are not reversed for what another process has changed at ``lost``."""
     done, back = ("undoes", "redo") if state == "done" else ("redoes", "undo")
-    return f"--force {done} it nevertheless; {back} gives their version back"
+    if lost and all(path.endswith(b"/index") and b".git" in path.split(b"/") for path in lost):
+        return (
+            f"git has written its index anew, as `git status` does: --force {done} the rest and leaves the index; then "
+            "`git reset` makes it anew from HEAD"
+        )
+    return (
+        f"--force {done} it nevertheless: {back} gives back what that overwrites, and files that have replaced those "
+        "of the step stay"
+    )
 
 
 def _since(sealed: SealedStep) -> int:
@@ -252,9 +270,10 @@ def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequ
         before = "undone" if state == "undone" else "redone"
         message = f"{steps} could not be {before} whole: {_format_paths(stayed)} stayed as it was"
     else:
-        who = "a restore or an undo" if len(still_brought(log, lost)) == len(lost) else "another process"
-        message = f"{who} has changed what {steps} left: {_format_paths(lost)}"
-    raise RefusedError(message, hint=_force_hint(state), code=code, data=_reported_paths(lost))
+        is_brought = len(still_brought(log, lost)) == len(lost)
+        told = f"another process has changed what {steps} left: {_format_paths(lost)}"
+        message = _changed_outside(_format_paths(lost), steps) if is_brought else told
+    raise RefusedError(message, hint=_force_hint(state, lost), code=code, data=_reported_paths(lost))
 
 
 def _rolled_back_since(log: UndoLog, sealed: Sequence[SealedStep]) -> StepId | None:

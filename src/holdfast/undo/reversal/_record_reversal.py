@@ -81,17 +81,21 @@ class Reversal:
         known: Iterable[Conflict] = (),
         dated: Mapping[StepId, Mapping[Identity, bool]] = MappingProxyType({}),
         unseen: Iterable[Identity] = (),
+        *,
+        forward: bool = False,
     ) -> None:
         """``foreign`` are the objects that others have changed since: they are left as they are.
 
         ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
         keep the mtime that they have now, unless the step knows of an older one (False), by the steps of which that is
         so. ``unseen`` are objects of which it is not known how they look, as a directory above them may be closed.
+        ``forward``: undone steps are brought forward.
         """
         self._context = ReversalContext(tools, foreign, known)
         self._recorder, self._directories = tools.recorder, tools.directories
         self._aliases = self._context.aliases
         self._restorer = ObjectRestorer(self._context)
+        self._forward = forward
         self._dated = dated
         self._unseen = set(unseen)
         self._opened: set[bytes] = set()
@@ -305,7 +309,7 @@ class Reversal:
             except OSError as error:
                 if (reason := conflict_reason(error)) is None:
                     raise
-                self._context.note(record.path, reason)
+                self._context.note(record.path, reason, aside=self._take_away_unplaced(record, target))
         elif swapped and record.exchanged:
             self._rename(source, target, RENAME_NOREPLACE, record)
         elif not self._context.holds(source, record.identity) and record.identity not in self._context.created:
@@ -313,6 +317,22 @@ class Reversal:
             self._context.note(record.target, "the file that was moved here is gone")
         if lost is not None and not record.exchanged:
             self._bring_back(record.target, lost.type, lost.identity, lost.keeping, lost.metadata)
+
+    def _take_away_unplaced(self, record: Move, place: Place) -> bool:
+        """What a step had made under a name for the time being, as ``.git/index.lock``, and what cannot have its own
+        name again: it was at the place at the end of no step, so it does not stay there. Whether it is kept beside.
+        """
+        opened = self._recorder.step(self._context.step)
+        there = identity(place.dir_fd, place.name)
+        put_back = {one.identity for one in opened.records if isinstance(one, PutBack)} | opened.created
+        if not self._forward or record.type == "d" or there not in put_back:
+            return False
+        self._recorder.unlink(self._context.step, place, lambda: os.unlink(place.name, dir_fd=place.dir_fd))
+        removal = next(one for one in reversed(opened.records) if isinstance(one, Remove))
+        self.paths += 1
+        return self._context.quarantine.keep(
+            self._context.seq, removal.type, removal.keeping, removal.metadata, is_needed=True
+        )
 
     def _rename(self, source: Place, target: Place, flags: int, record: Move) -> None:
         self._recorder.rename(

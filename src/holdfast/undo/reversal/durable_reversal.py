@@ -131,7 +131,9 @@ def _carry_out(
     dated = {} if note.forward else _restored_mtimes(log, sealed)
     sealed, named_again = _note_renamed_edits(log, sealed)
     of_steps = left_by_steps(log, sealed, unfinished.foreign)
-    reversal = Reversal(tools, unfinished.foreign, unfinished.conflicts, dated, _unseen_objects(sealed))
+    reversal = Reversal(
+        tools, unfinished.foreign, unfinished.conflicts, dated, _unseen_objects(sealed), forward=note.forward
+    )
     reversal.run(records, unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"

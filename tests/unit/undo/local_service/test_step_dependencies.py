@@ -161,7 +161,10 @@ def test_what_is_to_be_done_about_a_refused_redo_is_said_of_a_redo(keeper: Keepe
     (keeper.bench.tree / "f").write_bytes(b"by hand")
     with pytest.raises(RefusedError) as refused:
         keeper.service.redo([one])
-    assert refused.value.hint == "--force redoes it nevertheless; undo gives their version back"
+    assert refused.value.hint == (
+        "--force redoes it nevertheless: undo gives back what that overwrites, and files that have replaced those of "
+        "the step stay"
+    )
 
 
 def taken_back_and_brought_forward(keeper: Keeper, before: object, steps: list[StepId]) -> None:
