@@ -202,7 +202,7 @@ def test_undo_and_redo_walk_through_the_states(cli: Cli) -> None:
     assert cli("redo", "--json", code=3).error["code"] == "nothing_to_redo"
     log = cli("log").out
     assert re.search(r" undo:\d+ +of [0-9a-f]{12}, back to [0-9a-f]{12} v3$", log, re.MULTILINE)
-    assert re.search(r" redo:\d+ +to [0-9a-f]{12}$", log, re.MULTILINE)
+    assert re.search(r" redo:\d+ +of [0-9a-f]{12}$", log, re.MULTILINE)
 
 
 def test_undo_of_rm_rf(cli: Cli) -> None:

@@ -510,10 +510,11 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     ) -> RestoreResult:
         """Bring the tree, or only ``paths`` of it, to a checkpoint; what it held before is saved first (I6).
 
-        Touches only what differs, and deletes only what the rescue checkpoint holds (I5). Atomic per file; if it is
-        cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
-        left alone and listed in ``skipped``. What a restore of ``paths`` leaves is unsaved; with ``as_state`` it is
-        saved as what the restore did, so that ``undo(recorded_only=True)`` takes it back. With ``expected`` it is
+        Touches only what differs, and deletes only what the rescue checkpoint holds (I5). Atomic per file; if it is cut
+        short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are left
+        alone and listed in ``skipped``; where no path can be changed, it is refused (`RefusedError`, code
+        ``left_alone``), and no event tells of it. What a restore of ``paths`` leaves is unsaved; with ``as_state`` it
+        is saved as what the restore did, so that ``undo(recorded_only=True)`` takes it back. With ``expected`` it is
         refused (`RefusedError`, code ``changed_meanwhile``) unless the tree is as that checkpoint has it. What a
         checkpoint of another workspace says that it does not capture stays, and is in ``skipped``, unless ``exact``.
 
