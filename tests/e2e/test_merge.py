@@ -113,16 +113,24 @@ def test_a_person_decides_what_is_left_open(cli: Cli, two: Path, tmp_path: Path)
     assert "both of it" in cli("log").out
 
 
-def test_what_is_left_open_is_decided_by_the_name_that_is_printed(cli: Cli, tmp_path: Path) -> None:
+def test_what_is_left_open_is_decided_by_the_name_that_is_printed(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fork = tmp_path / "fork"
-    cli.write(b"caf\xe9", "a\n")
+    for name in (b"caf\xe9", b"sub/g"):
+        cli.write(name, "a\n")
     cli("checkpoint")
     cli("fork", "@", str(fork))
-    cli.write(b"caf\xe9", "here\n")
-    (fork / os.fsdecode(b"caf\xe9")).write_text("there\n")
-    assert r"  caf\xe9: " in cli("merge", str(fork), code=4).out
-    cli("merge", str(fork), "--take", r"caf\xe9")
+    for name in (b"caf\xe9", b"sub/g"):
+        cli.write(name, "here\n")
+        (fork / os.fsdecode(name)).write_text("there\n")
+    monkeypatch.chdir(cli.root / "sub")
+    shown = cli("merge", str(fork), code=4).out
+    assert r"  caf\xe9: " in shown
+    assert "  sub/g: " in shown
+    cli("merge", str(fork), "--take", r"caf\xe9", "--take", "sub/g")
     assert (cli.root / os.fsdecode(b"caf\xe9")).read_text() == "there\n"
+    assert (cli.root / "sub/g").read_text() == "there\n"
 
 
 def test_what_cannot_be_merged_is_said(cli: Cli, tmp_path: Path) -> None:
