@@ -98,7 +98,7 @@ def _snapshots(console: Console) -> Iterable[str]:
 def _promotions(console: Console) -> Iterable[str]:
     from holdfast.engine.promotion.manager import Promotions
 
-    return [one.id for one in Promotions(home=console.home).list()]
+    return [one.row.id for one in Promotions(home=console.home).list()]
 
 
 _LISTS: dict[str, Callable[[Console], Iterable[str]]] = {
