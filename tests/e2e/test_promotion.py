@@ -638,7 +638,7 @@ def test_the_command_line(ground: Ground, cli: Cli, monkeypatch: pytest.MonkeyPa
     assert "SyntaxError" in cli("promote", str(fork), *home, code=1).out
     (ground.root / "src/other.py").write_text("VALUE = 7\n")
     said = cli("promote", str(fork), *home, code=4).out
-    assert "src/other.py: Modified in changeset Δ1 and in production.\n    structure: " in said
+    assert "src/other.py: Modified in changeset Δ1 of the fork and here.\n    structure: " in said
     found = cli.json("promote", "--list", *home)["promotions"]
     assert [one["result"] for one in found] == ["promoted", "unchanged", "build_failed", "needs_reapply"]
     assert set(found[0]) == set(done)

@@ -69,6 +69,11 @@ class Console:
         if not self.quiet and not self.json:
             self.answer(lines)
 
+    def note(self, text: str) -> None:
+        """A line about what is done, on standard error; nothing with ``-q`` or ``--json``."""
+        if not self.quiet and not self.json:
+            sys.stderr.write(f"holdfast: {text}\n")
+
     def answer(self, lines: Iterable[str]) -> None:
         """Print what was asked for: also with ``-q``."""
         sys.stdout.writelines(f"{line}\n" for line in lines)

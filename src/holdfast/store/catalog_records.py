@@ -25,7 +25,7 @@ class VanishedError(RefusedError):
     code = "vanished"
 
     def __init__(self, hashes: Collection[Hash]) -> None:
-        super().__init__("a collection that ran meanwhile took away what was being saved", hint="try again")
+        super().__init__("a collection that ran at the same time removed content that this needs", hint="try again")
         self.hashes = frozenset(hashes)
 
 
