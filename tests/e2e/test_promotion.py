@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import shutil
 import stat
 import subprocess
@@ -642,6 +644,13 @@ def test_the_command_line(ground: Ground, cli: Cli, monkeypatch: pytest.MonkeyPa
     found = cli.json("promote", "--list", *home)["promotions"]
     assert [one["result"] for one in found] == ["promoted", "unchanged", "build_failed", "needs_reapply"]
     assert set(found[0]) == set(done)
+    ours, its = pty.openpty()
+    subprocess.run([*INSTALLED, "promote", "--list", *home], stdout=its, check=True, timeout=60)
+    os.close(its)
+    heading, *rows = os.read(ours, 1 << 16).decode().splitlines()
+    os.close(ours)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", heading).split("  ")[0] == "promotion"
+    assert (len(rows), found[0]["id"] in rows[0]) == (4, True)
     assert cli.json("promote", "--sweep", *home)["kept"] == []
     for words in (["--resume"], ["--resume", "abcd"], ["--resume", "x'y"]):
         cli("promote", *words, *home, code=3)
