@@ -632,8 +632,11 @@ def test_the_command_line(ground: Ground, cli: Cli, monkeypatch: pytest.MonkeyPa
     home = ("--home", str(ground.home))
     assert cli.json("promote", str(fork), "--dry-run", *home)["result"] == "clean"
     assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
-    done = cli.json("promote", str(fork), *home)
+    done = cli.json("promote", str(fork), "--message", "for the release", *home)
     assert done["result"] == "promoted"
+    with holdfast.open(ground.root, home=ground.home) as workspace:
+        made = workspace.log(1).checkpoints[0]
+        assert made.provenance.message == f"promoted {fork}: for the release"
     assert done["undo_command"] == "holdfast undo"
     assert "Nothing to promote" in cli("promote", str(fork), *home).out
     (fork / "src/other.py").write_text("VALUE = (\n")
