@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
-    from holdfast.bridge.server.loop import Operation, Reply
+    from holdfast.bridge.server.loop import Operation
+    from holdfast.bridge.server.transport import Reply
     from holdfast.model import entries
     from holdfast.wire.fuse import request_bodies
     from holdfast.wire.fuse.negotiation import Terms

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.bridge.mount.fuse_device import FuseDevice, mount
 from holdfast.bridge.passthrough.change_watcher import watch_changes
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
+from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.server.request_threads import ServingThreads
 from holdfast.files.linux.metadata import proc_path
@@ -67,12 +68,12 @@ class Bridged:
         own = ServingThreads()
         self._outside = watch_changes(os.fsencode(os.readlink(proc_path(root_fd))), own) if watches else None
         self._device: FuseDevice = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
-        device = self._device.descriptor
+        transport = DeviceTransport(self._device.descriptor)
         self.tree = PassthroughTree(
-            self.world, log.preimages, device, passes=passthrough, is_told=self._outside is not None
+            self.world, log.preimages, transport, passes=passthrough, is_told=self._outside is not None
         )
         log.writers = self.tree.objects.held_for_writing
-        self.server = FuseServer(self._device.descriptor, self.tree, own=own)
+        self.server = FuseServer(transport, self.tree, own=own)
         self.server.start()
         self.tree.invalidator.start()
         if self._outside is not None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from holdfast.bridge.passthrough._host_interface import BridgeHost, Callers
     from holdfast.bridge.passthrough._node import LocatedNode
     from holdfast.bridge.passthrough._node_registry import NodeRegistry
-    from holdfast.bridge.server.loop import Operation, Reply
+    from holdfast.bridge.server.loop import Operation
+    from holdfast.bridge.server.transport import Reply
     from holdfast.wire.fuse import request_bodies
     from holdfast.wire.fuse.request_bodies import Header
 

@@ -6,25 +6,19 @@ Attributes it forgets at once.
 
 from __future__ import annotations
 
-import errno
-import os
 import queue
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.files.watch.event_masks import NAMES
-from holdfast.model.log import Log
 from holdfast.undo.tree.rooted_directories import Directories
 from holdfast.wire.fuse import notifications
 from holdfast.wire.fuse.protocol_constants import ROOT
 
 if TYPE_CHECKING:
-    from holdfast.bridge.passthrough._node_registry import NodeRegistry
+    from collections.abc import Callable
 
-_LOG = Log(__name__)
-_NOT_KNOWN: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR)
-"""What the kernel says if it knows nothing of it, or that may stay for now."""
-_GONE: Final = (errno.ENODEV, errno.ECONNABORTED, errno.ENOTCONN)
+    from holdfast.bridge.passthrough._node_registry import NodeRegistry
 
 
 class CacheInvalidator:
@@ -32,9 +26,9 @@ class CacheInvalidator:
     once.
     """
 
-    def __init__(self, device: int, root_fd: int, objects: NodeRegistry) -> None:
-        """``device`` and ``root_fd`` are borrowed, until `stop`."""
-        self._device = device
+    def __init__(self, notify: Callable[[bytes], None], root_fd: int, objects: NodeRegistry) -> None:
+        """``notify`` is `Transport.notify`. ``root_fd`` is borrowed, until `stop`."""
+        self._notify = notify
         self._root_fd = root_fd
         self._objects = objects
         self.expires = False
@@ -73,7 +67,7 @@ class CacheInvalidator:
         """From now on a process can write to a file through a mapping: what the kernel was told of it before, for long,
         is out of date by that. To be called before it has the mapping. May be called from any thread.
         """
-        self._send(notifications.invalidate_inode(node))
+        self._notify(notifications.invalidate_inode(node))
 
     def settle(self, timeout: float) -> bool:
         """Wait until the kernel knows of all that was told so far; whether it does."""
@@ -96,7 +90,7 @@ class CacheInvalidator:
                     self._tell_all()
                 if self._thins:
                     for parent, name in self._objects.unused_names():
-                        self._send(notifications.invalidate_entry(parent, name))
+                        self._notify(notifications.invalidate_entry(parent, name))
                     self._thins = False
                 if news[0]:  # (of what is known to be missing, nothing else tells)
                     self._tell_of(directories, *news)
@@ -115,7 +109,7 @@ class CacheInvalidator:
             directories.forget(path)
             if parent is None:
                 return
-            self._send(notifications.invalidate_entry(parent, place.name, expire_only=self.expires))
+            self._notify(notifications.invalidate_entry(parent, place.name, expire_only=self.expires))
             self._forget_content(parent)  # (of a directory: what was listed)
         try:
             node = self._objects.known_node(place.dir_fd, place.name)
@@ -127,15 +121,8 @@ class CacheInvalidator:
     def _tell_all(self) -> None:
         for node, parent, name in self._objects.known_nodes():
             if node != ROOT and name:
-                self._send(notifications.invalidate_entry(parent, name, expire_only=self.expires))
+                self._notify(notifications.invalidate_entry(parent, name, expire_only=self.expires))
             self._forget_content(node)
 
     def _forget_content(self, node: int) -> None:
-        self._send(notifications.invalidate_inode(node, 0, 0))
-
-    def _send(self, notification: bytes) -> None:
-        try:
-            os.write(self._device, notification)
-        except OSError as error:
-            if error.errno not in _NOT_KNOWN and error.errno not in _GONE:
-                _LOG.warning("the kernel cannot be told of a change: %s", error.strerror)
+        self._notify(notifications.invalidate_inode(node, 0, 0))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import os
 
     from holdfast.bridge.passthrough._node_registry import NodeRegistry
-    from holdfast.bridge.server.loop import Reply
+    from holdfast.bridge.server.transport import Reply
     from holdfast.wire.fuse.request_bodies import Header
 
 

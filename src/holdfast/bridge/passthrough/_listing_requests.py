@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from holdfast.bridge.passthrough._fd_budget import MountFdBudget
     from holdfast.bridge.passthrough._listing_cache import CachedListing
     from holdfast.bridge.passthrough._node_registry import NodeRegistry
-    from holdfast.bridge.server.loop import Operation, Reply
+    from holdfast.bridge.server.loop import Operation
+    from holdfast.bridge.server.transport import Reply
     from holdfast.files.linux.directory_entries import Dirent
     from holdfast.wire.fuse import request_bodies
     from holdfast.wire.fuse.request_bodies import Header

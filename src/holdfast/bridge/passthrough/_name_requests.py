@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from holdfast.bridge.passthrough._cache_validity import CacheValidity
     from holdfast.bridge.passthrough._host_interface import BridgeHost, Callers
     from holdfast.bridge.passthrough._node_registry import NodeRegistry
-    from holdfast.bridge.server.loop import Operation, Reply
+    from holdfast.bridge.server.loop import Operation
+    from holdfast.bridge.server.transport import Reply
     from holdfast.undo.journal.records import FileType
     from holdfast.wire.fuse import request_bodies
     from holdfast.wire.fuse.request_bodies import Extras, Header

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from holdfast.bridge.passthrough._cache_validity import LogNames
     from holdfast.bridge.passthrough._host_interface import BridgeHost
-    from holdfast.bridge.server.loop import Operation, Reply
+    from holdfast.bridge.server.loop import Operation
+    from holdfast.bridge.server.transport import Reply, Transport
     from holdfast.wire.fuse import request_bodies
     from holdfast.wire.fuse.negotiation import Terms
     from holdfast.wire.fuse.request_bodies import Header
@@ -41,15 +42,15 @@ class PassthroughTree:
     """`FileSystem` of a directory."""
 
     def __init__(
-        self, host: BridgeHost, kept: LogNames, device: int, *, passes: bool = True, is_told: bool = False
+        self, host: BridgeHost, kept: LogNames, transport: Transport, *, passes: bool = True, is_told: bool = False
     ) -> None:
-        """``device`` is the mounted one, borrowed; if it ``passes``, the kernel reads and writes itself where it can.
+        """``transport`` is its server's; if it ``passes``, the kernel reads and writes itself where it can.
         ``is_told``: the owner reports to `invalidator`, at once, all that others change.
         """
         self._host = host
-        self._device = device if passes else None
+        self._device = transport.backing_device if passes else None
         self.objects = NodeRegistry(host.root_fd, host.hidden)
-        self.invalidator = CacheInvalidator(device, host.root_fd, self.objects)
+        self.invalidator = CacheInvalidator(transport.notify, host.root_fd, self.objects)
         self.objects.crowded = self.invalidator.thin_out
         self._shown = CacheValidity(self.objects, kept, is_told=is_told)
         self._opening: OpenRequests | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bridge.checkpoint_tree import CheckpointTree
 from holdfast.bridge.mount.fuse_device import clear_dead, mount
+from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.engine.forks._file_ownership import shown_ownership
 from holdfast.engine.forks._stored_content import StoredContent
@@ -40,7 +41,8 @@ class ServedCheckpoint:
         content = StoredContent(store, root)
         self._device = mount(directory, allow_other=allow_other)
         # (Whatever is asked for may have to come from far away.)
-        self._server = FuseServer(self._device.descriptor, CheckpointTree(content, looks), alone=False)
+        transport = DeviceTransport(self._device.descriptor)
+        self._server = FuseServer(transport, CheckpointTree(content, looks), alone=False)
         try:
             self._server.start()
         except BaseException:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bridge.passthrough.change_watcher import watch_changes
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
+from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.server.request_threads import ServingThreads
 from holdfast.files.linux.metadata import proc_path
@@ -39,8 +40,9 @@ class ServedMount:
         self._host = host
         own = ServingThreads()
         self._outside = watch_changes(os.fsencode(os.readlink(proc_path(host.root_fd))), own)
-        self._tree = PassthroughTree(host, host.preimages, device, is_told=self._outside is not None)
-        self._server = FuseServer(device, self._tree, own=own, lapsed=host.lapse)
+        transport = DeviceTransport(device)
+        self._tree = PassthroughTree(host, host.preimages, transport, is_told=self._outside is not None)
+        self._server = FuseServer(transport, self._tree, own=own, lapsed=host.lapse)
         try:
             self._server.start()
         except BaseException:

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.bridge.passthrough._cache_invalidation import CacheInvalidator
 from holdfast.bridge.passthrough._node_registry import NodeRegistry
+from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.wire.fuse import notifications
 from holdfast.wire.fuse.protocol_constants import ROOT
 
@@ -25,7 +26,7 @@ class Kernel:
 
     def __init__(self, root: int, objects: NodeRegistry) -> None:
         self._hears, self._told = os.pipe2(os.O_NONBLOCK)
-        self.teller = CacheInvalidator(self._told, root, objects)
+        self.teller = CacheInvalidator(DeviceTransport(self._told).notify, root, objects)
 
     def told(self) -> bytes:
         """All that it is told of what the teller was told before."""

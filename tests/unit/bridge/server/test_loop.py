@@ -1,4 +1,4 @@
-"""The loop that answers a kernel, whose part a socket takes: what is answered, whatever becomes of a request."""
+"""The loop that answers a kernel, over each transport: what is answered, whatever becomes of a request."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import os
 import socket
 import struct
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
 from holdfast.bridge.server import request_threads
+from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.model.errors import IntegrityError, RefusedError, StorageError, UnsupportedError
+from holdfast.testing.memory_transport import MemoryTransport
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.negotiation import Wishes
 from holdfast.wire.fuse.protocol_constants import Opcode
@@ -26,9 +28,12 @@ from ....protocol.fuse.structures import request
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from holdfast.bridge.server.loop import Operation, Reply
+    from holdfast.bridge.server.loop import Operation
+    from holdfast.bridge.server.transport import Reply, Transport
     from holdfast.wire.fuse.negotiation import Terms
     from holdfast.wire.fuse.request_bodies import Header
+
+_LIMIT: Final = 20.0
 
 
 class Operations:
@@ -47,10 +52,9 @@ class Operations:
 class Kernel:
     """The other end of a server."""
 
-    def __init__(self, file_system: Operations) -> None:
-        self.socket, self.device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(20)
-        self.server = FuseServer(self.device.fileno(), file_system)
+    def __init__(self, line: Line, file_system: Operations) -> None:
+        self.line = line
+        self.server = FuseServer(line.transport, file_system)
 
     def start(self, major: int = 7, minor: int = 45) -> None:
         self.say(Opcode.INIT, bytes(c.InitIn(major=major, minor=minor, max_readahead=1 << 17)), unique=1)
@@ -58,11 +62,11 @@ class Kernel:
         assert self.answer()[:2] == (0, 1)
 
     def say(self, opcode: int, body: bytes = b"", unique: int = 7) -> None:
-        self.socket.send(request(opcode, body, unique=unique))
+        self.line.send(bytes(request(opcode, body, unique=unique)))
 
     def answer(self) -> tuple[int, int, bytes]:
         """The errno, the id, and the rest of the next reply."""
-        data = self.socket.recv(1 << 20)
+        data = self.line.answer()
         length, error, unique = struct.unpack_from("=IiQ", data)
         assert length == len(data)
         return -error, unique, data[16:]
@@ -74,19 +78,64 @@ class Kernel:
         return error
 
 
-@pytest.fixture(name="serve")
-def _serve() -> Iterator[Callable[..., Kernel]]:
+class Line(Protocol):
+    """A transport with its kernel's end."""
+
+    transport: Transport
+
+    def send(self, frame: bytes) -> None: ...
+
+    def answer(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class DeviceLine:
+    """A socket takes the part of the kernel behind the device."""
+
+    def __init__(self) -> None:
+        self._socket, self._device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(_LIMIT)
+        self.transport: Transport = DeviceTransport(self._device.fileno())
+
+    def send(self, frame: bytes) -> None:
+        self._socket.send(frame)
+
+    def answer(self) -> bytes:
+        return self._socket.recv(1 << 20)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._device.close()
+
+
+class MemoryLine:
+    def __init__(self) -> None:
+        self.memory = MemoryTransport()
+        self.transport: Transport = self.memory
+
+    def send(self, frame: bytes) -> None:
+        self.memory.send(frame)
+
+    def answer(self) -> bytes:
+        return self.memory.answer(_LIMIT)
+
+    def close(self) -> None:
+        assert not self.memory.unanswered
+
+
+@pytest.fixture(name="serve", params=[DeviceLine, MemoryLine], ids=["device", "memory"])
+def _serve(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kernel]]:
     kernels: list[Kernel] = []
 
     def serve(**operations: Callable[[Header, Any], Reply]) -> Kernel:
-        kernels.append(Kernel(Operations(**operations)))
+        kernels.append(Kernel(request.param(), Operations(**operations)))
         return kernels[-1]
 
     yield serve
     for kernel in kernels:
         assert kernel.server.stop()
-        kernel.socket.close()
-        kernel.device.close()
+        kernel.line.close()
 
 
 def failing(error: Exception) -> Callable[[Header, Any], Reply]:
@@ -250,3 +299,21 @@ def test_it_can_be_ended_while_nobody_asks_anything(serve: Callable[..., Kernel]
     assert not kernel.server.wait(0)
     assert kernel.server.stop()
     assert kernel.server.wait(0)
+
+
+def test_when_nothing_is_mounted_any_more_it_ends() -> None:
+    line = MemoryLine()
+    kernel = Kernel(line, Operations())
+    kernel.start()
+    line.memory.hang_up()
+    assert kernel.server.wait(_LIMIT)
+    assert kernel.server.stop()
+
+
+def test_a_mount_that_is_gone_before_it_is_served_is_refused() -> None:
+    line = MemoryLine()
+    kernel = Kernel(line, Operations())
+    line.memory.hang_up()
+    with pytest.raises(StorageError, match="gone before"):
+        kernel.server.start()
+    assert kernel.server.stop()
