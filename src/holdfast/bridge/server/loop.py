@@ -10,14 +10,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from holdfast.bridge.server.request_threads import LaterError, Leader, ServingThreads, SlowRequests
+from holdfast.bridge.server.request_threads import Leader, ServingThreads, SlowRequests
 from holdfast.bridge.server.transport import ClosedTransportError
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, out_of_space_errno
 from holdfast.model.log import Log
 from holdfast.undo.interceptor import StepEndedError
+from holdfast.vfs.patience import LaterError
 from holdfast.wire.fuse import negotiation, replies
 from holdfast.wire.fuse.protocol_constants import UNANSWERED, Opcode
-from holdfast.wire.fuse.request_errors import TOO_MANY, errno_of
+from holdfast.wire.fuse.request_errors import errno_of
 from holdfast.wire.fuse.requests import Decoder, decode_header
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ _LASTING: Final = frozenset(
 """What waits for a disk as a rule, or moves much: others are served meanwhile, by another thread."""
 
 
-class FileSystem(Protocol):
+class FuseOperations(Protocol):
     """What answers requests."""
 
     def wishes(self) -> Wishes:
@@ -87,7 +88,7 @@ class FuseServer:
     def __init__(
         self,
         transport: Transport,
-        file_system: FileSystem,
+        served: FuseOperations,
         *,
         threads: int = THREADS,
         alone: bool = True,
@@ -99,7 +100,7 @@ class FuseServer:
         operation could be kept back: what it holds is to be refused soon.
         """
         self._transport = transport
-        self._file_system = file_system
+        self._served = served
         self._count = threads
         self._threads: list[threading.Thread] = []
         self._at_work = [False] * threads
@@ -118,7 +119,7 @@ class FuseServer:
         `StorageError` if the transport is closed already.
         """
         terms = self._negotiate()
-        decoder, operations = Decoder(terms), self._file_system.operations(terms)
+        decoder, operations = Decoder(terms), self._served.operations(terms)
         # Signals are for the threads that wait for them: one that came here would wake none of them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -193,7 +194,7 @@ class FuseServer:
                 if header.opcode != Opcode.INIT:
                     raise FormatError(f"INIT: opcode {header.opcode} came before it")
                 try:
-                    terms = negotiation.negotiate(negotiation.decode_offer(frame), self._file_system.wishes())
+                    terms = negotiation.negotiate(negotiation.decode_offer(frame), self._served.wishes())
                 except HoldfastError as error:
                     self._reply(header, replies.error(header.unique, errno_of(error)))
                     raise
@@ -304,8 +305,6 @@ def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
     except _AGAIN:
         raise
     except HoldfastError as error:
-        if (isinstance(error, FormatError) and error.code != FormatError.code) or error.code == TOO_MANY:
-            return replies.error(header.unique, errno_of(error))
         _LOG.error("a request of a mount has failed: %s", error.message, opcode=_name(header))
         return replies.error(header.unique, out_of_space_errno(error) or errno.EIO)
     except Exception:  # noqa: BLE001 - one request fails, and the mount goes on

@@ -15,12 +15,12 @@ import pytest
 from holdfast.bridge.server import request_threads
 from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
-from holdfast.model.errors import IntegrityError, RefusedError, StorageError, UnsupportedError
+from holdfast.model.errors import IntegrityError, StorageError, UnsupportedError
 from holdfast.testing.memory_transport import MemoryTransport
+from holdfast.vfs.file_system import TooManyError
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.negotiation import Wishes
 from holdfast.wire.fuse.protocol_constants import Opcode
-from holdfast.wire.fuse.request_errors import TOO_MANY
 
 from ....protocol.fuse import structures as c
 from ....protocol.fuse.structures import request
@@ -178,7 +178,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (StorageError("no network"), errno.EIO, "no network"),
         (caused(StorageError("no log"), OSError(errno.EDQUOT, "x")), errno.EDQUOT, "no log"),
         (caused(StorageError("no log"), OSError(errno.EACCES, "x")), errno.EIO, "no log"),
-        (RefusedError("so many are open", code=TOO_MANY), errno.ENFILE, None),
+        (TooManyError(), errno.ENFILE, None),
         (ValueError("oops"), errno.EIO, "mistake"),
     ],
     ids=lambda value: type(value).__name__,
