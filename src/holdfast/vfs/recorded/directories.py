@@ -58,11 +58,12 @@ class RecordedListing:
 
     def _read(self, offset: int) -> Generator[Dirent]:
         objects, fd, is_root = self._objects, self.fd, self.node == ROOT
+        hidden = objects.hidden_inodes
         at = self._place(offset)
         while True:
             for number in range(at, len(self._entries)):
                 entry = self._entries[number]
-                if objects.hides(fd, entry.name, entry.inode):
+                if entry.inode in hidden and objects.hides(fd, entry.name):
                     continue
                 if is_root and entry.name == b"..":
                     # What is above the root is not told.

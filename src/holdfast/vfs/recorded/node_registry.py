@@ -55,7 +55,8 @@ class NodeRegistry:
         self.paths = NodePaths(root_fd)
         self._hidden = frozenset(self._key(os.fstat(fd), identity(fd, b"")) for fd in hidden)
         self._hidden_fds = hidden
-        self._hidden_inodes = frozenset(os.fstat(fd).st_ino for fd in hidden)
+        self.hidden_inodes = frozenset(os.fstat(fd).st_ino for fd in hidden)
+        """Only an entry of such an inode may have to be hidden: see `hides`."""
         own = identity(root_fd, b"")
         root = node_type(own, ROOT, b"", is_directory=True, is_local=True)
         self._nodes: Nodes[Node] = Nodes(own, root, most)
@@ -150,10 +151,8 @@ class NodeRegistry:
         self._enough = max(self._most // 2, len(known) - len(names) + self._most // 8)
         return names
 
-    def hides(self, dir_fd: int, name: bytes, inode: int) -> bool:
-        """Whether an entry of a directory, with the inode number that the directory says, is not shown."""
-        if inode not in self._hidden_inodes:
-            return False
+    def hides(self, dir_fd: int, name: bytes) -> bool:
+        """Whether an entry of a directory is not shown."""
         try:
             found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             return self._key(found, identity(dir_fd, name)) in self._hidden
