@@ -105,6 +105,7 @@ class SplitQueue:
         "_extent_start",
         "_extent_view",
         "_fence",
+        "_has_called",
         "_has_event_index",
         "_has_indirect",
         "_layout",
@@ -147,7 +148,8 @@ class SplitQueue:
         self._max_readable: Final = max_readable
         self._position = self._available_index = position & _INDEX
         self._used_index = (position - in_flight) & _INDEX
-        self._signalled: int | None = None
+        self._signalled = self._used_index
+        self._has_called = False
         self._fence: Final = Lock()
         self._fence.acquire()
         self.remap(memory)
@@ -271,8 +273,9 @@ class SplitQueue:
         self._order()
         if not self._has_event_index:
             return not self._available[_FLAGS_AT] & _NO_INTERRUPT
-        if signalled is None:
+        if not self._has_called:
             # What an earlier object has told the driver is not known here.
+            self._has_called = True
             return True
         event = self._available[_ENTRIES_AT + self._size]
         return (index - event - 1) & _INDEX < (index - signalled) & _INDEX
