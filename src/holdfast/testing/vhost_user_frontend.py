@@ -91,14 +91,23 @@ def config(request: int, offset: int, data: bytes, flags: int = 0, *, needs_repl
     return message(request, struct.pack("=III", offset, len(data), flags) + data, needs_reply=needs_reply)
 
 
-class Refused(Exception):
+class RefusedRequestError(Exception):
     """The back end has answered that a request has failed."""
+
+
+class BrokenVringError(Exception):
+    """The back end has signalled that it does not process this ring any more."""
 
 
 class _Vring(NamedTuple):
     queue: DriverQueue
     kick: int
     call: int
+    error: int
+
+    def close(self) -> None:
+        for descriptor in self[1:]:
+            os.close(descriptor)
 
 
 class Frontend:
@@ -109,7 +118,7 @@ class Frontend:
         self._socket: Final = connection
         self._seconds: Final = seconds
         connection.settimeout(seconds)
-        self._memory: Final = os.memfd_create("guest", os.MFD_CLOEXEC)
+        self._memory = os.memfd_create("guest", os.MFD_CLOEXEC)
         os.ftruncate(self._memory, memory_bytes)
         self.ram: Final = GuestRam(mmap.mmap(self._memory, memory_bytes), guest_address=0x4000_0000)
         self.region: Final = MemoryRegion(self.ram.guest_address, memory_bytes, self.ram.user_address, 0)
@@ -129,10 +138,11 @@ class Frontend:
         """Go away without a word, as a front end does that is killed."""
         self._socket.close()
         for vring in self._vrings.values():
-            os.close(vring.kick)
-            os.close(vring.call)
+            vring.close()
         self._vrings.clear()
-        os.close(self._memory)
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
 
     def send(self, sent: Message) -> None:
         """Send any message."""
@@ -151,7 +161,7 @@ class Frontend:
         return self.receive(request)
 
     def command(self, sent: Message) -> None:
-        """Send a request, and wait until it was carried out, if the back end says so. Raises `Refused`."""
+        """Send a request, and wait until it was carried out, if the back end says so. Raises `RefusedRequestError`."""
         request, flags, size = struct.unpack_from("=III", sent.data)
         if ProtocolFeature.REPLY_ACK not in self.protocol_features:
             self.send(sent)
@@ -159,7 +169,7 @@ class Frontend:
         head = struct.pack("=III", request, flags | protocol_constants.FLAG_NEED_REPLY, size)
         self.send(Message(head + sent.data[HEADER_BYTES:], sent.descriptors))
         if any(self.receive(request)):
-            raise Refused(Request(request).name)
+            raise RefusedRequestError(Request(request).name)
 
     def negotiate(self, features: int = ALL_FEATURES, protocol_features: ProtocolFeature = PROTOCOL_FEATURES) -> None:
         """Agree upon those of the features that the back end has, take the device, and share the memory."""
@@ -183,13 +193,14 @@ class Frontend:
         queue = self._queues.get(index)
         if queue is None:
             queue = self._queues[index] = DriverQueue(self.ram, size, self.features, position=base)
-        vring = _Vring(queue, os.eventfd(0, os.EFD_CLOEXEC), os.eventfd(0, os.EFD_CLOEXEC))
+        vring = _Vring(queue, *(os.eventfd(0, os.EFD_CLOEXEC) for _ in range(3)))
         self._vrings[index] = vring
         self.command(vring_state(Request.SET_VRING_NUM, index, queue.size))
         self.command(vring_state(Request.SET_VRING_BASE, index, base))
         self.command(vring_addresses(index, queue.layout))
         self.command(vring_event(Request.SET_VRING_KICK, index, vring.kick))
         self.command(vring_event(Request.SET_VRING_CALL, index, vring.call))
+        self.command(vring_event(Request.SET_VRING_ERR, index, vring.error))
         self.command(vring_state(Request.SET_VRING_ENABLE, index, 1))
         return queue
 
@@ -197,9 +208,7 @@ class Frontend:
         """Stop a ring, and return where it is to go on."""
         found, base = struct.unpack("=II", self.ask(Request.GET_VRING_BASE, struct.pack("=II", index, 0)))
         assert found == index
-        vring = self._vrings.pop(index)
-        os.close(vring.kick)
-        os.close(vring.call)
+        self._vrings.pop(index).close()
         return base
 
     def kick(self, index: int) -> None:
@@ -209,11 +218,15 @@ class Frontend:
             os.eventfd_write(vring.kick, 1)
 
     def wait_for_call(self, index: int) -> None:
-        """Wait for an interrupt. Raises `TimeoutError`."""
-        call = self._vrings[index].call
-        if not select.select([call], [], [], self._seconds)[0]:
+        """Wait for an interrupt. Raises `TimeoutError`, or `BrokenVringError` if there will be none."""
+        vring = self._vrings[index]
+        ready, _, _ = select.select([vring.call, vring.error], [], [], self._seconds)
+        if vring.call in ready:
+            os.eventfd_read(vring.call)
+        elif ready:
+            raise BrokenVringError(f"vring {index}")
+        else:
             raise TimeoutError(f"no interrupt for vring {index}")
-        os.eventfd_read(call)
 
     def transact(
         self, index: int, readable: Sequence[bytes], writable: Sequence[int] = (), *, indirect: bool = True

@@ -101,7 +101,7 @@ class DriverQueue:
         self.available_index = position
         self.used_index = position
         self._kicked = position
-        self._free = list(range(size))
+        self._free = list(range(size))[::-1]
         self._pending: dict[int, _Pending] = {}
         ram.view[self.available_at : self.available_at + 6 + 2 * size] = bytes(6 + 2 * size)
         ram.view[self.used_at : self.used_at + 6 + 8 * size] = bytes(6 + 8 * size)
@@ -143,7 +143,7 @@ class DriverQueue:
         buffers = spans[: len(readable) + len(writable)]
         for (offset, size), data in zip(buffers, readable, strict=False):
             self.ram.view[offset : offset + size] = data
-        descriptors, self._free = self._free[:count], self._free[count:]
+        descriptors = [self._free.pop() for _ in range(count)]
         if indirect:
             self._link(spans[-1][0], list(range(len(buffers))), buffers, len(readable))
             self.describe(descriptors[0], self.ram.guest_address + spans[-1][0], spans[-1][1], INDIRECT)

@@ -173,7 +173,10 @@ class SetVringKick(NamedTuple):
 
 
 class SetVringCall(NamedTuple):
-    """SET_VRING_CALL: the event to signal when chains were used; None if the driver polls."""
+    """SET_VRING_CALL: the event to signal when chains were used; None if the driver polls.
+
+    Signal it at once: front ends start a ring first, and what was used since was told by the event before this one.
+    """
 
     vring: int
     descriptor: int | None
