@@ -7,6 +7,7 @@ import mmap
 import os
 import select
 import socket
+from collections.abc import Generator
 from threading import Thread
 
 from holdfast.model.errors import FormatError
@@ -57,12 +58,13 @@ class EchoBackend:
     def _serve(self) -> None:
         while True:
             kicks = {vring.kick: vring.index for vring in self.session.vrings if vring.kick is not None}
-            ready, _, _ = select.select([self._socket, *kicks], [], [])
+            requests = self._socket.fileno()
+            ready, _, _ = select.select([requests, *kicks], [], [])
             for descriptor in ready:
-                if descriptor is not self._socket:
+                if descriptor != requests:
                     os.eventfd_read(descriptor)
                     self._process(kicks[descriptor])
-            if self._socket in ready and not self._answer():
+            if requests in ready and not self._answer():
                 return
 
     def _answer(self) -> bool:
@@ -160,7 +162,7 @@ class EchoBackend:
                     return
 
     @contextlib.contextmanager
-    def _marking_broken(self, index: int):
+    def _marking_broken(self, index: int) -> Generator[None]:
         try:
             yield
         except FormatError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import pytest
@@ -37,7 +37,7 @@ def open_descriptors() -> int:
 
 
 @contextmanager
-def connected(device: Device | None = None) -> Iterator[tuple[Frontend, EchoBackend]]:
+def connected(device: Device | None = None) -> Generator[tuple[Frontend, EchoBackend]]:
     before = open_descriptors()
     backend = EchoBackend(device or Device(2))
     try:
