@@ -126,10 +126,10 @@ class EchoBackend:
                 pass
 
     def _map(self, region: MemoryRegion, descriptor: int) -> None:
-        assert not region.mapping_offset
-        mapping = mmap.mmap(descriptor, region.size)
+        mapping = mmap.mmap(descriptor, region.mapping_offset + region.size)
         os.close(descriptor)
-        self._mapped[region[:3]] = MappedRegion(region.guest_address, region.user_address, memoryview(mapping))
+        view = memoryview(mapping)[region.mapping_offset :]
+        self._mapped[region[:3]] = MappedRegion(region.guest_address, region.user_address, view)
 
     def _remap(self) -> None:
         self._memory = GuestMemory(self._mapped.values())

@@ -224,6 +224,11 @@ def buffer_without_bytes(pair: Pair) -> None:
     pair.driver.describe(0, pair.buffer(), 0, 0)
 
 
+def buffer_without_bytes_after_another(pair: Pair) -> None:
+    pair.driver.describe(0, pair.buffer(), 1, NEXT, 1)
+    pair.driver.describe(1, pair.buffer(), 0, 0)
+
+
 def room_without_bytes(pair: Pair) -> None:
     pair.driver.describe(0, pair.buffer(), 0, WRITE)
 
@@ -274,6 +279,7 @@ def table_out_of_memory(pair: Pair) -> None:
         (buffer_below_memory, "address"),
         (buffer_around_the_end, "address"),
         (buffer_without_bytes, "without bytes"),
+        (buffer_without_bytes_after_another, "without bytes"),
         (room_without_bytes, "without bytes"),
         (readable_after_writable, "readable buffer after"),
         (too_much_to_read, "readable bytes"),
@@ -454,11 +460,15 @@ def test_memory_that_is_replaced_is_used_from_then_on() -> None:
     pair.driver.add([b"data"], [4])
     chain = pair.device.pop()
     assert chain is not None
-    elsewhere = bytearray(pair.ram.view)
+    pair.driver.add([b"old"])
+    elsewhere = bytearray(bytes(pair.ram.view).replace(b"old", b"new"))
     pair.device.remap(GuestMemory([MappedRegion(BASE, pair.ram.user_address, memoryview(elsewhere))]))
     pair.device.push(chain.head, 3)
     assert struct.unpack_from("<HHII", elsewhere, pair.driver.used_at) == (0, 1, chain.head, 3)
     assert pair.driver.take_used() == []
+    after = pair.device.pop()
+    assert after is not None
+    assert after.readable == b"new"
     fill(chain.writable, b"late")
     with pytest.raises(FormatError, match="address"):
         pair.device.remap(GuestMemory([MappedRegion(BASE, 0, memoryview(elsewhere))]))
