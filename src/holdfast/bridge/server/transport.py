@@ -57,7 +57,9 @@ class Transport(Protocol):
         ...
 
     def receiver(self, limit: int) -> AbstractContextManager[Receiver]:
-        """What the thread that enters it takes requests from, of at most ``limit`` bytes each."""
+        """What the thread that enters it takes requests from, of at most ``limit`` bytes each. By the first one the
+        terms are agreed upon.
+        """
         ...
 
     def reply(self, unique: int, reply: Reply) -> None:

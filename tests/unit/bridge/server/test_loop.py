@@ -8,6 +8,8 @@ import os
 import socket
 import struct
 import threading
+from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
@@ -15,8 +17,10 @@ import pytest
 from holdfast.bridge.server import request_threads
 from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
+from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
 from holdfast.model.errors import IntegrityError, StorageError, UnsupportedError
 from holdfast.testing.memory_transport import MemoryTransport
+from holdfast.testing.vhost_user_frontend import Frontend
 from holdfast.vfs.file_system import TooManyError
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.negotiation import Wishes
@@ -54,7 +58,12 @@ class Kernel:
 
     def __init__(self, line: Line, file_system: Operations) -> None:
         self.line = line
-        self.server = FuseServer(line.transport, file_system)
+        self._file_system = file_system
+
+    @cached_property
+    def server(self) -> FuseServer:
+        """Made when INIT was said already: in a guest, it is that which makes a mount."""
+        return FuseServer(self.line.transport(), self._file_system)
 
     def start(self, major: int = 7, minor: int = 45) -> None:
         self.say(Opcode.INIT, bytes(c.InitIn(major=major, minor=minor, max_readahead=1 << 17)), unique=1)
@@ -81,7 +90,7 @@ class Kernel:
 class Line(Protocol):
     """A transport with its kernel's end."""
 
-    transport: Transport
+    def transport(self) -> Transport: ...
 
     def send(self, frame: bytes) -> None: ...
 
@@ -96,7 +105,9 @@ class DeviceLine:
     def __init__(self) -> None:
         self._socket, self._device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(_LIMIT)
-        self.transport: Transport = DeviceTransport(self._device.fileno())
+
+    def transport(self) -> Transport:
+        return DeviceTransport(self._device.fileno())
 
     def send(self, frame: bytes) -> None:
         self._socket.send(frame)
@@ -112,7 +123,9 @@ class DeviceLine:
 class MemoryLine:
     def __init__(self) -> None:
         self.memory = MemoryTransport()
-        self.transport: Transport = self.memory
+
+    def transport(self) -> Transport:
+        return self.memory
 
     def send(self, frame: bytes) -> None:
         self.memory.send(frame)
@@ -124,7 +137,41 @@ class MemoryLine:
         assert not self.memory.unanswered
 
 
-@pytest.fixture(name="serve", params=[DeviceLine, MemoryLine], ids=["device", "memory"])
+class GuestLine:
+    """A guest's memory and rings, without a virtual machine."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.backend = VhostUserBackend(ours)
+        self.frontend = Frontend(theirs, seconds=_LIMIT)
+        self.frontend.negotiate()
+        self.frontend.start(0)
+        self._requests = self.frontend.start(1)
+        self._answers: deque[bytes] = deque()
+
+    def transport(self) -> Transport:
+        found = self.backend.accept(_LIMIT)
+        assert found is not None
+        return found
+
+    def send(self, frame: bytes) -> None:
+        self._requests.add([frame], [1 << 12], indirect=True)
+        self.frontend.kick(1)
+
+    def answer(self) -> bytes:
+        while not self._answers:
+            used = self._requests.take_used()
+            self._answers.extend(chain.data[: chain.written] for chain in used if chain.written)
+            if not used:
+                self.frontend.wait_for_call(1)
+        return self._answers.popleft()
+
+    def close(self) -> None:
+        self.backend.close()
+        self.frontend.close()
+
+
+@pytest.fixture(name="serve", params=[DeviceLine, MemoryLine, GuestLine], ids=["device", "memory", "guest"])
 def _serve(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kernel]]:
     kernels: list[Kernel] = []
 
