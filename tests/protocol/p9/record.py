@@ -1,6 +1,6 @@
 """Records what other programs say in 9P2000.L: diod, its clients, and our own client to it.
 
-``python -m tests.protocol.p9.record DIRECTORY`` writes ``DIRECTORY/SESSION.txt``; it needs diod (the Debian package) and
+``python -m tests.protocol.p9.record DIRECTORY`` writes ``DIRECTORY/SESSION.txt``; it needs Debian's package diod, and
 root. A file holds the exchanges of one connection, in the order of the replies: ``>`` the request in hexadecimal, ``<``
 the reply.
 """
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def connect(path: Path) -> socket.socket:
 
 
 @contextmanager
-def recorded(file: Path) -> Iterator[None]:
+def recorded(file: Path) -> Generator[None]:
     """Who connects to `PROXY` meanwhile speaks to diod, and is recorded."""
     exchanges: list[str] = []
     requests: dict[int, bytes] = {}
