@@ -33,7 +33,7 @@ from holdfast.wire.p9.session import Actions, Limits, Request, Session
 
 FID = st.integers(0, NO_FID - 1)
 ID = st.integers(0, (1 << 32) - 2)
-U32, U64, I64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
+U32, U64, SIGNED = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
 BYTES = st.integers(1, 255).filter(lambda byte: byte != 0x2F)
 NAME = st.lists(BYTES, min_size=1, max_size=255).map(bytes).filter(lambda name: name not in (b".", b".."))
 TEXT = st.lists(st.integers(1, 255), max_size=255).map(bytes)
@@ -88,7 +88,7 @@ REQUEST = st.one_of(
         lambda fid, valid, mode, uid, gid, size, *times: request_bodies.SetAttr(
             fid, valid, mode, uid, gid, size, times[0] * 10**9 + times[1], times[2] * 10**9 + times[3]
         ),
-        FID, st.just(0x1BF), PERMISSIONS, ID, ID, st.integers(0, OFFSET_MAX), I64, NANOSECONDS, I64, NANOSECONDS,
+        FID, st.just(0x1BF), PERMISSIONS, ID, ID, st.integers(0, OFFSET_MAX), SIGNED, NANOSECONDS, SIGNED, NANOSECONDS,
     ),
     case(Type.XATTRWALK, request_bodies.XattrWalk, FID, FID, TEXT),
     case(

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from holdfast.testing.p9_client import P9Client, encode_request
@@ -83,20 +84,21 @@ def recorded(file: Path) -> Generator[None]:
     file.write_text("\n".join(exchanges))
 
 
-def our_client(attached: Path) -> None:
+def over(connection: socket.socket, message: bytes) -> bytes:
+    """The reply to it."""
+    connection.sendall(message)
+    answer = b""
+    while len(answer) < 4 or len(answer) < struct.unpack_from("<I", answer)[0]:
+        answer += connection.recv(1 << 16)
+    return answer
+
+
+def our_client(exchange: Callable[[bytes], bytes]) -> None:
     """Everything that diod answers."""
-    connection = connect(PROXY)
-
-    def exchange(message: bytes) -> bytes:
-        connection.sendall(message)
-        answer = b""
-        while len(answer) < 4 or len(answer) < struct.unpack_from("<I", answer)[0]:
-            answer += connection.recv(1 << 16)
-        return answer
-
+    attached = bytes(TREE)
     client = P9Client(exchange, msize=8192)
-    exchange(encode_request(Type.AUTH, 3, 99, b"root", bytes(attached), 0))
-    root = client.attach(bytes(attached), uid=0, user=b"root")
+    exchange(encode_request(Type.AUTH, 3, 99, b"root", attached, 0))
+    root = client.attach(attached, uid=0, user=b"root")
     client.stat(root)
     client.statfs(root)
     client.mkdir(root, b"sub")
@@ -129,7 +131,6 @@ def our_client(attached: Path) -> None:
     client.remove(path)
     exchange(encode_request(Type.FLUSH, 3, 77))
     client.clunk(new)
-    connection.close()
 
 
 def main(folder: Path) -> None:
@@ -141,8 +142,8 @@ def main(folder: Path) -> None:
     server = subprocess.Popen(("diod", *options), stderr=subprocess.DEVNULL)
     try:
         connect(SERVER).close()
-        with recorded(folder / "our_client.txt"):
-            our_client(TREE)
+        with recorded(folder / "our_client.txt"), connect(PROXY) as connection:
+            our_client(partial(over, connection))
         for name, arguments in (
             ("diodls", ("-a", str(TREE))),
             # (Of a directory, -l would walk to ".", which is no name in 9P.)

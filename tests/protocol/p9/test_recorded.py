@@ -17,6 +17,8 @@ from holdfast.wire.p9.replies import Attributes, Qid
 from holdfast.wire.p9.requests import Decoder
 from holdfast.wire.p9.session import Limits, Session
 
+from .record import our_client
+
 FILES = sorted((Path(__file__).parent / "recorded").glob("*.txt"))
 
 
@@ -114,3 +116,15 @@ def test_no_part_of_a_request_is_one(path: Path) -> None:
                     decoder.decode(header, memoryview(request)[:length])
         with pytest.raises(FormatError):
             decoder.decode(header, memoryview(request + b"\0"))
+
+
+def test_our_client_says_what_it_said_to_diod_and_understands_the_answers() -> None:
+    left = list(exchanges(FILES[0].with_name("our_client.txt")))
+
+    def exchange(message: bytes) -> bytes:
+        request, reply = left.pop(0)
+        assert message == request
+        return reply
+
+    our_client(exchange)
+    assert not left
