@@ -175,8 +175,8 @@ ENTRY = st.tuples(FIDS, FIDS, TAGS)
 
 
 class Sessions(RuleBasedStateMachine):
-    """Whatever a client does, each request is answered once, each flush after what it flushes, and what is kept is
-    given back once, when no request can use it any more.
+    """Each request is answered once, each flush after the request that it flushes, and each kept object is given back
+    once, when no request can use it any more; a client may do anything.
     """
 
     def __init__(self) -> None:

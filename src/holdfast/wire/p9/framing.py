@@ -37,7 +37,7 @@ def decode_header(frame: memoryview) -> Header:
 
 
 class FrameSplitter:
-    """Cuts what is read from a stream into messages, each at most `limit` bytes.
+    """Cuts the bytes of a stream into messages, each at most `limit` bytes.
 
     `limit` may be set between two messages, as Tversion has it: it counts for the next one, also if its bytes are here
     already. A message that is whole in what was read is shown there, without a copy; one in several pieces is put

@@ -81,7 +81,7 @@ class Attributes(NamedTuple):
     generation: int = 0
     data_version: int = 0
     valid: int = protocol_constants.GETATTR_BASIC
-    """``GETATTR_*`` of what is filled in."""
+    """``GETATTR_*`` of the fields that are filled in."""
 
 
 def qid(mode: int, path: int, version: int = 0) -> Qid:
@@ -107,8 +107,8 @@ def attributes(status: os.stat_result, *, links: int | None = None) -> Attribute
 
 
 def error(tag: int, number: int) -> bytes:
-    """Rlerror: the request failed with this errno of Linux. What is none becomes EIO: Linux would take 0 for success,
-    and pass on others as they are.
+    """Rlerror: the request failed with this errno of Linux. Any other number becomes EIO: Linux would take 0
+    for success.
     """
     if not 0 < number < _MAX_ERRNO:
         number = errno.EIO
@@ -181,7 +181,7 @@ def attr(tag: int, object_qid: Qid, has: Attributes) -> bytes:
 
 
 def statfs(tag: int, status: os.statvfs_result) -> bytes:
-    """STATFS, from what `os.statvfs` said. Blocks are counted in what is the size of one here, which 9P has one of."""
+    """STATFS, from what `os.statvfs` said. 9P has one size of a block, the one that blocks are counted in."""
     return _STATFS.pack(
         _STATFS.size,
         Type.STATFS + 1,

@@ -1,7 +1,7 @@
 """What requests say, by kind of body. Type and tag are in the header; some types share a body.
 
 ``bytes`` are copies; a `memoryview` shows the message itself. The first number is the fid that the request is about,
-or, in `Auth` and `Attach`, the one that is to be. A group is that of whoever creates something.
+or, in `Auth` and `Attach`, the one that is to be. A group is the one of the process that creates.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class UnlinkAt(NamedTuple):
 
 
 class GetAttr(NamedTuple):
-    """GETATTR: ``mask`` names what is asked for (``GETATTR_*``)."""
+    """GETATTR: ``mask`` names the attributes that the client needs (``GETATTR_*``)."""
 
     fid: int
     mask: int

@@ -1,4 +1,4 @@
-"""How what is wrong with a request is said: as a `HoldfastError` here, and to the client as an errno of Linux."""
+"""The errors of requests: codes of `HoldfastError` here, and an errno of Linux for the client."""
 
 from __future__ import annotations
 

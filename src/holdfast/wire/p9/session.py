@@ -1,6 +1,7 @@
 """One client's connection: the version that is agreed upon, its requests in flight, and its fids.
 
-Pure: it is given messages and answers, and returns what is to be done. ``Kept`` is what the server keeps for a fid::
+Pure: it takes messages and answers, and returns what the server has to do. ``Kept`` is the object that the server keeps
+for a fid::
 
     splitter, session = FrameSplitter(), Session(Limits())
     for frame in splitter.split(data):              # FormatError: close the connection, then `close`
@@ -10,9 +11,9 @@ Pure: it is given messages and answers, and returns what is to be done. ``Kept``
     ...
     actions = session.finish(request, reply, kept)  # when a request has been carried out, in any order
 
-Requests may be carried out at the same time by many threads, and be answered in any order. The session itself is not
-safe for that: take one lock for each call *and* the sending of its `Actions.output`. That a reply is sent before the
-Rflush of a later request is what a client relies upon.
+Many threads may carry requests out at the same time, and answer them in any order. The session itself is not
+thread-safe: take one lock for each call *and* the sending of its `Actions.output`. Without that, an Rflush could
+overtake the reply to the request that it flushes, and the client would take the request for one that never happened.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Limits(NamedTuple):
     """The longest message, in bytes; `SMALLEST_MSIZE` or more."""
     fids: int = 1 << 16
     requests: int = 256
-    """In flight, those of an earlier version included. More are refused; who reads should rather stop (`full`)."""
+    """In flight, those of an earlier version included. More are refused; a server stops reading before (`full`)."""
 
 
 class FidState(Enum):
@@ -110,7 +111,7 @@ class Request(Generic[Kept]):
         self.second = second
         """Of the body's other fid: `Attach.auth_fid`, `Link.target_fid`, `Rename.directory_fid`, `RenameAt.new_fid`."""
         self.interrupted = False
-        """The client does not wait any more. What takes long may be broken off; what was done is to be answered."""
+        """The client does not wait any more. The server may stop; it answers if anything has been done."""
 
 
 class _Flight:
@@ -120,16 +121,16 @@ class _Flight:
 
     def __init__(self, new_fid: int | None, *, changes: bool) -> None:
         self.new_fid = new_fid
-        """That it is to make."""
+        """The number that the request gives to something, if it does."""
         self.changes = changes
-        """What the request's fid stands for."""
+        """Whether it changes what the request's fid stands for; no other request may use the fid meanwhile."""
         self.flushes: list[int] = []
         self.current = True
         """Not of an earlier version: it is answered."""
 
 
 class Actions(NamedTuple, Generic[Kept]):
-    """What is to be done, in this order."""
+    """What the server has to do, in this order."""
 
     output: Sequence[Buffer] = ()
     """To be sent, one after the other, before that of any later call."""
@@ -278,8 +279,8 @@ class Session(Generic[Kept]):
 
     def close(self) -> Actions[Kept]:
         """The connection has ended, or a new session begins: no fid is known any more, no request is waited for, and
-        nothing is sent. Requests are to be finished all the same: what is kept for the fids that they use comes with
-        the last of those.
+        nothing is sent. The server finishes the requests in flight all the same: the `finish` of the last one that uses
+        a fid returns the object that was kept for it.
         """
         interrupted = [request for request, flight in self._requests.items() if flight.current]
         for request in interrupted:

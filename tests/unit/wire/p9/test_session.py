@@ -1,4 +1,4 @@
-"""One client's connection: what it may do with tags and fids, and what becomes of what is kept for them (I12)."""
+"""One client's connection: what it may do with tags and fids, and when objects kept for fids are given back (I12)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANGE = (1, *[0] * 9)
 
 
 class Peer:
-    """A client and a server of one session; what is kept is a text each."""
+    """A client and a server of one session, which keeps a text for each fid."""
 
     def __init__(self, limits: Limits = LIMITS, *, version: bool = True) -> None:
         self.session: Session[str] = Session(limits)
