@@ -17,6 +17,5 @@ class Feature(IntFlag):
     """Virtio 1: little-endian, and without the layouts of earlier drafts."""
 
 
-STATUS_DRIVER_OK: Final = 4
 STATUS_RESET: Final = 0
 """The driver begins anew: nothing that was agreed upon holds any more."""
