@@ -23,8 +23,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.bridge.mount.fuse_device import clear_dead
-from holdfast.bridge.passthrough import served_tree as passing
-from holdfast.bridge.passthrough._node_registry import NodeRegistry
 from holdfast.bridge.server import loop as serving
 from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.clock import SystemClock
@@ -35,6 +33,8 @@ from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.safeguards.tickets import Safeguards
 from holdfast.undo.service import Thresholds
+from holdfast.vfs.recorded import recorded_directory
+from holdfast.vfs.recorded.node_registry import NodeRegistry
 
 from ..fuse import ONLY_WITH_FUSE
 from ..waiting import wait_until
@@ -344,7 +344,7 @@ def test_a_full_disk_loses_nothing(place: Path) -> None:
 @AS_ROOT
 def test_a_tree_may_hold_more_than_the_kernel_may_know_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Case 12."""
-    monkeypatch.setattr(passing, "NodeRegistry", partial(NodeRegistry, most=2500))
+    monkeypatch.setattr(recorded_directory, "NodeRegistry", partial(NodeRegistry, most=2500))
     for directory in range(20):
         (place / "tree" / f"{directory}").mkdir()
         for file in range(200):

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.bridge.passthrough import _listing_cache as listing_cache
-from holdfast.bridge.passthrough.change_watcher import ChangeWatcher
-from holdfast.bridge.passthrough.served_tree import PassthroughTree
+from holdfast.bridge.fuse import _listing_cache as listing_cache
+from holdfast.bridge.fuse.change_watcher import ChangeWatcher
+from holdfast.bridge.fuse.served_file_system import ServedFileSystem
 from holdfast.model.clock import SystemClock
 from holdfast.testing import bridged as serving
 from holdfast.testing.bridged import Bridged, SingleStep
@@ -32,7 +32,8 @@ from ..waiting import wait_until
 from .bridge import bridged
 
 if TYPE_CHECKING:
-    from holdfast.bridge.server.loop import Operation, Reply
+    from holdfast.bridge.server.loop import Operation
+    from holdfast.bridge.server.transport import Reply
 
 pytestmark = [
     ONLY_WITH_FUSE,
@@ -42,7 +43,7 @@ ASKED: Counter[int] = Counter()
 """So many requests of each opcode."""
 
 
-class _Counting(PassthroughTree):
+class _Counting(ServedFileSystem):
     def operations(self, terms: Terms) -> Mapping[int, Operation]:
         def counted(operation: Operation) -> Operation:
             def answer(header: Header, body: object) -> Reply:
@@ -74,7 +75,7 @@ def mounted(place: Path, *names: str) -> Generator[list[Bridged]]:
 
 @pytest.fixture(name="place")
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(serving, "PassthroughTree", _Counting)
+    monkeypatch.setattr(serving, "ServedFileSystem", _Counting)
     (tmp_path / "tree" / "d").mkdir(parents=True)
     for name in "abc":
         (tmp_path / "tree" / "d" / name).touch()
@@ -242,8 +243,8 @@ def test_the_rest_of_what_was_kept_and_dropped_is_listed(place: Path, removes: b
         if removes:
             for name in read[::2]:
                 (tree / name).unlink()
-        mounts[0].tree.invalidator.invalidate_all()
-        assert mounts[0].tree.invalidator.settle(20)
+        mounts[0].caches.invalidator.invalidate_all()
+        assert mounts[0].caches.invalidator.settle(20)
         read += [entry.name for entry in reader]
         assert ASKED[Opcode.READDIR] + ASKED[Opcode.READDIRPLUS]
         assert len(read) == len(set(read))

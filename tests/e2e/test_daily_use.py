@@ -133,8 +133,25 @@ def test_z_gives_names_as_they_are_with_letters_between_nul(cli: Cli) -> None:
     (cli.root / os.fsdecode(b"caf\xe9\n")).write_text("2")
     done = cli.process("diff", "--name-status", "-z")
     assert done.stdout == b"M\0caf\xe9\n\0R100\0old\0new\0"
-    for others in ((), ("--stat",), ("--name-status", "--json")):
-        cli("diff", "-z", *others, code=2)
+    for others in ((), ("--stat",)):
+        assert "-z stands beside --name-status" in cli("diff", "-z", *others, code=2).err
+    assert "beside --json" in cli("diff", "-z", "--name-status", "--json", code=2).error["message"]
+
+
+def test_a_printed_path_is_understood_in_a_subdirectory(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("sub/f", "sub/other", "g", "sub/g"):
+        cli.write(path, "before")
+    cli("checkpoint", "-m", "one")
+    for path in ("sub/f", "sub/other", "g", "sub/g"):
+        cli.write(path, "after")
+    monkeypatch.chdir(cli.root / "sub")
+    assert "  M sub/f\n" in cli("status").out
+    assert cli("diff", "--name-status", "--", "sub/f").out == "M\tsub/f\n"
+    assert cli("diff", "--name-status", "--", "g").out == "M\tsub/g\n", "the current directory comes first"
+    assert cli("cat", "@:sub/f").out == "before"
+    cli("restore", "one", "sub/f")
+    assert cli.tree() == {"sub/f": b"before", "sub/other": b"after", "g": b"after", "sub/g": b"after"}
+    cli("restore", "one", "sub/nosuch", code=3)
 
 
 def test_a_path_is_understood_as_it_was_printed(cli: Cli) -> None:

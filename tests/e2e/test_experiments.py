@@ -207,7 +207,11 @@ def test_without_a_session_one_begins(cli: Cli, tmp_path: Path) -> None:
     assert (cli.root / "made").read_text() == "1\n"
     (begun,) = cli.json("session", "list")["sessions"]
     assert begun["id"] in ran.out
-    assert "begins" not in cli("experiment", "true").out
+    again = cli("experiment", "true")
+    assert "begins" not in again.out
+    assert again.err == f"holdfast: this goes from session {begun['id']}, in {cli.root}; -s ID names another\n"
+    assert cli("experiment", "-s", begun["id"], "true").err == ""
+    assert cli.process("--json", "experiment", "true").stderr == b""
     assert "no session" in cli("experiment", "-s", "other", "true", code=3).err
 
 

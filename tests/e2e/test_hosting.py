@@ -105,6 +105,8 @@ def test_commands_are_steps_that_can_be_undone(stage: Stage, level: str) -> None
     assert second.info is None
     assert second.step == first.step + 1
     assert hosted.state == "idle"
+    refused, _, err = execute(hosted, "kill -SYS $$")
+    assert (refused.exit_code, b"every 32-bit program" in err) == (159, True)
     with hosted.workspace() as workspace:
         assert list(workspace.undo().steps) == [first.step]
     assert differences(before, photograph(tree)) == []

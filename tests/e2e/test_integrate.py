@@ -49,10 +49,10 @@ def test_it_is_written_once_and_taken_out_again(cli: Cli) -> None:
     cli.write(".mcp.json", '{"mcpServers": {}}')
     before = cli.tree()
     done = cli("integrate", "claude", "--yes")
-    assert "holdfast run -- claude" in done.out
-    assert "checkpoints only" in done.out
-    assert str(cli.home / "integrations") in done.out
-    assert f"in {cli.root}/.mcp.json and {cli.root}/.claude/settings.json;" in done.out
+    where, back = done.out.splitlines()
+    assert where.startswith(f"Configured Claude Code in {cli.root}/.mcp.json (before: {cli.home / 'integrations'}/")
+    assert where.endswith(f") and {cli.root}/.claude/settings.json.")
+    assert back == "`holdfast integrate claude --remove` removes it again."
     assert "@@" not in done.out, "it is shown to who is asked"
     written = cli.tree()
     server = json.loads(written[".mcp.json"])["mcpServers"]["holdfast"]
@@ -63,6 +63,10 @@ def test_it_is_written_once_and_taken_out_again(cli: Cli) -> None:
     assert "@@" in cli("integrate", "claude", "--remove", "--dry-run").out
     assert cli.tree() == written
     cli("integrate", "claude", "--remove", code=4)
+    cli("integrate", "claude", "--remove", "--yes")
+    explained = cli("integrate", "claude", "--yes", "-v").out
+    assert "holdfast run -- claude" in explained
+    assert "checkpoints only" in explained
     assert "Removed" in cli("integrate", "claude", "--remove", "--yes").out
     assert cli.tree() == before
     assert "holds nothing of Holdfast" in cli("integrate", "claude", "--remove").out

@@ -54,6 +54,7 @@ def test_status(cli: Cli) -> None:
         "unfinished_restore": None,
         "watch_failure": None,
         "next_save_at": None,
+        "next_save_by": None,
     }
 
 

@@ -49,6 +49,10 @@ def test_each_is_there_with_its_command_and_its_time_until_it_ends(agent: Agent,
     assert "left running (a process that ends does not come back):" in shown
     assert f"{pids[1]:>10}  since 2" in shown
     assert b"2 processes left running" in agent.try_to("session", "list").stdout
+    assert {one["pid"] for one in agent.run("delete", "one", "--dry-run")["processes"]} == set(pids)
+    deleted = agent.try_to("session", "delete", "one", "--dry-run").stdout.decode()
+    assert f"left running: process {pids[0]} (sleep 600), process {pids[1]} (sleep 601)." in deleted
+    assert agent.run("delete", "two", "--dry-run")["processes"] == []
     _end(pids[0])
     wait_until(lambda: [one["pid"] for one in _left(agent, "-s", "one")] == pids[1:])
     _end(pids[1])

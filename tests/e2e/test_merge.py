@@ -57,7 +57,7 @@ def test_a_fork_is_merged_and_that_is_undone_i6(cli: Cli, two: Path) -> None:
     assert planned["changes"]["overlapping"] == 1
     out = cli("merge", str(two), "--dry-run").out
     assert "0 files written, 1 deleted, 1 kept as here, 1 to be applied anew" in out
-    assert "  a: Modified in changeset Δ1 and in production." in out
+    assert "  a: Modified in changeset Δ1 of the fork and here." in out
     assert cli.tree() == before
     done = cli.json("merge", str(two))
     assert (done["result"], done["files"][0]["outcome"]) == ("clean", "reapplied")
@@ -110,25 +110,35 @@ def test_a_person_decides_what_is_left_open(cli: Cli, two: Path, tmp_path: Path)
     out = cli("merge", str(two), "--resolve", f"a={tmp_path / 'both'}", "-m", "both of it").out
     assert "  a: decided by a person" in out
     assert cli.tree() == {"a": b"both\n", "here": b"x"}
-    assert "both of it" in cli("log").out
+    assert f"merged the fork {two}: both of it" in cli("log").out
 
 
-def test_what_is_left_open_is_decided_by_the_name_that_is_printed(cli: Cli, tmp_path: Path) -> None:
+def test_what_is_left_open_is_decided_by_the_name_that_is_printed(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fork = tmp_path / "fork"
-    cli.write(b"caf\xe9", "a\n")
+    for name in (b"caf\xe9", b"sub/g"):
+        cli.write(name, "a\n")
     cli("checkpoint")
     cli("fork", "@", str(fork))
-    cli.write(b"caf\xe9", "here\n")
-    (fork / os.fsdecode(b"caf\xe9")).write_text("there\n")
-    assert r"  caf\xe9: " in cli("merge", str(fork), code=4).out
-    cli("merge", str(fork), "--take", r"caf\xe9")
+    for name in (b"caf\xe9", b"sub/g"):
+        cli.write(name, "here\n")
+        (fork / os.fsdecode(name)).write_text("there\n")
+    monkeypatch.chdir(cli.root / "sub")
+    shown = cli("merge", str(fork), code=4).out
+    assert r"  caf\xe9: " in shown
+    assert "  sub/g: " in shown
+    cli("merge", str(fork), "--take", r"caf\xe9", "--take", "sub/g")
     assert (cli.root / os.fsdecode(b"caf\xe9")).read_text() == "there\n"
+    assert (cli.root / "sub/g").read_text() == "there\n"
 
 
 def test_what_cannot_be_merged_is_said(cli: Cli, tmp_path: Path) -> None:
     cli.write("a", "a")
     cli("checkpoint")
-    assert cli("merge", "no-such-fork", code=3).err
+    assert "no checkpoint is called 'no-such-fork'" in cli("merge", "no-such-fork", code=3).err
+    assert "the directory ../nosuch does not exist\n" in cli("merge", "../nosuch", code=3).err
+    assert "./a is not a directory" in cli("merge", "./a", code=3).err
     assert "cannot be merged into itself" in cli("merge", str(cli.root), code=4).err
 
 

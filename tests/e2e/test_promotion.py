@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import shutil
 import stat
 import subprocess
@@ -630,18 +632,28 @@ def test_the_command_line(ground: Ground, cli: Cli, monkeypatch: pytest.MonkeyPa
     home = ("--home", str(ground.home))
     assert cli.json("promote", str(fork), "--dry-run", *home)["result"] == "clean"
     assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
-    done = cli.json("promote", str(fork), *home)
+    done = cli.json("promote", str(fork), "--message", "for the release", *home)
     assert done["result"] == "promoted"
+    with holdfast.open(ground.root, home=ground.home) as workspace:
+        made = workspace.log(1).checkpoints[0]
+        assert made.provenance.message == f"promoted {fork}: for the release"
     assert done["undo_command"] == "holdfast undo"
     assert "Nothing to promote" in cli("promote", str(fork), *home).out
     (fork / "src/other.py").write_text("VALUE = (\n")
     assert "SyntaxError" in cli("promote", str(fork), *home, code=1).out
     (ground.root / "src/other.py").write_text("VALUE = 7\n")
     said = cli("promote", str(fork), *home, code=4).out
-    assert "src/other.py: Modified in changeset Δ1 and in production.\n    structure: " in said
+    assert "src/other.py: Modified in changeset Δ1 of the fork and here.\n    structure: " in said
     found = cli.json("promote", "--list", *home)["promotions"]
     assert [one["result"] for one in found] == ["promoted", "unchanged", "build_failed", "needs_reapply"]
     assert set(found[0]) == set(done)
+    ours, its = pty.openpty()
+    subprocess.run([*INSTALLED, "promote", "--list", *home], stdout=its, check=True, timeout=60)
+    os.close(its)
+    heading, *rows = os.read(ours, 1 << 16).decode().splitlines()
+    os.close(ours)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", heading).split("  ")[0] == "promotion"
+    assert (len(rows), found[0]["id"] in rows[0]) == (4, True)
     assert cli.json("promote", "--sweep", *home)["kept"] == []
     for words in (["--resume"], ["--resume", "abcd"], ["--resume", "x'y"]):
         cli("promote", *words, *home, code=3)

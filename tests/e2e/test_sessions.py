@@ -223,6 +223,7 @@ def test_a_fork_is_worked_in_taken_over_and_deleted(agent: Agent, tree: Path) ->
         "not_found": None,
         "now_at": None,
         "not_captured": [],
+        "processes": [],
     }
     assert agent.fails("delete", "try") == (4, "declined")
     assert agent.run("delete", "try", "--yes")["deleted"]

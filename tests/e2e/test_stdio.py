@@ -336,6 +336,9 @@ def test_paths_are_those_in_the_directory_however_they_are_written(start: Start,
             said = client.refused("undo.rollback", steps=count, **named)
             assert (said["code"], "steps counts changes" in said["message"]) == ("usage", True)
     assert client.refused("redo", steps=1, step_id=1)["code"] == "usage"
+    for operation in ("undo.rollback", "redo"):
+        said = client.refused(operation, step_id=1, step_ids=[2])
+        assert (said["code"], said["hint"]) == ("usage", "name all in step_ids")
 
 
 def test_directories_in_each_other_are_named_as_they_were_given(start: Start, tree: Path) -> None:

@@ -335,6 +335,7 @@ def test_what_supervision_may_have_refused_is_said(agent: Agent, command: str, n
     agent.run("start", "one", "--supervised")
     done = agent.try_to("session", "exec", command)
     assert (b"--unsupervised" in done.stderr) == named
+    assert (b"holdfast: the command ended with SIGSYS, as every 32-bit program" in done.stderr) == ("SYS" in command)
     agent.run("start", "two", "--unsupervised")
     assert b"--unsupervised" not in agent.try_to("session", "exec", "-s", "two", command).stderr
 

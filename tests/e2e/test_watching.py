@@ -141,6 +141,14 @@ def test_status_says_when_the_watcher_saves(cli: Cli, monkeypatch: pytest.Monkey
     assert due > cli.json("show")["created_at"]
     assert "Next: the watcher saves that at " in cli("status").out
     cli.json("watch", "--stop")
+    monkeypatch.setenv("HOLDFAST_WATCH_MAX_INTERVAL", "2h")
+    cli.json("watch", "--detach")
+    cli.write("f", "3")
+    wait_until(lambda: cli.json("status")["next_save_at"] is not None)
+    found = cli.json("status")
+    assert found["next_save_at"] < found["next_save_by"]
+    assert " if nothing more changes, at " in cli("status").out
+    cli.json("watch", "--stop")
     assert cli.json("status")["next_save_at"] is None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.model.errors import FormatError, RefusedError
-from holdfast.wire.fuse.node_table import Handles, Nodes
+from holdfast.vfs.file_system import TooManyError
+from holdfast.vfs.node_table import Handles, Nodes
 
 MOST = 6
 COUNTS = st.integers(0, 4) | st.just((1 << 64) - 1)
@@ -36,7 +36,7 @@ class Tables(RuleBasedStateMachine):
             made = self.made
             try:
                 self.nodes.enter(key, self.make)
-            except RefusedError:
+            except TooManyError:
                 assert made == self.made
                 return
             raise AssertionError("there was no room")
@@ -75,7 +75,7 @@ class Tables(RuleBasedStateMachine):
     def open_it(self, node: int) -> None:
         try:
             handle = self.handles.add(node, self.make())
-        except RefusedError:
+        except TooManyError:
             assert len(self.open) == MOST
             return
         assert handle not in self.used_handles
@@ -86,7 +86,7 @@ class Tables(RuleBasedStateMachine):
     def release(self, handle: int, node: int) -> None:
         try:
             kept = self.handles.release(handle, node)
-        except FormatError:
+        except OSError:
             assert self.open.get(handle, (-1,))[0] != node
             return
         assert self.open.pop(handle) == (node, kept)
@@ -104,7 +104,7 @@ class Tables(RuleBasedStateMachine):
         for node in {*range(31), *self.kept}:
             try:
                 assert self.nodes[node] == self.kept[node]
-            except FormatError:
+            except OSError:
                 assert node not in self.kept
 
 

@@ -81,6 +81,30 @@ FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """By the code of the error."""
 
+FOR_CLIENTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "barrier": FOR_FRONTENDS["barrier"],
+        "step_open": "wait until it ends; force takes back its finished part",
+        "still_written": "end what writes it first; force goes ahead with what it has written so far",
+        "others_since": FOR_FRONTENDS["others_since"],
+        "steps_forgotten": FOR_FRONTENDS["steps_forgotten"],
+        "unwritable": "force goes ahead with the rest",
+        "unfinished_restore": "POST …/recover finishes it (continue), or goes back to the state before (abort)",
+        "changed_since_undo": "POST …/undo saves those changes and takes them back",
+        "changed_meanwhile": "look at the present state, and try again",
+        "nothing_to_undo": "GET …/checkpoints lists the states",
+        "nothing_to_redo": "GET …/checkpoints lists the states",
+        "no_such_path": "GET /api/checkpoints/{id}/files lists the files of a checkpoint",
+        "no_session": "GET …/sessions lists those that are there",
+        "session_exists": "choose another id; GET …/sessions lists those of the workspace",
+        "no_snapshot": "GET …/snapshots lists them",
+        "not_overlapping": "POST /api/merge lists the files that do",
+        "promotion_busy": "try again later; promote.wait sets how long to wait",
+        "promotion_stopped": "the same request with its Idempotency-Key continues it; the next promotion takes it back",
+    }
+)
+"""By the code of the error, for clients of the REST API."""
+
 _COMMAND_LINE = re.compile(r"\bholdfast |(?<![\w-])--[a-z]|\bcurrent directory\b")
 
 

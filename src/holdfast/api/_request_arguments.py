@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import EscapeError, RefusedError
+from holdfast.model.errors import EscapeError, RefusedError, UsageError
 from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
@@ -44,7 +44,13 @@ def path_in(root: bytes, given: str) -> bytes:
 # How both faces let steps be named: one, or several that go together.
 
 
-def named_steps(step: int | None, steps: Sequence[int] | None) -> Sequence[int] | None:
-    """All the steps that a request names; None if it names none."""
-    found = [*(() if step is None else (step,)), *(steps or ())]
-    return found or None
+def named_steps(
+    step: int | None, steps: Sequence[int] | None, *, names: tuple[str, str] = ("step", "steps")
+) -> Sequence[int] | None:
+    """All the steps that a request names, in one of the fields with these ``names``; None if it names none.
+
+    Raises `UsageError` for a request with both.
+    """
+    if step is not None and steps is not None:
+        raise UsageError(f"{names[0]} and {names[1]} cannot stand beside each other", hint=f"name all in {names[1]}")
+    return (step,) if step is not None else steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING
 from holdfast import UsageError
 from holdfast.cli.command import Command
 from holdfast.cli.command_table import load_verb
+from holdfast.cli.console import current_directory
 from holdfast.cli.global_options import add_global_options
 from holdfast.cli.phrases import short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from holdfast.cli.console import Console
+    from holdfast.model.timeline import TimelineKind
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -29,7 +32,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         dest="kind",
         choices=tuple(_LISTS),
-        help="the kind of words to list: checkpoints, sessions",
+        help=f"the kind of words to list: {', '.join(_LISTS)}",
     )
 
 
@@ -39,6 +42,38 @@ def _checkpoints(console: Console) -> Iterable[str]:
     return [name for one in found for name in (*one.labels, short(one.id))]
 
 
+def _forks(console: Console) -> Iterable[str]:
+    """The directories of the forks of this workspace that are there."""
+    with console.open(offer=False) as workspace:
+        found = workspace.log(everything=True)
+    own = {one.id for one in found.checkpoints if found.workspaces[one.workspace] == workspace.path}
+    begun = [one for one in found.checkpoints if one.kind == "fork" and one.parent in own]
+    paths = sorted({found.workspaces[one.workspace] for one in begun} - {workspace.path})
+    here = os.fsencode(current_directory())
+    return [os.fsdecode(os.path.relpath(path, here)) for path in paths if os.path.isdir(path)]
+
+
+def _steps(console: Console) -> Iterable[str]:
+    with console.open(offer=False) as workspace:
+        return [str(one.id) for one in reversed(workspace.steps())][:_MAX_OFFERED]
+
+
+def _rows_of(kind: TimelineKind) -> Callable[[Console], Iterable[str]]:
+    """Lists the rows of the log of a ``kind``, by what comes behind the colon of their names: Bash splits at it."""
+
+    def rows(console: Console) -> Iterable[str]:
+        with console.open(offer=False) as workspace:
+            found = workspace.timeline(kinds=[kind], limit=_MAX_OFFERED).items
+        return list(dict.fromkeys(one.name.partition(":")[2] for one in found))
+
+    return rows
+
+
+def _held(console: Console) -> Iterable[str]:
+    with console.open(offer=False) as workspace:
+        return [str(one.id) for one in workspace.held()]
+
+
 def _sessions(console: Console) -> Iterable[str]:
     from holdfast.cli.session.selection import open_sessions
 
@@ -46,7 +81,73 @@ def _sessions(console: Console) -> Iterable[str]:
         return [one.id for one in sessions.list()]
 
 
-_LISTS = {"checkpoints": _checkpoints, "sessions": _sessions}
+def _states(console: Console) -> Iterable[str]:
+    """The states of the session that a command without ``--session`` is about."""
+    from holdfast.cli.session.list_info_history_branches import branch_name
+    from holdfast.cli.session.selection import choose_session, open_sessions
+
+    with open_sessions(console) as sessions:
+        return [branch_name(one) for one in sessions.branches(choose_session(console, sessions, None))]
+
+
+def _snapshots(console: Console) -> Iterable[str]:
+    with console.open(offer=False) as workspace:
+        return [name for one in workspace.snapshots.list() for name in (one.label, one.id) if name]
+
+
+def _promotions(console: Console) -> Iterable[str]:
+    from holdfast.engine.promotion.manager import Promotions
+
+    return [one.row.id for one in Promotions(home=console.home).list()]
+
+
+_LISTS: dict[str, Callable[[Console], Iterable[str]]] = {
+    "checkpoints": _checkpoints,
+    "forks": _forks,
+    "steps": _steps,
+    "runs": _rows_of("run"),
+    "prompts": _rows_of("prompt"),
+    "held": _held,
+    "sessions": _sessions,
+    "states": _states,
+    "snapshots": _snapshots,
+    "promotions": _promotions,
+}
+
+OFFERED = {
+    "show name": "checkpoints",
+    "diff names": "checkpoints",
+    "restore name": "checkpoints",
+    "fork name": "checkpoints",
+    "mount name": "checkpoints",
+    "export names": "checkpoints",
+    "forget names": "checkpoints",
+    "merge fork": "forks",
+    "promote fork": "forks",
+    "promote --resume": "promotions",
+    "undo --run": "runs",
+    "undo --step": "steps",
+    "undo --to": "prompts",
+    "redo --step": "steps",
+    "steps id": "steps",
+    "safeguard id": "held",
+    "session checkout name": "states",
+    "session fork --from": "states",
+    "session bisect --good": "states",
+    "session bisect --bad": "states",
+    "session merge other": "sessions",
+    "session pick other": "sessions",
+    "session replay other": "sessions",
+    "session delete id": "sessions",
+    "--session": "sessions",
+    "snapshot show name": "snapshots",
+    "snapshot mount name": "snapshots",
+    "snapshot unmount name": "snapshots",
+    "snapshot discard name": "snapshots",
+    "snapshot run --from": "snapshots",
+}
+"""What the shell is offered for an argument of a command, or for an option of every command that has it."""
+
 _MAX_OFFERED = 200
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+,./:-]+")
 """What no shell takes for more than a word: Bash expands what it is offered."""
@@ -91,23 +192,23 @@ def _whole_parser() -> argparse.ArgumentParser:
                     inner = verbs.add_parser(verb, help=about)
                     load_verb(name, command, verb).configure(inner)
                     add_global_options(inner)
-                    _complete_names(inner, name)
+                    _complete_names(inner, f"{name} {verb}")
     return whole
 
 
 def _complete_names(parser: argparse.ArgumentParser, command: str) -> None:
-    """Mark the arguments that name files, directories, checkpoints and sessions, so that the shell completes them."""
+    """Mark the arguments that name files, directories, and what Holdfast can list, so that the shell completes them."""
     import shtab
 
     for action in parser._actions:  # noqa: SLF001 - argparse has no other way
-        if action.metavar in ("FILE", "PATH"):
+        name = action.option_strings[-1] if action.option_strings else action.dest
+        kind = OFFERED.get(f"{command} {name}") or OFFERED.get(name)
+        if kind is not None:
+            action.complete = _offered(kind)  # type: ignore[attr-defined]
+        elif action.metavar in ("FILE", "PATH"):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar == "DIR":
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-        elif action.metavar == "ID" and (action.dest == "session" or (command == "session" and action.required)):
-            action.complete = _offered("sessions")  # type: ignore[attr-defined]
-        elif action.metavar == "ID" and action.dest in ("name", "names") and not action.option_strings:
-            action.complete = _offered("checkpoints")  # type: ignore[attr-defined]
 
 
 def _offered(kind: str) -> dict[str, Any]:

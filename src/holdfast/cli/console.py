@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from holdfast import FormatError, NotFoundError, UsageError
 from holdfast.cli.terminal import Palette, is_terminal, show_path, wants_colour
@@ -14,7 +14,7 @@ from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast import Home, Workspace
     from holdfast.cli.terminal import Column, Row
@@ -68,6 +68,11 @@ class Console:
         """Print ``lines``, which must be `visible` already, on standard output; nothing with ``-q`` or ``--json``."""
         if not self.quiet and not self.json:
             self.answer(lines)
+
+    def note(self, text: str) -> None:
+        """A line about what is done, on standard error; nothing with ``-q`` or ``--json``."""
+        if not self.quiet and not self.json:
+            sys.stderr.write(f"holdfast: {text}\n")
 
     def answer(self, lines: Iterable[str]) -> None:
         """Print what was asked for: also with ``-q``."""
@@ -255,17 +260,28 @@ class Console:
     def with_paths(self, workspace: Workspace, given: Sequence[str], work: Callable[[list[bytes]], T]) -> T:
         r"""Do ``work`` with the `paths` that are given; if there are no such paths, with those that are printed so.
 
-        ``caf\xe9`` is then the file whose name has that byte.
+        ``caf\xe9`` is then the file whose name has that byte, and the path is relative to the workspace's root.
         """
         try:
             return work(self.paths(workspace, given))
         except NotFoundError as error:
-            if error.code != "no_such_path" or not any("\\" in path for path in given):
+            if error.code != "no_such_path":
                 raise
-            try:
-                return work(self.paths(workspace, [parse_display(path) for path in given]))
-            except (NotFoundError, UsageError):
-                raise error from None
+            for reading in self.printed_paths(workspace, given):
+                with suppress(NotFoundError, UsageError):
+                    return work(reading)
+            raise
+
+    def printed_paths(self, workspace: Workspace, given: Sequence[str]) -> Iterator[list[bytes]]:
+        """What the same arguments mean where they were copied from what Holdfast printed, other than `paths`."""
+        known = self.paths(workspace, given)
+        names = [parse_display(path) for path in given]
+        for current in (os.path.realpath(os.fsencode(current_directory())), workspace.path):
+            with suppress(UsageError):
+                reading = [relative_to_root(workspace.path, name, current) for name in names]
+                if reading != known:
+                    known = reading
+                    yield reading
 
 
 _DELETED = " (deleted)"

@@ -39,8 +39,10 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _diff(console: Console, arguments: argparse.Namespace) -> int:
     base, target = _states(arguments.names)
-    if arguments.nul and (console.json or not arguments.name_status):
-        raise UsageError("-z needs --name-status, and cannot stand beside --json")
+    if arguments.nul and not arguments.name_status:
+        raise UsageError("-z stands beside --name-status")
+    if arguments.nul and console.json:
+        raise UsageError("-z cannot stand beside --json")
     with console.open(scan=target is None) as workspace:
 
         def compare(paths: list[bytes]) -> Diff:

@@ -38,7 +38,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=f"one of {', '.join(CLIENTS)}")
     parser.add_argument("--remove", action="store_true", help="remove Holdfast's part again")
     parser.add_argument("--dry-run", action="store_true", help="show the changes, and write nothing")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask or show the changes (-v: show them)")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="do not ask, show the changes or explain (-v: show and explain)"
+    )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
         "--project",
@@ -75,7 +77,8 @@ def _integrate(console: Console, arguments: argparse.Namespace) -> int:
             files=[_file_json(change) for change in found.changes],
         )
     else:
-        console.say(*_told(found, dry_run=arguments.dry_run))
+        explained = console.verbose or not arguments.yes
+        console.say(*_told(found, dry_run=arguments.dry_run, explained=explained))
     return 0
 
 
@@ -134,7 +137,7 @@ def _make_sure(console: Console, yes: bool) -> None:
         raise RefusedError("nothing was written", code="declined")
 
 
-def _told(plan: ConfigPlan, *, dry_run: bool) -> Iterator[str]:
+def _told(plan: ConfigPlan, *, dry_run: bool, explained: bool) -> Iterator[str]:
     client = plan.client
     if not plan.changes:
         yield (
@@ -148,16 +151,25 @@ def _told(plan: ConfigPlan, *, dry_run: bool) -> Iterator[str]:
         yield f"Removed from {client.title}."
         yield from _kept(plan)
     else:
-        files = " and ".join(show_path(change.found.path) for change in plan.changes)
-        yield (f"Configured {client.title} in {files}; `holdfast integrate {client.name} --remove` removes it again.")
-        yield from _kept(plan)
-        yield _WITHOUT_RUN.format(client.program)
-        yield client.note
+        yield f"Configured {client.title} in {' and '.join(map(_written, plan.changes))}."
+        yield f"`holdfast integrate {client.name} --remove` removes it again."
+        if explained:
+            yield _WITHOUT_RUN.format(client.program)
+            yield client.note
+
+
+def _written(change: FileChange) -> str:
+    path = show_path(change.found.path)
+    return f"{path} (before: {show_path(change.kept)})" if _is_kept(change) else path
+
+
+def _is_kept(change: FileChange) -> bool:
+    return change.keeps and change.found.content is not None
 
 
 def _kept(plan: ConfigPlan) -> Iterator[str]:
     for change in plan.changes:
-        if change.keeps and change.found.content is not None:
+        if _is_kept(change):
             yield f"  {show_path(change.kept)} holds the previous {show_path(change.found.path)}."
 
 
@@ -165,8 +177,8 @@ def _file_json(change: FileChange) -> Any:
     from holdfast.model.answers.commands import ConfigFile
     from holdfast.model.json_encoder import encode
 
-    keeps = change.keeps and change.found.content is not None
-    return encode(ConfigFile, path=change.found.path, change=_fate(change), kept=change.kept if keeps else None)
+    kept = change.kept if _is_kept(change) else None
+    return encode(ConfigFile, path=change.found.path, change=_fate(change), kept=kept)
 
 
 # -- hook -------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast import UsageError
 from holdfast.cli.phrases import foreseen
 from holdfast.model.message_text import visible
-from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
     import argparse
@@ -48,9 +47,8 @@ def decisions_in(console: Console, workspace: Workspace, arguments: argparse.Nam
 
     def named(path: str) -> bytes:
         (name,) = console.paths(workspace, [path])
-        if "\\" in path and not os.path.lexists(os.path.join(workspace.path, name)):
-            (name,) = console.paths(workspace, [parse_display(path)])  # as it was printed
-        return name
+        readings = [name, *(name for (name,) in console.printed_paths(workspace, [path]))]
+        return next((one for one in readings if os.path.lexists(os.path.join(workspace.path, one))), name)
 
     return decisions(arguments, named)
 

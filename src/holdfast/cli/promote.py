@@ -294,10 +294,11 @@ def _list(console: Console, promotions: Promotions) -> int:
     if console.json:
         console.give(answers.Promotions, promotions=found)
         return 0
-    console.answer(
-        f"{one.row.id}  {(one.row.result or one.row.phase):<13}  {visible(one.path)}"
-        + (f"  {one.answer.failed_step}" if one.answer.failed_step else "")
-        for one in found
+    if not found:
+        console.say("No promotion yet.")
+    console.table(
+        (("promotion", 0), ("result", 13), ("production", 0), ("failed in", 0)),
+        ((one.row.id, one.row.result or one.row.phase, visible(one.path), one.answer.failed_step) for one in found),
     )
     return 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -151,12 +150,11 @@ def _limit(name: str, value: str) -> int:
 
 
 def _summary(result: RunResult) -> Iterator[str]:
+    from holdfast.engine.running.child_start import refused_call
+
     yield from (_unanswered(ticket) for ticket in result.unanswered[:_SHOWN])
-    if result.exit_code == 128 + signal.SIGSYS:
-        yield (
-            "the command ended with SIGSYS, as every 32-bit program does under `run`: run it without "
-            "`run`, after `holdfast checkpoint`"
-        )
+    if why := refused_call(result.exit_code):
+        yield f"{why}: run it without `run`, after `holdfast checkpoint`"
     if not result.steps:
         yield "the run changed nothing"
         return

@@ -65,7 +65,9 @@ def _status_lines(console: Console, result: Status) -> Iterator[str]:
     if result.unfinished_restore is not None:
         return  # the warning of it says how to go on
     if result.next_save_at is not None:
-        yield f"Next: the watcher saves that at {when(result.next_save_at)}; `holdfast checkpoint` does at once."
+        at, by = when(result.next_save_at), when(result.next_save_by or result.next_save_at)
+        then = at if at == by else f"{at} if nothing more changes, at {by} at the latest"
+        yield f"Next: the watcher saves that at {then}; `holdfast checkpoint` does at once."
     elif last is not None and not result.clean:
         yield "Next: `holdfast diff` shows the changes, `holdfast checkpoint` saves them."
 

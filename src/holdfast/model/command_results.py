@@ -57,7 +57,11 @@ class Status(NamedTuple):
     watch_failure: str | None = None
     """Why the watcher's last attempt to save failed; None if it did not, or there is none."""
     next_save_at: int | None = None
-    """When the watcher saves these changes, in microseconds since 1970-01-01 UTC; None if it is not going to."""
+    """When the watcher saves these changes if no further ones come, in microseconds since 1970-01-01 UTC; None if it is
+    not going to.
+    """
+    next_save_by: int | None = None
+    """When it does if they go on coming."""
 
     @property
     def clean(self) -> bool:

@@ -25,7 +25,7 @@ class VanishedError(RefusedError):
     code = "vanished"
 
     def __init__(self, hashes: Collection[Hash]) -> None:
-        super().__init__("a collection that ran meanwhile took away what was being saved", hint="try again")
+        super().__init__("a collection that ran meanwhile took away content that was to be saved", hint="try again")
         self.hashes = frozenset(hashes)
 
 

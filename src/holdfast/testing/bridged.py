@@ -14,9 +14,11 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
+from holdfast.bridge.fuse.change_watcher import watch_changes
+from holdfast.bridge.fuse.live_caches import LiveCaches
+from holdfast.bridge.fuse.served_file_system import ServedFileSystem
 from holdfast.bridge.mount.fuse_device import FuseDevice, mount
-from holdfast.bridge.passthrough.change_watcher import watch_changes
-from holdfast.bridge.passthrough.served_tree import PassthroughTree
+from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.server.request_threads import ServingThreads
 from holdfast.files.linux.metadata import proc_path
@@ -67,16 +69,17 @@ class Bridged:
         own = ServingThreads()
         self._outside = watch_changes(os.fsencode(os.readlink(proc_path(root_fd))), own) if watches else None
         self._device: FuseDevice = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
-        device = self._device.descriptor
-        self.tree = PassthroughTree(
-            self.world, log.preimages, device, passes=passthrough, is_told=self._outside is not None
+        transport = DeviceTransport(self._device.descriptor)
+        self.caches = LiveCaches(
+            self.world, log.preimages, transport, passes=passthrough, is_told=self._outside is not None
         )
-        log.writers = self.tree.objects.held_for_writing
-        self.server = FuseServer(self._device.descriptor, self.tree, own=own)
+        self._served = ServedFileSystem(self.caches.directory, self.caches)
+        log.writers = self.caches.directory.objects.held_for_writing
+        self.server = FuseServer(transport, self._served, own=own)
         self.server.start()
-        self.tree.invalidator.start()
+        self.caches.invalidator.start()
         if self._outside is not None:
-            self._outside.start(self.tree.invalidator)
+            self._outside.start(self.caches.invalidator)
 
     def __enter__(self) -> Bridged:
         """Return itself."""
@@ -89,9 +92,10 @@ class Bridged:
         self._device.unmount()
         if self._outside is not None:
             self._outside.stop()
-        if self.server.stop() and self.tree.invalidator.stop():
+        if self.server.stop() and self.caches.invalidator.stop():
             self._device.close()
-            self.tree.close()
+            self._served.close()
+            self.caches.close()
 
 
 class BridgedActor(SystemActor):

@@ -159,6 +159,7 @@ def pack_status(status: Status) -> Json:
         "unfinished_restore": status.unfinished_restore,
         "watch_failure": status.watch_failure,
         "next_save_at": status.next_save_at,
+        "next_save_by": status.next_save_by,
     }
 
 
@@ -180,6 +181,7 @@ def unpack_status(value: Json) -> Status:
             unfinished_restore=value["unfinished_restore"],
             watch_failure=value["watch_failure"],
             next_save_at=value.get("next_save_at"),  # a watcher that an earlier build has started sends none
+            next_save_by=value.get("next_save_by"),
         )
     )
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from fcntl import F_UNLCK, F_WRLCK
 from typing import Any
 
+from holdfast.vfs.node_table import Handles, Nodes
 from holdfast.wire.fuse import notifications, protocol_constants, replies, request_bodies
-from holdfast.wire.fuse.node_table import Handles, Nodes
 from holdfast.wire.fuse.protocol_constants import Opcode
 from holdfast.wire.fuse.replies import Attributes, DirectoryListing, NodeEntry, OpenedFile, Validity
 from holdfast.wire.fuse.request_bodies import Body, Header

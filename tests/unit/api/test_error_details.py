@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api._error_details import FOR_FRONTENDS, FOR_MODELS, hint
+from holdfast.api._error_details import FOR_CLIENTS, FOR_FRONTENDS, FOR_MODELS, hint
 from holdfast.model.errors import HoldfastError, RefusedError
 
 OF_THE_COMMAND_LINE = ("holdfast ", "--", "current directory")
 SOURCE = Path(__file__).parents[3] / "src/holdfast"
 
 
-@pytest.mark.parametrize("known", [FOR_FRONTENDS, FOR_MODELS])
+@pytest.mark.parametrize("known", [FOR_FRONTENDS, FOR_MODELS, FOR_CLIENTS])
 def test_advice_for_the_command_line_is_left_out(known: Mapping[str, str]) -> None:
     said = 0
     for path in [*SOURCE.glob("engine/**/*.py"), *SOURCE.glob("undo/*.py"), *SOURCE.glob("store/*.py")]:

@@ -194,6 +194,7 @@ def test_a_status() -> None:
         ("unfinished_restore", None),
         ("watch_failure", None),
         ("next_save_at", None),
+        ("next_save_by", None),
     ]
 
 

@@ -36,7 +36,7 @@ class Principal(NamedTuple):
             raise WebError(
                 "forbidden",
                 f"this token may only {self.token.rights}; {rights} is needed",
-                hint=f"`holdfast serve token create --rights {rights}` makes another one",
+                hint=f"use a token with the rights {rights}",
             )
 
     def may_see(self, export: str) -> bool:
@@ -136,7 +136,7 @@ def _unauthorized(message: str) -> WebError:
     return WebError(
         "unauthorized",
         message,
-        hint="send it as `Authorization: Bearer …`; `holdfast serve token create` makes one",
+        hint="send it as `Authorization: Bearer …`",
         WWW_Authenticate='Bearer realm="holdfast"',
     )
 

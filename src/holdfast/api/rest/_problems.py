@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from holdfast.api._error_details import FOR_CLIENTS, hint
 from holdfast.model.errors import (
     ConfigError,
     EscapeError,
@@ -105,7 +106,7 @@ def problem(error: HoldfastError, request_id: str) -> Problem:
         "status": status,
         "detail": detail,
         "code": error.code,
-        "hint": error.hint,
+        "hint": hint(error, FOR_CLIENTS),
         "data": None if error.data is None else dict(error.data),
         "request_id": request_id,
     }

@@ -43,7 +43,7 @@ class Operation(NamedTuple):
 
 def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Reverted:
     """Take changes back."""
-    chosen = named_steps(asked.step_id, asked.step_ids)
+    chosen = named_steps(asked.step_id, asked.step_ids, names=("step_id", "step_ids"))
     count = _count(asked.steps, alone=chosen is not None or asked.run is not None)
     with hosted.workspace() as workspace:
         done = workspace.undo(
@@ -61,7 +61,7 @@ def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Reve
 
 def redo(hosted: HostedDirectory, asked: messages.Redo) -> Reverted:
     """Bring changes forward again."""
-    chosen = named_steps(asked.step_id, asked.step_ids)
+    chosen = named_steps(asked.step_id, asked.step_ids, names=("step_id", "step_ids"))
     count = _count(asked.steps, alone=chosen is not None)
     with hosted.workspace() as workspace:
         return _restored(workspace.redo(count, step=chosen, force=asked.force, dry_run=asked.dry_run))

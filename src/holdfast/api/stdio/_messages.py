@@ -6,7 +6,7 @@ Source: docs/reference/stdio.md.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -166,6 +166,7 @@ class UndoDiscard(Payload, frozen=True, kw_only=True):
 class AgentExecute(Payload, frozen=True, kw_only=True):
     """Run a command by ``sh -c``, when its turn has come."""
 
+    ABSENT: ClassVar = {"timeout_seconds": "a command has no time limit here; agent.cancel ends it"}
     command: Text
     directory: Directory = None
     cwd: str = ""
@@ -364,7 +365,8 @@ def decode(line: bytes, known: Mapping[str, type[Payload]]) -> Request:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         if (half := _with_half_a_character(line)) is not None:
             raise half from None
-        raise _refused(error, "", _request_id(line)) from None
+        outside = "the fields of an operation stand in payload" if "unknown field" in str(error) else None
+        raise _refused(error, "", _request_id(line), outside) from None
     kind = known.get(found.type)
     if kind is None:
         raise BadRequestError(

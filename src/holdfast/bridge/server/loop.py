@@ -1,4 +1,4 @@
-"""The loop that answers a kernel: requests come from the device, a file system answers them, on several threads."""
+"""The loop that answers a kernel: requests come from a transport, a file system answers them, on several threads."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from holdfast.bridge.server.request_threads import LaterError, Leader, ServingThreads, SlowRequests
+from holdfast.bridge.server.request_threads import Leader, ServingThreads, SlowRequests
+from holdfast.bridge.server.transport import ClosedTransportError
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, out_of_space_errno
 from holdfast.model.log import Log
 from holdfast.undo.interceptor import StepEndedError
+from holdfast.vfs.patience import LaterError
 from holdfast.wire.fuse import negotiation, replies
 from holdfast.wire.fuse.protocol_constants import UNANSWERED, Opcode
-from holdfast.wire.fuse.request_errors import TOO_MANY, errno_of
+from holdfast.wire.fuse.request_errors import errno_of
 from holdfast.wire.fuse.requests import Decoder, decode_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from holdfast.bridge.server.transport import Receiver, Reply, Transport
     from holdfast.wire.fuse.negotiation import Terms, Wishes
     from holdfast.wire.fuse.request_bodies import Body, Header
 
-    Reply = bytes | Sequence[bytes | bytearray | memoryview] | None
     Operation = Callable[[Header, Any], Reply]
-    """Takes a request and its body, whose kind the opcode tells; returns the reply, in pieces or whole."""
+    """Takes a request and its body, whose kind the opcode tells; returns the reply."""
 
 _LOG = Log(__name__)
 THREADS: Final = 4
@@ -36,10 +38,6 @@ PATIENCE_SECONDS: Final = 8.0
 directory that a name is removed from; for a rename between directories, any other such."""
 _AGAIN_SECONDS: Final = 0.02
 _SETTLE_SECONDS: Final = 0.0001
-_GONE: Final = (errno.ENODEV, errno.ECONNABORTED)
-"""What the device says when nothing is mounted any more, or the connection was aborted."""
-_NOT_WAITED_FOR: Final = errno.ENOENT
-"""What the device says to a reply that came too late, or when a request was taken back while it was read."""
 _FIRST_FRAME: Final = 1 << 17
 _AGAIN: Final = (LaterError, HeldError, StepEndedError)
 """What an operation raises that has to be asked again."""
@@ -60,7 +58,7 @@ _LASTING: Final = frozenset(
 """What waits for a disk as a rule, or moves much: others are served meanwhile, by another thread."""
 
 
-class FileSystem(Protocol):
+class FuseOperations(Protocol):
     """What answers requests."""
 
     def wishes(self) -> Wishes:
@@ -80,29 +78,29 @@ class FileSystem(Protocol):
 
 
 class FuseServer:
-    """Serves one mounted device until that is gone, or `stop`.
+    """Serves one kernel until its transport is closed, or `stop`.
 
-    A process that waits for an answer is never left: what fails is answered with an error, and when the device is
+    A process that waits for an answer is never left: what fails is answered with an error, and when the transport is
     closed the kernel answers the rest. INTERRUPT is told once that nothing here waits for long, and does not come
     again.
     """
 
     def __init__(
         self,
-        device: int,
-        file_system: FileSystem,
+        transport: Transport,
+        served: FuseOperations,
         *,
         threads: int = THREADS,
         alone: bool = True,
         own: ServingThreads | None = None,
         lapsed: Callable[[int], object] = lambda _ticket: None,
     ) -> None:
-        """``device`` is mounted already, stays the caller's, and becomes non-blocking. ``alone``: one thread answers,
-        and others as soon as it is kept; else all do. ``own`` is told which threads these are, ``lapsed`` of each
-        ticket that was not answered while its operation could be kept back: what it holds is to be refused soon.
+        """``transport`` is the server's from now on. ``alone``: one thread answers, and others as soon as it is kept;
+        else all do. ``own`` is told which threads these are, ``lapsed`` of each ticket that was not answered while its
+        operation could be kept back: what it holds is to be refused soon.
         """
-        self._device = device
-        self._file_system = file_system
+        self._transport = transport
+        self._served = served
         self._count = threads
         self._threads: list[threading.Thread] = []
         self._at_work = [False] * threads
@@ -112,25 +110,23 @@ class FuseServer:
         self._turns = Leader(alone=alone)
         # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
         self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_over = False
         self._stopping = False
         self._ended = threading.Event()
 
     def start(self) -> None:
         """Agree with the kernel, and begin to serve. Raises `UnsupportedError` for a kernel that is too old, and
-        `StorageError` if the device is gone already.
+        `StorageError` if the transport is closed already.
         """
-        os.set_blocking(self._device, False)
         terms = self._negotiate()
-        decoder, operations = Decoder(terms), self._file_system.operations(terms)
+        decoder, operations = Decoder(terms), self._served.operations(terms)
         # Signals are for the threads that wait for them: one that came here would wake none of them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             for number in range(self._count):
-                buffer = bytearray(terms.frame_bytes)
                 thread = threading.Thread(
                     target=self._serve,
-                    args=(number, decoder, operations, buffer),
+                    args=(number, decoder, operations, terms.frame_bytes),
                     name=f"holdfast-fuse-{number}",
                     daemon=True,
                 )
@@ -140,25 +136,25 @@ class FuseServer:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def fileno(self) -> int:
-        """Readable when the device is gone, or after `end` or `stop`; until `stop`."""
+        """Readable when the transport is closed, or after `end` or `stop`; until `stop`."""
         return self._gone
 
     def settle(self, timeout: float, waiting: Callable[[], int]) -> bool:
         """Wait, at most ``timeout`` seconds, until all that the kernel has asked for up to now is answered, but for
         what takes its time; whether it is. ``waiting`` says how many threads wait for who calls this.
         """
-        asked = select.poll()
-        asked.register(self._device, select.POLLIN)
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
-            if not asked.poll(0) and sum(self._at_work) <= waiting():
+            if self._transport.is_quiet() and sum(self._at_work) <= waiting():
                 return True
             time.sleep(_SETTLE_SECONDS)
         return False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait, at most ``timeout`` seconds, until the device is gone, or until `end` or `stop`; whether that is so."""
-        if self._wake < 0:
+        """Wait, at most ``timeout`` seconds, until the transport is closed, or until `end` or `stop`; whether that is
+        so.
+        """
+        if self._is_over:
             return True
         poll = select.poll()
         poll.register(self._gone, select.POLLIN)
@@ -166,95 +162,84 @@ class FuseServer:
 
     def end(self) -> None:
         """Have `wait` return. May be called by a signal handler."""
-        if self._wake >= 0:
+        if not self._is_over:
             os.eventfd_write(self._gone, 1)
 
     def stop(self, timeout: float = 10.0) -> bool:
-        """Answer nothing more. Returns whether all threads have ended: only then the device may be closed.
+        """Answer nothing more. Returns whether all threads have ended: only then what the transport stands on may be
+        closed.
 
         Harmless a second time.
         """
-        if self._wake < 0:
+        if self._is_over:
             return True
         self._stopping = True
         self._ended.set()
         self._turns.end()
-        os.eventfd_write(self._wake, 1)
+        self._transport.wake()
         for thread in self._threads:
             thread.join(timeout)
         if not self._later.join(timeout) or any(thread.is_alive() for thread in self._threads):
             _LOG.warning("a request is still being worked on after %g s; it ends with this process", timeout)
             return False
-        os.close(self._wake)
+        self._is_over = True
+        self._transport.close()
         os.close(self._gone)
-        self._wake = -1
         return True
 
     def _negotiate(self) -> Terms:
-        buffer = bytearray(_FIRST_FRAME)
-        with self._poll() as poll:
-            while (frame := self._read(buffer, poll)) is not None:
+        with self._transport.receiver(_FIRST_FRAME) as receiver:
+            while (frame := self._receive(receiver)) is not None:
                 header = decode_header(frame)
                 if header.opcode != Opcode.INIT:
                     raise FormatError(f"INIT: opcode {header.opcode} came before it")
                 try:
-                    terms = negotiation.negotiate(negotiation.decode_offer(frame), self._file_system.wishes())
+                    terms = negotiation.negotiate(negotiation.decode_offer(frame), self._served.wishes())
                 except HoldfastError as error:
-                    self._write(header, replies.error(header.unique, errno_of(error)))
+                    self._reply(header, replies.error(header.unique, errno_of(error)))
                     raise
                 if terms is not None:
-                    self._write(header, negotiation.encode_terms(header.unique, terms))
+                    self._reply(header, negotiation.encode_terms(header.unique, terms))
                     return terms
-                self._write(header, negotiation.encode_version(header.unique))
+                self._reply(header, negotiation.encode_version(header.unique))
         raise StorageError("the mount was gone before it could be served")
 
-    def _poll(self) -> select.epoll:
-        poll = select.epoll()
-        # One request is to wake one thread.
-        poll.register(self._device, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        poll.register(self._wake, select.EPOLLIN)
-        return poll
-
-    def _serve(self, number: int, decoder: Decoder, operations: Mapping[int, Operation], buffer: bytearray) -> None:
+    def _serve(self, number: int, decoder: Decoder, operations: Mapping[int, Operation], frame_bytes: int) -> None:
         turns = self._turns
         try:
-            with self._own.registered(), self._poll() as poll:
+            with self._own.registered(), self._transport.receiver(frame_bytes) as receiver:
                 while turns.wait(number):
                     while turns.leads(number):
-                        if (frame := self._read(buffer, poll, number)) is None:
+                        if (frame := self._receive(receiver, number)) is None:
                             return
                         turns.note_taken(number)
                         self._handle(decoder, operations, frame, number)
                     self._at_work[number] = False
-        except Exception:  # noqa: BLE001 - a process that waits for an answer has to get one: the device is given up
+        except Exception:  # noqa: BLE001 - a process that waits for an answer has to get one: the transport is given up
             _LOG.exception("serving a mount has failed; it ends")
         finally:
             self._at_work[number] = False
             turns.end()
             os.eventfd_write(self._gone, 1)
 
-    def _read(self, buffer: bytearray, poll: select.epoll, number: int | None = None) -> memoryview | None:
+    def _receive(self, receiver: Receiver, number: int | None = None) -> memoryview | None:
         """The next request, when there is one, for the thread of this number; None if none will come, or none is to be
         taken any more.
         """
         while not self._stopping:
-            # (Asked first: to be told there that there is none would be an exception, nearly each time.)
             if number is None:
-                poll.poll()
+                receiver.wait()
             else:
                 self._at_work[number] = False
                 self._turns.note_waiting(number)
-                poll.poll()
+                receiver.wait()
                 self._at_work[number] = True
             try:
-                return memoryview(buffer)[: os.readv(self._device, [buffer])]
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                if error.errno in _GONE:
-                    return None
-                if error.errno != _NOT_WAITED_FOR:
-                    raise
+                frame = receiver.take()
+            except ClosedTransportError:
+                return None
+            if frame is not None:
+                return frame
         return None
 
     def _handle(self, decoder: Decoder, operations: Mapping[int, Operation], frame: memoryview, number: int) -> None:
@@ -275,8 +260,7 @@ class FuseServer:
                 kept = decoder.decode(header, memoryview(bytes(frame)))
                 self._later.do(lambda: self._answer_later(operation, header, kept))
                 return
-        if header.opcode not in UNANSWERED or header.opcode == Opcode.INTERRUPT:
-            self._write(header, reply)
+        self._reply(header, reply if header.opcode not in UNANSWERED or header.opcode == Opcode.INTERRUPT else None)
 
     def _answer_later(self, operation: Operation | None, header: Header, body: Body) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -287,7 +271,7 @@ class FuseServer:
                 break
             except _AGAIN as error:
                 ticket = error.ticket if isinstance(error, HeldError) else 0
-                is_over = self._stopping or (ticket and _is_killed(header.pid))
+                is_over = self._stopping or (ticket and self._transport.is_local and _is_killed(header.pid))
                 if is_over or time.monotonic() >= deadline:
                     if has_lapsed or not ticket or self._stopping:
                         reply = replies.error(header.unique, errno.EPERM if has_lapsed or ticket else errno.EAGAIN)
@@ -296,20 +280,16 @@ class FuseServer:
                     self._lapsed(ticket)
                     has_lapsed, deadline = True, time.monotonic() + PATIENCE_SECONDS
             self._ended.wait(_AGAIN_SECONDS)
-        self._write(header, reply)
+        self._reply(header, reply)
 
-    def _write(self, header: Header, reply: Reply) -> None:
-        """Send a reply, if there is one. No request waits for one that the device does not know."""
-        if reply is None:
-            return
+    def _reply(self, header: Header, reply: Reply) -> None:
+        """Send a reply. No request waits for one that the kernel does not take."""
         try:
-            os.writev(self._device, (reply,) if isinstance(reply, bytes) else reply)
+            self._transport.reply(header.unique, reply)
         except OSError as error:
-            if error.errno in _GONE or error.errno == _NOT_WAITED_FOR:
-                return
             _LOG.error("the kernel has refused a reply: %s", error.strerror, opcode=_name(header))
             try:
-                os.writev(self._device, (replies.error(header.unique, errno.EIO),))
+                self._transport.reply(header.unique, replies.error(header.unique, errno.EIO))
             except OSError:
                 return  # it was taken after all, or no process waits
 
@@ -325,8 +305,6 @@ def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
     except _AGAIN:
         raise
     except HoldfastError as error:
-        if (isinstance(error, FormatError) and error.code != FormatError.code) or error.code == TOO_MANY:
-            return replies.error(header.unique, errno_of(error))
         _LOG.error("a request of a mount has failed: %s", error.message, opcode=_name(header))
         return replies.error(header.unique, out_of_space_errno(error) or errno.EIO)
     except Exception:  # noqa: BLE001 - one request fails, and the mount goes on

@@ -12,6 +12,8 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from holdfast.vfs.patience import patient
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
@@ -23,7 +25,6 @@ _MOST_SLOW: Final = 64
 """So many slow requests at a time. A further one is worked on by the thread that has taken it."""
 _KNOWN_SECONDS: Final = 1.0
 """The news of what a thread has done may be read when it has ended. Its number comes back after all others."""
-_patience = threading.local()
 
 
 class Leader:
@@ -126,15 +127,6 @@ class Leader:
                 quiet += 1
 
 
-class LaterError(Exception):
-    """Nothing has happened yet. Asked again on a thread of its own, the request goes on, or waits a little more."""
-
-
-def is_patient() -> bool:
-    """Whether this thread may take its time: it may copy a large file."""
-    return getattr(_patience, "is_patient", False)
-
-
 class SlowRequests:
     """Works on requests that would keep others waiting, or have to wait: each on a thread made for it."""
 
@@ -174,12 +166,8 @@ class SlowRequests:
 
     @staticmethod
     def _do(work: Callable[[], None]) -> None:
-        before = is_patient()
-        _patience.is_patient = True
-        try:
+        with patient():
             work()
-        finally:
-            _patience.is_patient = before
 
 
 class ServingThreads:

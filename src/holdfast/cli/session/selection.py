@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast import NotFoundError
 from holdfast.cli.command import text
 from holdfast.cli.console import current_directory
+from holdfast.cli.terminal import show_path
 
 if TYPE_CHECKING:
     import argparse
@@ -88,7 +89,8 @@ def open_session(
     console: Console, name: str | None, agent: str | None = None, *, begins: bool = False, starts: bool = False
 ) -> Generator[tuple[Callable[[], Sessions], Session]]:
     """What makes `Sessions`, and the session that is meant (see `choose_session`), open. ``begins``: see
-    `Sessions.open`. ``starts``: where there is none, one is started, which is said.
+    `Sessions.open`. ``starts``: where there is none, one is started, which is said; where there is one and no
+    ``name``, it is said which.
     """
 
     def make() -> Sessions:
@@ -104,5 +106,8 @@ def open_session(
             console.say(f"No session works here yet: {opened.id} begins.")
         else:
             opened = sessions.open(chosen, begins=begins)
+            if starts and not name:
+                where = show_path(opened.directory())
+                console.note(f"this goes from session {chosen}, in {where}; -s ID names another")
         with opened as session:
             yield make, session

@@ -15,7 +15,7 @@ from holdfast.cli.session.selection import add_options, choose_session, open_ses
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.config.keys import KEYS
 from holdfast.model.errors import UsageError
-from holdfast.model.message_text import plural, visible
+from holdfast.model.message_text import named_processes, plural, visible
 
 if TYPE_CHECKING:
     import argparse
@@ -169,9 +169,12 @@ def _delete(console: Console, arguments: argparse.Namespace) -> int:
             deleted=not arguments.dry_run,
             with_directory=goes.directory is not None,
             not_captured=missed,
+            processes=found.processes,
         )
     else:
         console.say(f"{'Would delete' if arguments.dry_run else 'Deleted'} {_what_goes(found, goes)}")
+        if found.processes:
+            console.say(f"Its commands have left running: {named_processes(found.processes)}.")
     return 0
 
 

@@ -287,7 +287,7 @@ class Exports:
         if roots is not None and not any(_below(real, os.path.realpath(root)) for root in roots):
             raise EscapeError(
                 f"refused path {display(path)!r}: this token may serve nothing there",
-                hint="leave the path out, and Holdfast makes a directory; or use a token with --root DIR",
+                hint="leave the path out, and Holdfast makes a directory; or use a token with that root",
                 code="outside_roots",
             )
         return real

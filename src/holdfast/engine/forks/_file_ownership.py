@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
 from holdfast.files.write.ownership import inherited_mode
+from holdfast.vfs.checkpoint_appearance import CheckpointAppearance
 
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context

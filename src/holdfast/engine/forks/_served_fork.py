@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
 from holdfast.bridge.mount.fuse_device import clear_dead, detach
 from holdfast.bridge.mount.overlayfs import attributes_for, detach_overlays, mount_overlay, unmount_overlay
 from holdfast.engine.forks.checkpoint_mount import ServedCheckpoint
@@ -21,6 +20,7 @@ from holdfast.model.errors import LockedError, RefusedError, StorageError
 from holdfast.model.ids import Hash
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.vfs.checkpoint_appearance import CheckpointAppearance
 
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context

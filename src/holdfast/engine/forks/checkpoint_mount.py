@@ -6,8 +6,10 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.checkpoint_tree import CheckpointTree
+from holdfast.bridge.fuse.frozen_caches import FrozenCaches
+from holdfast.bridge.fuse.served_file_system import ServedFileSystem
 from holdfast.bridge.mount.fuse_device import clear_dead, mount
+from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.engine.forks._file_ownership import shown_ownership
 from holdfast.engine.forks._stored_content import StoredContent
@@ -17,13 +19,14 @@ from holdfast.engine.opening.home import refuse_own
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
+from holdfast.vfs.checkpoint_tree import CheckpointTree
 
 if TYPE_CHECKING:
-    from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.store import Store
+    from holdfast.vfs.checkpoint_appearance import CheckpointAppearance
 
 _LOG = Log(__name__)
 
@@ -40,7 +43,9 @@ class ServedCheckpoint:
         content = StoredContent(store, root)
         self._device = mount(directory, allow_other=allow_other)
         # (Whatever is asked for may have to come from far away.)
-        self._server = FuseServer(self._device.descriptor, CheckpointTree(content, looks), alone=False)
+        served = ServedFileSystem(CheckpointTree(content, looks), FrozenCaches())
+        transport = DeviceTransport(self._device.descriptor)
+        self._server = FuseServer(transport, served, alone=False)
         try:
             self._server.start()
         except BaseException:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine.hosting.launcher import Launch, Launcher
+from holdfast.engine.running.child_start import refused_call
 from holdfast.engine.running.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log, child_level
@@ -188,6 +189,8 @@ class CommandExecutor:
                     raise
                 finally:
                     self._step = None
+                if why := refused_call(done.exit_code):
+                    on_output("stderr", f"holdfast: {why}\n".encode())
                 settled = self._close(keeper, step, done.exit_code)
                 changes = keeper.changes(step) if settled.info is not None else ()
                 conflicts = keeper.conflicts(step) if settled.info is not None else ()

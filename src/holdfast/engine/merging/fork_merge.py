@@ -355,7 +355,10 @@ def find_source(opener: Opener, into: Context, name: str) -> MergeSource:
         return MergeSource(resolve_name(into, name), f"the checkpoint {name}")
     except NotFoundError:
         if not os.path.isdir(name):
-            raise
+            if "/" not in name:
+                raise
+            problem = f"{name} is not a directory" if os.path.lexists(name) else f"the directory {name} does not exist"
+            raise NotFoundError(problem, code="no_such_path") from None
     context = opener.open(os.fsencode(name))
     return _newest(into, context, f"the fork {display(context.workspace.path)}")
 

@@ -66,9 +66,9 @@ class SmallChange(NamedTuple):
 
 
 _DONE: dict[ConflictKind, str] = {
-    "both_added": "Added in {them} and, not the same, in production.",
-    "deleted_here": "Modified in {them} and deleted in production.",
-    "deleted_there": "Deleted in {them} and modified in production.",
+    "both_added": "Added in {them} and, not the same, here.",
+    "deleted_here": "Modified in {them} and deleted here.",
+    "deleted_there": "Deleted in {them} and modified here.",
 }
 
 
@@ -116,10 +116,10 @@ class Overlap(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """Who has changed it, for people: ``Modified in changesets Δ3, Δ4 and in production.``"""
+        """Who has changed it, for people: ``Modified in changesets Δ3, Δ4 of the fork and here.``"""
         names = ", ".join(f"Δ{number}" for number in self.numbers)
-        them = f"changeset{'s' if len(self.numbers) > 1 else ''} {names}" if names else "the fork"
-        said = _DONE.get(self.why, "Modified in {them} and in production.").format(them=them)
+        them = f"changeset{'s' if len(self.numbers) > 1 else ''} {names} of the fork" if names else "the fork"
+        said = _DONE.get(self.why, "Modified in {them} and here.").format(them=them)
         return said if self.why in ("content", *_DONE) else f"{said[:-1]}: {CONFLICT_TEXTS[self.why]}."
 
     @property

@@ -39,10 +39,10 @@ class LowerState:
 
     def entries(self, path: bytes) -> Iterator[tuple[bytes, Entry, int]]:
         """See `LowerTree.entries`."""
-        from holdfast.bridge.checkpoint_tree import number_of_file
         from holdfast.bridge.mount.overlayfs import inode_of_lower
         from holdfast.store.manifests import manifest
         from holdfast.store.manifests.ordered_manifest import OrderedManifest
+        from holdfast.vfs.checkpoint_tree import number_of_file
 
         pages = self._store.pages
         first = OrderedManifest(pages, self.root).find(path + b"/") if path else 0

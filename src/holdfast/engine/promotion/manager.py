@@ -160,7 +160,7 @@ class Promotions:
                     _spec(
                         context,
                         author,
-                        message or f"promoted {_named(fork)}",
+                        _message(fork, to, message),
                         command,
                         to.place if isinstance(to, ProductionRef) else None,
                         _decided(context, decided),
@@ -480,6 +480,13 @@ def _without_auto_save(context: Context) -> AbstractContextManager[None]:
     with suppress(HoldfastError):
         watcher = connect_watcher(context)
     return nullcontext() if watcher is None else watcher.hush()
+
+
+def _message(fork: str | bytes | os.PathLike[str], to: object, message: str) -> str:
+    """What the log says of it: which fork, and why. With a `ProductionRef` what is given says both."""
+    if message and isinstance(to, ProductionRef):
+        return message
+    return ": ".join(filter(None, (f"promoted {_named(fork)}", message)))
 
 
 def _named(fork: str | bytes | os.PathLike[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,15 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.running._checkpoint_server import CheckpointServer
+
+
+def refused_call(exit_code: int) -> str:
+    """Why a supervised command ended with this ``exit_code``, where that is the filter of its system calls; empty where
+    it is not. A 32-bit program says nothing before it is ended.
+    """
+    if exit_code != 128 + signal.SIGSYS:
+        return ""
+    return "the command ended with SIGSYS, as every 32-bit program does where it is supervised"
 
 
 class ChildStart(NamedTuple):

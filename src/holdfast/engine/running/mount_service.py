@@ -10,8 +10,10 @@ import os
 import select
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.passthrough.change_watcher import watch_changes
-from holdfast.bridge.passthrough.served_tree import PassthroughTree
+from holdfast.bridge.fuse.change_watcher import watch_changes
+from holdfast.bridge.fuse.live_caches import LiveCaches
+from holdfast.bridge.fuse.served_file_system import ServedFileSystem
+from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.server.request_threads import ServingThreads
 from holdfast.files.linux.metadata import proc_path
@@ -39,19 +41,21 @@ class ServedMount:
         self._host = host
         own = ServingThreads()
         self._outside = watch_changes(os.fsencode(os.readlink(proc_path(host.root_fd))), own)
-        self._tree = PassthroughTree(host, host.preimages, device, is_told=self._outside is not None)
-        self._server = FuseServer(device, self._tree, own=own, lapsed=host.lapse)
+        transport = DeviceTransport(device)
+        self._caches = LiveCaches(host, host.preimages, transport, is_told=self._outside is not None)
+        self._served = ServedFileSystem(self._caches.directory, self._caches)
+        self._server = FuseServer(transport, self._served, own=own, lapsed=host.lapse)
         try:
             self._server.start()
         except BaseException:
             self._server.stop()
-            self._tree.close()
+            self._close_files()
             if self._outside is not None:
                 self._outside.stop()
             raise
-        self._tree.invalidator.start()
+        self._caches.invalidator.start()
         if self._outside is not None:
-            self._outside.start(self._tree.invalidator)
+            self._outside.start(self._caches.invalidator)
         self._is_open = True
 
     @property
@@ -61,11 +65,11 @@ class ServedMount:
 
     def held_for_writing(self) -> frozenset[int]:
         """See `ServedMount.held_for_writing`."""
-        return self._tree.objects.held_for_writing(True)
+        return self._caches.directory.objects.held_for_writing(True)
 
     def forget(self) -> None:
         """See `ServedMount.forget`."""
-        self._tree.invalidator.invalidate_all()
+        self._caches.invalidator.invalidate_all()
 
     def settle(self) -> None:
         """See `ServedMount.settle`: the kernel says that a file is closed before a process's end can be seen, without
@@ -80,12 +84,16 @@ class ServedMount:
         if self._outside is not None:
             self._outside.stop()
             self._outside = None
-        if not (self._server.stop() and self._tree.invalidator.stop()):
+        if not (self._server.stop() and self._caches.invalidator.stop()):
             return False
         self._is_open = False
         os.close(self._device)
-        self._tree.close()
+        self._close_files()
         return True
+
+    def _close_files(self) -> None:
+        self._served.close()
+        self._caches.close()
 
 
 def serve(device: int, host: MountHost) -> ServedMount:

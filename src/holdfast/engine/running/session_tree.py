@@ -63,6 +63,8 @@ class TreeCommand:
         self._keeper = keeper
         self._step = step
         self._code: int | None = None
+        self.denied = False
+        """A safeguard did not allow what it was about to do; known when it has ended."""
         self.pid = pid
         """The number of its process, its process group and its session (setsid(2))."""
         self._changes = select.epoll()
@@ -103,7 +105,7 @@ class TreeCommand:
         while self.exit_code() is None:
             self._changes.poll()
         with self._keeper, suppress(HoldfastError):  # (a keeper that is lost is found so by who needs the log next)
-            self._keeper.settle(self._step, self._code)
+            self.denied = self._keeper.settle(self._step, self._code).denied
         self._connection.close()
         self._changes.close()
         if self._process >= 0:

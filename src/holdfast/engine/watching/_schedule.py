@@ -108,10 +108,18 @@ class Scheduler:
         if self._first is None or self._pauses:
             return None
         now = self._clock.monotonic()
-        while self._saves and now - self._saves[0] >= _HOUR:
-            self._saves.popleft()
         due = min(self._last + self._pace.debounce, self._first + self._pace.latest)
-        return max(0.0, max(due, self._within_budget(), self._not_before) - now)
+        return max(0.0, self._allowed(due) - now)
+
+    def due_within(self) -> float | None:
+        """The same, if something goes on changing until then."""
+        if self._first is None or self._pauses:
+            return None
+        return max(0.0, self._allowed(self._first + self._pace.latest) - self._clock.monotonic())
+
+    def _allowed(self, due: float) -> float:
+        """When what is ``due`` may be saved: once the hourly budget and the wait after failures allow it."""
+        return max(due, self._within_budget(), self._not_before)
 
     def _within_budget(self) -> float:
         """The earliest time that the hourly budget allows.
@@ -120,6 +128,9 @@ class Scheduler:
         come soon after each other, and none is followed by a long wait: the intervals 2h/N² · (1 + 2 + … + (N-1)) of a
         whole budget are one even interval short of the hour h.
         """
+        now = self._clock.monotonic()
+        while self._saves and now - self._saves[0] >= _HOUR:
+            self._saves.popleft()
         if not self._saves:
             return 0.0
         used, budget = len(self._saves), self._pace.per_hour

@@ -398,6 +398,9 @@ class WatchService:
     def _answer(self, client: Client, body: bytes) -> bytes:
         return messages.encode_result(self._perform(client, watch_messages.decode_call(body)))
 
+    def _time_in(self, seconds: float | None) -> int | None:
+        return None if seconds is None else self._clock.now() + round(seconds * 1_000_000)
+
     def _perform(self, client: Client, call: watch_messages.WatchCall) -> watch_messages.Json:
         match call.operation:
             case "ping":
@@ -415,9 +418,13 @@ class WatchService:
                 with self._all_changed_on_failure():
                     status = self._saver.status()
                 self._scanned()
-                due = None if status.clean else self._scheduler.due_in()
-                at = None if due is None else self._clock.now() + round(due * 1_000_000)
-                return watch_messages.pack_status(status._replace(watch_failure=self._failure, next_save_at=at))
+                status = status._replace(watch_failure=self._failure)
+                if not status.clean:
+                    status = status._replace(
+                        next_save_at=self._time_in(self._scheduler.due_in()),
+                        next_save_by=self._time_in(self._scheduler.due_within()),
+                    )
+                return watch_messages.pack_status(status)
             case "pause":
                 if client not in self._holders:
                     self._holders.add(client)

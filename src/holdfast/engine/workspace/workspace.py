@@ -588,7 +588,9 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         done = fork_merge.merge(
             self._context,
             source.state,
-            fork_merge.merge_provenance(self._context.settings.identity.author, message or f"merged {source.called}"),
+            fork_merge.merge_provenance(
+                self._context.settings.identity.author, ": ".join(filter(None, (f"merged {source.called}", message)))
+            ),
             fork_merge.OverlapPolicy(ladder, decided, dry_run),
             bring=lambda merged, ours: operations.restore(self._context, merged, expected=ours, progress=progress),
         )

@@ -190,6 +190,7 @@ class DeletedSession(TypedDict):
     not_found: Path | None
     now_at: Path | None
     not_captured: list[NotCaptured]
+    processes: list[BackgroundProcess]
 
 
 class Shared(TypedDict):

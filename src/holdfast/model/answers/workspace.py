@@ -140,6 +140,7 @@ class Status(TypedDict):
     unfinished_restore: str | None
     watch_failure: str | None
     next_save_at: Time | None
+    next_save_by: Time | None
 
 
 class StatusWithIgnored(Status):

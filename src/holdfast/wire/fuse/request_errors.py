@@ -12,18 +12,12 @@ if TYPE_CHECKING:
 
 UNKNOWN_OPCODE: Final = "unknown_opcode"
 NAME_TOO_LONG: Final = "name_too_long"
-STALE_NODE: Final = "stale_node"
-BAD_HANDLE: Final = "bad_handle"
-TOO_MANY: Final = "too_many"
 OLD_PROTOCOL: Final = "old_protocol"
 
 _ERRNOS: Final = {
     FormatError.code: errno.EINVAL,
     UNKNOWN_OPCODE: errno.ENOSYS,
     NAME_TOO_LONG: errno.ENAMETOOLONG,
-    STALE_NODE: errno.ESTALE,
-    BAD_HANDLE: errno.EBADF,
-    TOO_MANY: errno.ENFILE,
     OLD_PROTOCOL: errno.EPROTO,
 }
 

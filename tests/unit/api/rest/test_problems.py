@@ -32,6 +32,13 @@ def test_every_error_has_a_status(error: HoldfastError, status: int) -> None:
     assert problem(error, "r")["status"] == status
 
 
+def test_the_hint_speaks_of_this_face() -> None:
+    no_path = NotFoundError("x", hint="`holdfast show 1` lists the files", code="no_such_path")
+    assert problem(no_path, "r")["hint"] == "GET /api/checkpoints/{id}/files lists the files of a checkpoint"
+    assert problem(NotFoundError("x", hint="holdfast log lists the checkpoints"), "r")["hint"] is None
+    assert problem(UsageError("x", hint="begin it with /"), "r")["hint"] == "begin it with /"
+
+
 def test_of_a_mistake_nothing_is_told() -> None:
     assert "secret" not in str(problem(HoldfastError("a secret", code="bug"), "r"))
 

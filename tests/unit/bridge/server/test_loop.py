@@ -1,4 +1,4 @@
-"""The loop that answers a kernel, whose part a socket takes: what is answered, whatever becomes of a request."""
+"""The loop that answers a kernel, over each transport: what is answered, whatever becomes of a request."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ import os
 import socket
 import struct
 import threading
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
 from holdfast.bridge.server import request_threads
+from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
-from holdfast.model.errors import IntegrityError, RefusedError, StorageError, UnsupportedError
+from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
+from holdfast.model.errors import IntegrityError, StorageError, UnsupportedError
+from holdfast.testing.memory_transport import MemoryTransport
+from holdfast.testing.vhost_user_frontend import Frontend
+from holdfast.vfs.file_system import TooManyError
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.negotiation import Wishes
 from holdfast.wire.fuse.protocol_constants import Opcode
-from holdfast.wire.fuse.request_errors import TOO_MANY
 
 from ....protocol.fuse import structures as c
 from ....protocol.fuse.structures import request
@@ -26,9 +32,12 @@ from ....protocol.fuse.structures import request
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from holdfast.bridge.server.loop import Operation, Reply
+    from holdfast.bridge.server.loop import Operation
+    from holdfast.bridge.server.transport import Reply, Transport
     from holdfast.wire.fuse.negotiation import Terms
     from holdfast.wire.fuse.request_bodies import Header
+
+_LIMIT: Final = 20.0
 
 
 class Operations:
@@ -47,10 +56,14 @@ class Operations:
 class Kernel:
     """The other end of a server."""
 
-    def __init__(self, file_system: Operations) -> None:
-        self.socket, self.device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(20)
-        self.server = FuseServer(self.device.fileno(), file_system)
+    def __init__(self, line: Line, file_system: Operations) -> None:
+        self.line = line
+        self._file_system = file_system
+
+    @cached_property
+    def server(self) -> FuseServer:
+        """Made when INIT was said already: in a guest, it is that which makes a mount."""
+        return FuseServer(self.line.transport(), self._file_system)
 
     def start(self, major: int = 7, minor: int = 45) -> None:
         self.say(Opcode.INIT, bytes(c.InitIn(major=major, minor=minor, max_readahead=1 << 17)), unique=1)
@@ -58,11 +71,11 @@ class Kernel:
         assert self.answer()[:2] == (0, 1)
 
     def say(self, opcode: int, body: bytes = b"", unique: int = 7) -> None:
-        self.socket.send(request(opcode, body, unique=unique))
+        self.line.send(bytes(request(opcode, body, unique=unique)))
 
     def answer(self) -> tuple[int, int, bytes]:
         """The errno, the id, and the rest of the next reply."""
-        data = self.socket.recv(1 << 20)
+        data = self.line.answer()
         length, error, unique = struct.unpack_from("=IiQ", data)
         assert length == len(data)
         return -error, unique, data[16:]
@@ -74,19 +87,102 @@ class Kernel:
         return error
 
 
-@pytest.fixture(name="serve")
-def _serve() -> Iterator[Callable[..., Kernel]]:
+class Line(Protocol):
+    """A transport with its kernel's end."""
+
+    def transport(self) -> Transport: ...
+
+    def send(self, frame: bytes) -> None: ...
+
+    def answer(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class DeviceLine:
+    """A socket takes the part of the kernel behind the device."""
+
+    def __init__(self) -> None:
+        self._socket, self._device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(_LIMIT)
+
+    def transport(self) -> Transport:
+        return DeviceTransport(self._device.fileno())
+
+    def send(self, frame: bytes) -> None:
+        self._socket.send(frame)
+
+    def answer(self) -> bytes:
+        return self._socket.recv(1 << 20)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._device.close()
+
+
+class MemoryLine:
+    def __init__(self) -> None:
+        self.memory = MemoryTransport()
+
+    def transport(self) -> Transport:
+        return self.memory
+
+    def send(self, frame: bytes) -> None:
+        self.memory.send(frame)
+
+    def answer(self) -> bytes:
+        return self.memory.answer(_LIMIT)
+
+    def close(self) -> None:
+        assert not self.memory.unanswered
+
+
+class GuestLine:
+    """A guest's memory and rings, without a virtual machine."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.backend = VhostUserBackend(ours)
+        self.frontend = Frontend(theirs, seconds=_LIMIT)
+        self.frontend.negotiate()
+        self.frontend.start(0)
+        self._requests = self.frontend.start(1)
+        self._answers: deque[bytes] = deque()
+
+    def transport(self) -> Transport:
+        found = self.backend.accept(_LIMIT)
+        assert found is not None
+        return found
+
+    def send(self, frame: bytes) -> None:
+        self._requests.add([frame], [1 << 12], indirect=True)
+        self.frontend.kick(1)
+
+    def answer(self) -> bytes:
+        while not self._answers:
+            used = self._requests.take_used()
+            self._answers.extend(chain.data[: chain.written] for chain in used if chain.written)
+            if not used:
+                self.frontend.wait_for_call(1)
+        return self._answers.popleft()
+
+    def close(self) -> None:
+        self.backend.close()
+        self.frontend.close()
+
+
+@pytest.fixture(name="serve", params=[DeviceLine, MemoryLine, GuestLine], ids=["device", "memory", "guest"])
+def _serve(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kernel]]:
     kernels: list[Kernel] = []
 
     def serve(**operations: Callable[[Header, Any], Reply]) -> Kernel:
-        kernels.append(Kernel(Operations(**operations)))
+        kernels.append(Kernel(request.param(), Operations(**operations)))
         return kernels[-1]
 
     yield serve
     for kernel in kernels:
         assert kernel.server.stop()
-        kernel.socket.close()
-        kernel.device.close()
+        kernel.line.close()
 
 
 def failing(error: Exception) -> Callable[[Header, Any], Reply]:
@@ -129,7 +225,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (StorageError("no network"), errno.EIO, "no network"),
         (caused(StorageError("no log"), OSError(errno.EDQUOT, "x")), errno.EDQUOT, "no log"),
         (caused(StorageError("no log"), OSError(errno.EACCES, "x")), errno.EIO, "no log"),
-        (RefusedError("so many are open", code=TOO_MANY), errno.ENFILE, None),
+        (TooManyError(), errno.ENFILE, None),
         (ValueError("oops"), errno.EIO, "mistake"),
     ],
     ids=lambda value: type(value).__name__,
@@ -250,3 +346,21 @@ def test_it_can_be_ended_while_nobody_asks_anything(serve: Callable[..., Kernel]
     assert not kernel.server.wait(0)
     assert kernel.server.stop()
     assert kernel.server.wait(0)
+
+
+def test_when_nothing_is_mounted_any_more_it_ends() -> None:
+    line = MemoryLine()
+    kernel = Kernel(line, Operations())
+    kernel.start()
+    line.memory.hang_up()
+    assert kernel.server.wait(_LIMIT)
+    assert kernel.server.stop()
+
+
+def test_a_mount_that_is_gone_before_it_is_served_is_refused() -> None:
+    line = MemoryLine()
+    kernel = Kernel(line, Operations())
+    line.memory.hang_up()
+    with pytest.raises(StorageError, match="gone before"):
+        kernel.server.start()
+    assert kernel.server.stop()

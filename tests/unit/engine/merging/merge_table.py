@@ -55,7 +55,7 @@ def outcome(production: SideChanges, fork: SideChanges) -> str:
         return "identical"
     if kinds == {"one_sided"}:
         by = {one.by for one in found.files}
-        return f"{by.pop()}'s" if len(by) == 1 else "both"
+        return {"production": "ours", "fork": "fork's"}.get(by.pop(), "both") if len(by) == 1 else "both"
     return "both"
 
 
@@ -63,7 +63,7 @@ def table() -> str:
     """The table as it has to be."""
     ours, theirs = sides("production"), sides("fork")
     lines = [
-        f"| production ↓ fork → | {' | '.join(theirs)} |",
+        f"| ours ↓ fork → | {' | '.join(theirs)} |",
         f"| --- {'| --- ' * len(theirs)}|",
     ]
     for name, here in ours.items():
@@ -74,7 +74,7 @@ def table() -> str:
 def documented() -> dict[tuple[str, str], str]:
     """What docs/guide/merge.md says: (production's action, fork's action) → outcome."""
     text = DOCUMENT.read_text()
-    (head,) = re.findall(r"^\| production ↓ fork → \| (.*) \|$", text, re.MULTILINE)
+    (head,) = re.findall(r"^\| ours ↓ fork → \| (.*) \|$", text, re.MULTILINE)
     names = head.split(" | ")
     found = {}
     for row, cells in re.findall(r"^\| \*\*([a-z ]+)\*\* \| (.*) \|$", text, re.MULTILINE):

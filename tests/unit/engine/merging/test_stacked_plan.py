@@ -83,7 +83,7 @@ def test_the_fields_of_the_specification(workspace: Workspace, forked: Workspace
                 "changeset_count": 2,
                 "changesets": [1, 3],
                 "why": "content",
-                "detail": "Modified in changesets Δ1, Δ3 and in production.",
+                "detail": "Modified in changesets Δ1, Δ3 of the fork and here.",
                 "version": found.overlapping[0].version,
                 "can_reapply": True,
             }

@@ -52,6 +52,22 @@ def test_due_when_nothing_has_changed_for_a_while(scheduler: Scheduler, clock: F
     assert scheduler.due_in() is None
 
 
+def test_what_goes_on_changing_is_due_at_the_latest(scheduler: Scheduler, clock: FakeClock) -> None:
+    assert scheduler.due_within() is None
+    scheduler.changed()
+    for _ in range(99):
+        clock.time += 3
+        scheduler.changed()
+    assert (scheduler.due_in(), scheduler.due_within()) == (3, 3)
+    scheduler.saved()
+    scheduler.changed()
+    assert (scheduler.due_in(), scheduler.due_within()) == (5, 300)
+    scheduler.failed()
+    assert (scheduler.due_in(), scheduler.due_within()) == (5, 300)
+    scheduler.pause()
+    assert scheduler.due_within() is None
+
+
 def test_a_doubt_is_saved_and_puts_nothing_off(scheduler: Scheduler, clock: FakeClock) -> None:
     scheduler.doubted()
     assert scheduler.unsaved

@@ -153,9 +153,11 @@ def test_status_says_when_the_next_save_is_due(setup: WatchSetup) -> None:
         (Path(os.fsdecode(setup.root)) / "sub/file").write_text("1")
         wait_until(lambda: watcher.ping().unsaved, "the change")
         before = time.time()
-        at = watcher.status().next_save_at
-        assert at is not None
-        assert before < at / 1e6 <= time.time() + 1000
+        told = watcher.status()
+        assert told.next_save_at is not None
+        assert told.next_save_by is not None
+        assert before < told.next_save_at / 1e6 <= time.time() + 1000
+        assert told.next_save_by > told.next_save_at
         with watcher.pause():
             assert watcher.status().next_save_at is None  # it is not known when the pause ends
         run.saver.status_answer = STATUS._replace(changes=[])

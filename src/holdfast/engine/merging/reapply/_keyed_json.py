@@ -1,7 +1,7 @@
 """JSON, put together by key.
 
-There is no layout to keep but what an encoder gives: a file is taken only if one that indents as it does writes exactly
-its bytes again.
+There is no layout to keep but what an encoder gives: a file of several lines is taken only if one that indents as it
+does writes exactly its bytes again. In one line blanks that are mixed become even.
 """
 
 from __future__ import annotations
@@ -63,17 +63,22 @@ class _Layout(NamedTuple):
 
 
 def _layout(text: str, value: Any) -> _Layout:
-    """The layout in which ``value`` is ``text``; raises `Clash`."""
+    """The layout in which ``value`` is ``text``, or in one line the nearest to that; raises `Clash`."""
     found = _INDENT.match(text)
     ending = text[len(text.rstrip()) :]
     # (One line is written so by Python's json, by JSON.stringify, and by people and prettier.)
     one_line = (("", ", ", ": "), ("", ",", ":"), (" ", ", ", ": "))
-    for separators in (("", ",", ": "),) if found else one_line:
-        for as_is in (True, False):
-            layout = _Layout(found[1] if found else None, *separators, as_is, ending)
-            if _write(value, layout) == text:
-                return layout
-    raise Clash("its layout cannot be kept")
+    layouts = [
+        _Layout(found[1] if found else None, *separators, as_is, ending)
+        for separators in ((("", ",", ": "),) if found else one_line)
+        for as_is in (True, False)
+    ]
+    for layout in layouts:
+        if _write(value, layout) == text:
+            return layout
+    if "\n" in text.strip():
+        raise Clash("its layout cannot be kept")
+    return min(layouts, key=lambda layout: abs(len(_write(value, layout)) - len(text)))
 
 
 def _write(value: Any, layout: _Layout) -> str:

@@ -37,7 +37,7 @@ def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: in
         if _mode(one) is None:
             raise UsageError(
                 f"{name} cannot get new content: the sides differ in {one.why}",
-                hint="--keep PATH takes production's version, --take PATH the fork's",
+                hint="--keep PATH takes the version here, --take PATH the fork's",
             )
     if one.why == "in_the_way":
         raise UsageError(

@@ -58,7 +58,7 @@ class FileRecord(NamedTuple):
 
 def record_decision(one: Overlap, settled: Decision, before: Sequence[RungAttempt] = ()) -> FileRecord:
     """That a person has decided, after the rungs that were tried ``before``."""
-    said = {"ours": "production's version", "theirs": "the fork's version", None: "a resolution"}[settled.prefer]
+    said = {"ours": "the version here", "theirs": "the fork's version", None: "a resolution"}[settled.prefer]
     tried = RungAttempt("person", one.numbers, "answered", said)
     return FileRecord(one.path, one.why, one.version, "decided", [*before, tried])
 

@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack, nullcontext
 from typing import IO, TYPE_CHECKING, Final, Literal, Protocol
 
-from holdfast.engine.running.child_start import ChildStart
+from holdfast.engine.running.child_start import ChildStart, refused_call
 from holdfast.engine.sessions.holder.lock import in_flight
 from holdfast.engine.sessions.holder.request_server import servers_for
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, SESSION_VARIABLE
@@ -160,6 +160,8 @@ class ShellResult(NamedTuple):
     duration_ms: int
     interrupted: bool
     """There was a Ctrl-C, which the command has got."""
+    denied: bool
+    """A safeguard did not allow something: all that the command had done was taken back."""
 
 
 def run_command(
@@ -198,19 +200,23 @@ def run_command(
             flight.started(running.pid)
             try:
                 timed_out = running.follow(timeout or None, stop)
+                if tree is not None:
+                    running.explain_end()
             except BaseException:
                 running.end_now()
                 raise
             finally:
                 running.let_go()
         carried = shell_programs.read_state(said, start.undo_log)
-        return ShellResult(running.result(timed_out), carried, running.duration_ms, running.interrupted)
+        return ShellResult(running.result(timed_out), carried, running.duration_ms, running.interrupted, running.denied)
 
 
 class _Child(Protocol):
     """A shell that was started, which leads a process group."""
 
     pid: int
+    denied: bool
+    """A safeguard did not allow what it was about to do; known when it has ended."""
 
     def fileno(self) -> int:
         """Can be read when it has ended."""
@@ -239,6 +245,7 @@ class _OwnChild:
             environment=start.environment,
         )
         self.pid = self._process.pid
+        self.denied = False
         self._code: int | None = None
         self._pidfd = os.pidfd_open(self.pid)
 
@@ -319,6 +326,10 @@ class _RunningShell:
         return self._child.pid
 
     @property
+    def denied(self) -> bool:
+        return self._child.denied
+
+    @property
     def duration_ms(self) -> int:
         return round(self._duration * 1000)
 
@@ -343,6 +354,16 @@ class _RunningShell:
                     self._ask_to_end()
                 self.interrupted = True
                 self._signal(signal.SIGINT)
+
+    def explain_end(self) -> None:
+        """Say on its standard error why it has ended, if that was its supervision."""
+        if why := refused_call(self._exit_code()):
+            self._take("stderr", f"holdfast: {why}\n".encode())
+
+    def _exit_code(self) -> int:
+        code = self._child.exit_code()
+        assert code is not None, "it has ended"
+        return code if code >= 0 else 128 - code
 
     def _turn(self, seconds: float | None) -> None:
         poll = select.poll()
@@ -425,10 +446,8 @@ class _RunningShell:
                 stream.pipe.close()
 
     def result(self, timed_out: bool) -> CommandResult:
-        code = self._child.exit_code()
-        assert code is not None, "it has ended"
         return CommandResult(
-            exit_code=code if code >= 0 else 128 - code,
+            exit_code=self._exit_code(),
             stdout=self._kept["stdout"].text(),
             stderr=self._kept["stderr"].text(),
             truncated=any(kept.truncated for kept in self._kept.values()),
@@ -499,7 +518,7 @@ def execute(
     if ran.carried is not None:
         left = exported_variables(session, ran.carried, alone), shell_programs.relative(ran.carried.cwd, session.root)
     ended = session.end(entry, ran.result, env=left[0], cwd=left[1], duration_ms=ran.duration_ms)
-    if session.records_commands and _may_be_refused(command, ran.result):
+    if session.records_commands and not ran.denied and _may_be_refused(command, ran.result):
         _LOG.warning(
             "supervision may have caused this: sudo gains no rights, signals and "
             "tracers stay inside the session, mounts and 32-bit programs fail; "

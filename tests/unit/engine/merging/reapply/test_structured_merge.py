@@ -51,6 +51,10 @@ def test_two_that_add_dependencies_both_have_them(indent) -> None:
         ('{"a":1,"l":[1,2]}', '{"a":1,"l":[1,2],"b":2}', '{"a":3,"l":[1,2]}\n', '{"a":3,"l":[1,2],"b":2}'),
         ('{"a": 1, "c": {}}', '{"a": 1, "b": 2, "c": {}}', '{"a": 3, "c": {}}', '{"a": 3, "b": 2, "c": {}}'),
         ('{ "a": { "x": 1 } }\n', '{ "a": { "x": 2 } }\n', '{"a":{"x":1,"y":[]}}\n', '{ "a": { "x": 2, "y": [] } }\n'),
+        # Blanks that are mixed become even, as most of them are.
+        ('{"a":1}', '{"a":1, "b":2}', '{"a":1,"c":3}', '{"a":1,"b":2,"c":3}'),
+        ('{"a": 1}', '{"a": 1, "b":2, "d": 4}', '{"a":1,"c":3}', '{"a": 1, "b": 2, "d": 4, "c": 3}'),
+        ('{"a": [1,2], "b": 1}', '{"a": [1,2], "b": 2}', '{"a": [1,2,"ä"], "b": 1}', '{"a": [1, 2, "ä"], "b": 2}'),
     ],
 )
 def test_an_object_in_one_line_is_put_together_in_one_line(base: str, ours: str, theirs: str, both: str) -> None:
@@ -72,7 +76,7 @@ def test_numbers_letters_and_the_end_stay_as_they_are_written() -> None:
         ("{}", '{"a": 2}', '{"a": 3}', "both have changed a"),
         ("{}", '{"a": 1}', '{"a": true}', "both have changed a"),
         ('{"a": [1]}', '{"a": [1, 2]}', '{"a": [0, 1]}', "both have changed a"),
-        ('{"a":1}', '{"a":1, "b":2}', '{"a":1,"c":3}', "layout"),
+        ('{"a":1}', '{"a":1,\n"b":2}', '{"a":1,"c":3}', "layout"),
         ("[1]", "[1, 2]", "[0, 1]", "no JSON object"),
         ('{"a": 1, "a": 2}', '{"a": 3}', '{"a": 1}', "twice"),
         ("{", '{"a": 3}', '{"a": 1}', "no JSON"),

@@ -1,0 +1,30 @@
+"""What is kept of an object for the kernel, beside what every server keeps of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.vfs.recorded.node import Node
+
+if TYPE_CHECKING:
+    from holdfast.bridge.fuse._listing_cache import CachedListing
+    from holdfast.files.linux.file_handle import Identity
+
+
+class KernelNode(Node):
+    """See the module."""
+
+    __slots__ = ("backed", "backing", "listed", "plain", "strips")
+
+    def __init__(self, object_: Identity, parent: int, name: bytes, *, is_directory: bool, is_local: bool) -> None:
+        super().__init__(object_, parent, name, is_directory=is_directory, is_local=is_local)
+        self.listed: CachedListing | None = None
+        """What the kernel may keep of its entries, if it is a directory that was opened."""
+        self.backing = 0
+        """What the kernel calls the file by which it reads and writes it itself; 0 if it does not."""
+        self.strips = False
+        """What it writes so takes set-id bits away."""
+        self.backed = 0
+        """How many of its open handles have that."""
+        self.plain = 0
+        """How many have not."""

@@ -1,0 +1,90 @@
+"""The port by which a served file system says what the kernel may keep of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Collection
+
+    from holdfast.bridge.server.transport import Reply
+    from holdfast.vfs.file_system import Caller, Found, OpenedDirectory, OpenedFile
+    from holdfast.wire.fuse.negotiation import Terms
+    from holdfast.wire.fuse.protocol_constants import Init
+    from holdfast.wire.fuse.replies import Attributes, NodeEntry, Validity
+
+
+class OpenedByKernel(NamedTuple):
+    """What the kernel is told of a file that was opened."""
+
+    flags: int = 0
+    """``FOPEN_*``"""
+    backing: int = 0
+    """What it has called the file that it reads and writes by itself; 0 if it does not."""
+
+
+class ListingReader(Protocol):
+    """An open directory whose entries the kernel keeps."""
+
+    def begin(self) -> None:
+        """It is about to be read from the start."""
+        ...
+
+    def note_told(self, count: int) -> None:
+        """So many entries were told."""
+        ...
+
+    def close(self) -> None:
+        """It is not used any more."""
+        ...
+
+
+class KernelCaches(Protocol):
+    """See the module. For any number of threads."""
+
+    @property
+    def wished(self) -> Init:
+        """What is to be agreed upon with the kernel."""
+        ...
+
+    @property
+    def needs_no_open(self) -> bool:
+        """Whether nodes may be read that were not opened."""
+        ...
+
+    def begin(self, terms: Terms) -> Collection[int]:
+        """The opcodes that the kernel is to do without (ENOSYS), after the terms were agreed upon."""
+        ...
+
+    def missing(self, unique: int) -> Reply:
+        """The reply that there is no such name."""
+        ...
+
+    def attributes(self, status: os.stat_result) -> Attributes:
+        """What a node is like."""
+        ...
+
+    def validity(self, node: int) -> Validity:
+        """How long the kernel may remember what a node is like."""
+        ...
+
+    def entry(self, found: Found) -> NodeEntry:
+        """What a name leads to."""
+        ...
+
+    def created(self, found: Found) -> NodeEntry:
+        """The same of a file that was made just now, and is open."""
+        ...
+
+    def open_file(self, caller: Caller, node: int, file: OpenedFile) -> OpenedByKernel:
+        """A file was opened."""
+        ...
+
+    def close_file(self, node: int, file: OpenedFile, opened: OpenedByKernel) -> None:
+        """It is about to be closed."""
+        ...
+
+    def open_directory(self, node: int, directory: OpenedDirectory) -> tuple[int, ListingReader | None]:
+        """A directory was opened: ``FOPEN_*``, and what is to be told of what is read of it."""
+        ...

@@ -1,0 +1,199 @@
+"""The rings of a device, as far as they run, and the guest's memory that they are in."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.model.errors import FormatError
+from holdfast.model.log import Log
+from holdfast.wire.fuse.replies import HEAD_BYTES
+from holdfast.wire.virtio.guest_memory import GuestMemory, MappedRegion
+from holdfast.wire.virtio.split_queue import SplitQueue, fill, skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.bridge.server.transport import Reply
+    from holdfast.wire.vhost_user.messages import MemoryRegion
+    from holdfast.wire.vhost_user.session import Vring
+    from holdfast.wire.virtio.split_queue import Chain
+
+_LOG = Log(__name__)
+_HEADER: Final = struct.Struct("<II Q")
+"""How a request begins: length, opcode, ``unique``."""
+_HEADER_BYTES: Final = 40
+
+
+class Taken(NamedTuple):
+    """A request that was taken from a ring and has no answer yet."""
+
+    ring: Ring
+    chain: Chain
+    unique: int
+    opcode: int
+
+
+class Ring:
+    """A ring. For one thread at a time."""
+
+    def __init__(self, vring: Vring, memory: GuestMemory, features: int, limit: int) -> None:
+        """Begin. Raises `FormatError` where there is no ring that can be used."""
+        self.vring = vring
+        self._limit = limit
+        self.is_broken = False
+        self.is_stopped = False
+        """The guest's memory is not to be touched, as in a machine that is paused."""
+        self.in_flight = 0
+        self._late: list[tuple[Chain, Reply]] = []
+        """Replies that have come while it was stopped."""
+        self._begin(memory, features)
+
+    def _begin(self, memory: GuestMemory, features: int) -> None:
+        vring, layout = self.vring, self.vring.layout
+        if layout is None:
+            raise FormatError(f"vring {vring.index} has no size or addresses")
+        self._queue = SplitQueue(
+            memory, layout, features, max_readable=self._limit, position=vring.base, in_flight=self.in_flight
+        )
+        self.kick = -1 if vring.kick is None else vring.kick
+
+    def stop(self) -> None:
+        """Take nothing more, and write nothing, until `resume`."""
+        self.is_stopped = True
+        self.vring.base = self._queue.position
+
+    def resume(self, memory: GuestMemory, features: int) -> None:
+        """Go on where it was stopped, with what was taken and has no answer yet. Raises `FormatError` where the ring is
+        not as it was left.
+        """
+        self._begin(memory, features)
+        self.is_stopped = False
+        late, self._late = self._late, []
+        for chain, reply in late:
+            self.answer(chain, reply)
+
+    @property
+    def position(self) -> int:
+        """The index of the next chain."""
+        return self._queue.position
+
+    def remap(self, memory: GuestMemory) -> None:
+        """Go on in memory that has replaced the one before."""
+        try:
+            self._queue.remap(memory)
+        except FormatError as error:
+            self._break(error)
+
+    def take(self) -> Taken | None:
+        """The next request; None if there is none, which a kick tells of as soon as that has changed."""
+        while not (self.is_broken or self.is_stopped):
+            try:
+                self._queue.suppress_kicks()
+                chain = self._queue.pop()
+                if chain is not None:
+                    if len(chain.readable) < _HEADER_BYTES:
+                        raise FormatError(f"a request of {len(chain.readable)} bytes has no header")
+                    length, opcode, unique = _HEADER.unpack_from(chain.readable)
+                    if length != len(chain.readable):
+                        raise FormatError(f"a request of {len(chain.readable)} bytes says that it has {length}")
+                    self.in_flight += 1
+                    return Taken(self, chain, unique, opcode)
+                if not self._queue.request_kicks():
+                    return None
+            except FormatError as error:
+                self._break(error)
+        return None
+
+    def has_more(self) -> bool:
+        """Whether there is a request."""
+        return not (self.is_broken or self.is_stopped) and self._queue.request_kicks()
+
+    def answer(self, chain: Chain, reply: Reply) -> None:
+        """Answer a chain; with nothing, if it has no room even for an error. Later, while the ring is stopped."""
+        if self.is_stopped:
+            self._late.append((chain, reply))
+            return
+        try:
+            written = write_reply(chain, reply)
+        except OSError:
+            written = 0
+        self.give_back(chain, written)
+
+    def give_back(self, chain: Chain, written: int) -> None:
+        """A chain is answered, by so many bytes that are in it."""
+        self.in_flight -= 1
+        if self.is_broken:
+            return
+        self._queue.push(chain.head, written)
+        call = self.vring.call
+        if call is not None and self._queue.wants_call():
+            _signal(call)
+
+    def _break(self, error: FormatError) -> None:
+        """The guest has broken its ring: nothing more is taken from it until it is started anew."""
+        self.is_broken = True
+        _LOG.warning("a guest's file system stops: vring %d: %s", self.vring.index, error.message)
+        if self.vring.error is not None:
+            _signal(self.vring.error)
+
+
+class SharedMemory:
+    """The memory that a front end shares."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[tuple[int, int, int], MappedRegion] = {}
+        self.memory = GuestMemory(())
+
+    def replace(self, regions: Iterable[tuple[MemoryRegion, int]]) -> None:
+        """There are these alone. Descriptors are closed. Raises `FormatError`."""
+        self._mapped.clear()
+        for region, descriptor in regions:
+            self._map(region, descriptor)
+        self.memory = GuestMemory(self._mapped.values())
+
+    def add(self, region: MemoryRegion, descriptor: int) -> None:
+        """There is one more. The descriptor is closed. Raises `FormatError`."""
+        self._map(region, descriptor)
+        self.memory = GuestMemory(self._mapped.values())
+
+    def remove(self, region: MemoryRegion) -> None:
+        """One is there no more."""
+        self._mapped.pop(region[:3], None)
+        self.memory = GuestMemory(self._mapped.values())
+
+    def _map(self, region: MemoryRegion, descriptor: int) -> None:
+        try:
+            mapping = mmap.mmap(descriptor, region.mapping_offset + region.size)
+        except (OSError, ValueError, OverflowError) as error:
+            raise FormatError(f"memory at {region.guest_address:#x} cannot be mapped: {error}") from error
+        finally:
+            os.close(descriptor)
+        view = memoryview(mapping)[region.mapping_offset :]
+        self._mapped[region[:3]] = MappedRegion(region.guest_address, region.user_address, view)
+
+
+def write_reply(chain: Chain, reply: Reply) -> int:
+    """Write a reply where a chain has room for it; how many bytes: none if there is not even room for an error. Raises
+    `OSError` (EMSGSIZE) if there is for that alone.
+    """
+    if reply is None or sum(map(len, chain.writable)) < HEAD_BYTES:
+        return 0
+    written = 0
+    try:
+        for piece in (reply,) if isinstance(reply, bytes) else reply:
+            written += fill(skip(chain.writable, written) if written else chain.writable, piece)
+    except FormatError as error:
+        raise OSError(errno.EMSGSIZE, error.message) from error
+    return written
+
+
+def _signal(descriptor: int) -> None:
+    """Signal an event of the front end, which may have broken it."""
+    try:
+        os.eventfd_write(descriptor, 1)
+    except OSError as error:
+        _LOG.warning("a virtual machine cannot be told of an answer: %s", error.strerror)

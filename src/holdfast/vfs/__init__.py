@@ -1,0 +1,1 @@
+"""File systems as nodes, names, attributes and handles, for whatever protocol they are served by."""

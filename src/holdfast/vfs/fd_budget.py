@@ -1,0 +1,85 @@
+"""How many files may be open in all file systems that this process serves: each is a descriptor of it, and of these
+there are only so many. Whatever else the process does needs some too.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from holdfast.vfs.file_system import TooManyError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_PART: Final = 0.6
+"""Of the descriptors that the process may have, so many are for open files."""
+_TIMES: Final = 3
+"""Each has at most so many times what it leaves to others: there is always some room for the next one."""
+
+
+class FdBudget:
+    """What there is for all together. Safe for several threads."""
+
+    def __init__(self, most: int | None = None) -> None:
+        """By default `_PART` of what the process may have open when it is asked."""
+        self._most = most
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def share(self) -> FdShare:
+        """That of one file system."""
+        return FdShare(self)
+
+    def take(self, own: int) -> bool:
+        """One more, for who has ``own`` already; whether there is room for it."""
+        with self._lock:
+            most = self._most
+            if most is None:
+                most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _PART)
+            if own >= _TIMES * (most - self._taken):
+                return False
+            self._taken += 1
+            return True
+
+    def give(self) -> None:
+        """One less."""
+        with self._lock:
+            self._taken -= 1
+
+
+class FdShare:
+    """What one file system has of it. Safe for several threads."""
+
+    def __init__(self, room: FdBudget) -> None:
+        self._room = room
+        self._own = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def one_more(self) -> Generator[None]:
+        """For a file that is opened in the block, and stays open unless that fails; then see `give`.
+
+        Raises `TooManyError` if there is no room for it.
+        """
+        with self._lock:
+            if not self._room.take(self._own):
+                raise TooManyError
+            self._own += 1
+        try:
+            yield
+        except BaseException:
+            self.give()
+            raise
+
+    def give(self) -> None:
+        """One is closed."""
+        with self._lock:
+            self._own -= 1
+        self._room.give()
+
+
+FD_BUDGET: Final = FdBudget()
+"""This process's."""

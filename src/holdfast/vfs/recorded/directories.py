@@ -1,0 +1,120 @@
+"""Directories of a recorded directory, listed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from holdfast.files.linux.directory_entries import dirents
+from holdfast.files.linux.metadata import proc_path
+from holdfast.vfs.file_system import ROOT, TooManyError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from holdfast.files.linux.directory_entries import Dirent
+    from holdfast.vfs.fd_budget import FdShare
+    from holdfast.vfs.file_system import Found
+    from holdfast.vfs.recorded.node_registry import NodeRegistry
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class RecordedListing:
+    """`OpenedDirectory` of a recorded directory: the entries that were read last are at hand, for those not told of
+    them come next.
+    """
+
+    __slots__ = ("_entries", "_lock", "_objects", "_owner", "_start", "fd", "node")
+
+    def __init__(self, owner: RecordedDirectories, objects: NodeRegistry, node: int, fd: int) -> None:
+        self._owner = owner
+        self._objects = objects
+        self.node = node
+        self.fd = fd
+        self._lock = threading.Lock()
+        self._start = 0
+        self._entries: Sequence[Dirent] = ()
+
+    @contextmanager
+    def entries(self, offset: int) -> Generator[Iterator[Dirent]]:
+        """See `OpenedDirectory`. One thread at a time reads them."""
+        with self._lock:
+            yield self._read(offset)
+
+    def lookup(self, entry: Dirent) -> Found:
+        """See `OpenedDirectory`."""
+        return self._objects.enter(self.node, self.fd, entry.name)
+
+    def sync(self, *, data_only: bool) -> None:
+        """See `OpenedDirectory`."""
+        (os.fdatasync if data_only else os.fsync)(self.fd)
+
+    def close(self) -> None:
+        """See `OpenedDirectory`."""
+        self._owner.close_listing(self)
+
+    def _read(self, offset: int) -> Generator[Dirent]:
+        objects, fd, is_root = self._objects, self.fd, self.node == ROOT
+        hidden = objects.hidden_inodes
+        at = self._place(offset)
+        while True:
+            for number in range(at, len(self._entries)):
+                entry = self._entries[number]
+                if entry.inode in hidden and objects.hides(fd, entry.name):
+                    continue
+                if is_root and entry.name == b"..":
+                    # What is above the root is not told.
+                    entry = entry._replace(inode=os.fstat(objects.root).st_ino)
+                yield entry
+            if self._entries:
+                self._start = self._entries[-1].offset
+            self._entries, at = dirents(fd), 0
+            if not self._entries:
+                return
+
+    def _place(self, offset: int) -> int:
+        """Where to go on, in the entries that are at hand."""
+        if offset and offset == self._start:
+            return 0
+        if offset:
+            for number, entry in enumerate(self._entries):
+                if entry.offset == offset:
+                    return number + 1
+        # (A handle may be asked for the rest of what was told to another one, and kept.)
+        os.lseek(self.fd, offset, os.SEEK_SET)
+        self._start, self._entries = offset, ()
+        return 0
+
+
+class RecordedDirectories:
+    """`Directories` of a recorded directory."""
+
+    def __init__(self, objects: NodeRegistry, share: FdShare, *, most: int) -> None:
+        """At most ``most`` directories may be open at a time, and as many as the ``share`` has room for."""
+        self._objects = objects
+        self._share = share
+        self._most = most
+        self._opened: set[RecordedListing] = set()
+
+    def open(self, node: int) -> RecordedListing:
+        """See `Directories`."""
+        if len(self._opened) >= self._most:
+            raise TooManyError
+        with self._share.one_more(), self._objects.directory(node) as fd:
+            listing = RecordedListing(self, self._objects, node, os.open(proc_path(fd), _DIRECTORY))
+        self._opened.add(listing)
+        return listing
+
+    def close(self) -> None:
+        """Close all directories."""
+        for listing in tuple(self._opened):
+            self.close_listing(listing)
+
+    def close_listing(self, listing: RecordedListing) -> None:
+        """For `RecordedListing.close`."""
+        self._opened.discard(listing)
+        os.close(listing.fd)
+        self._share.give()

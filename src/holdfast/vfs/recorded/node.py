@@ -1,0 +1,54 @@
+"""One object of a recorded directory: what is kept of it as long as the other side knows it, and what is at hand."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.undo.interceptor import Place
+
+if TYPE_CHECKING:
+    from holdfast.files.linux.file_handle import Identity
+
+OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Node:
+    """What is kept for a node, and all that is open of it. A server may keep more, in a class of its own."""
+
+    __slots__ = ("identity", "is_directory", "is_local", "name", "open", "others", "parent", "writers")
+
+    def __init__(self, object_: Identity, parent: int, name: bytes, *, is_directory: bool, is_local: bool) -> None:
+        self.identity = object_
+        self.parent = parent
+        self.name = name
+        """By which it was last found, in ``parent``."""
+        self.others: tuple[tuple[int, bytes], ...] = ()
+        """Some others by which it was found before, each with its directory."""
+        self.is_directory = is_directory
+        self.is_local = is_local
+        """On the same file system as the root, and shown by the same mount."""
+        self.open: set[int] = set()
+        """Descriptors of its open handles, if it is no directory."""
+        self.writers = 0
+        """How many of them can write."""
+
+
+class LocatedNode(NamedTuple):
+    """An object that is at hand."""
+
+    fd: int
+    """``O_PATH``, or one that is open."""
+    path: bytes | None
+    """Relative to the root; None if it has no name in the tree any more."""
+
+    @property
+    def place(self) -> Place:
+        """For the interceptor; only if it has a path."""
+        return Place(-1, b"", self.path or b"")
+
+
+def stale_error() -> OSError:
+    """It cannot be reached any more: who asks looks it up again."""
+    return OSError(errno.ESTALE, os.strerror(errno.ESTALE))

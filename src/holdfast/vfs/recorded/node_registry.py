@@ -1,0 +1,319 @@
+"""The objects of a recorded directory: what is called by a number, and where each is.
+
+For each, which may be known for hours, there is no descriptor (they would run out), but what tells it from every other
+object: its file handle. How it is reached by that, or by its name, is in `holdfast.vfs.recorded._node_access`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from holdfast.files.linux.file_handle import identity
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
+from holdfast.files.linux.metadata import proc_path
+from holdfast.files.linux.syscalls import mount_id
+from holdfast.undo.interceptor import Place
+from holdfast.undo.whole_writes import AT_ONCE
+from holdfast.vfs.file_system import ROOT, Found, TooManyError
+from holdfast.vfs.node_table import Nodes
+from holdfast.vfs.recorded._node_access import NodeAccess, NodePaths
+from holdfast.vfs.recorded.node import OBJECT, LocatedNode, Node, stale_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
+
+    from holdfast.files.linux.file_handle import Identity
+
+MOST_NODES: Final = 1 << 20
+_MOST_NAMES: Final = 8
+"""Of one object that are remembered. By any other it has to be looked up again, as ESTALE says."""
+
+
+class NodeRegistry:
+    """See the module. Safe for several threads. Raises `OSError`, ESTALE for nodes that are not known."""
+
+    def __init__(
+        self,
+        root_fd: int,
+        hidden: tuple[int, ...] = (),
+        *,
+        most: int = MOST_NODES,
+        node_type: type[Node] = Node,
+    ) -> None:
+        """``root_fd`` is borrowed; ``hidden`` are descriptors of directories that the tree does not show."""
+        self.root = root_fd
+        self._node_type = node_type
+        self._device = os.fstat(root_fd).st_dev
+        self._mount = mount_id(root_fd)
+        self.paths = NodePaths(root_fd)
+        self._hidden = frozenset(self._key(os.fstat(fd), identity(fd, b"")) for fd in hidden)
+        self._hidden_fds = hidden
+        self.hidden_inodes = frozenset(os.fstat(fd).st_ino for fd in hidden)
+        """Only an entry of such an inode may have to be hidden: see `hides`."""
+        own = identity(root_fd, b"")
+        root = node_type(own, ROOT, b"", is_directory=True, is_local=True)
+        self._nodes: Nodes[Node] = Nodes(own, root, most)
+        self._most = most
+        self._enough = most // 2
+        self.crowded: Callable[[], object] = lambda: None
+        """Called, at any time and from any thread, when the other side should forget something: see `unused_names`."""
+        self._reach = NodeAccess(root_fd, own, self._nodes)
+        self._written: Counter[int] = Counter()
+        self._mapped: dict[int, os.stat_result] = {}
+        """What may be written to through mappings that have outlived its handles, by node."""
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._reach.close()
+        self._mapped.clear()
+
+    @property
+    def opens_handles(self) -> bool:
+        """Whether an object is reached whatever has become of its names."""
+        return self._reach.opens_handles
+
+    def __getitem__(self, node: int) -> Node:
+        """What is kept for a node."""
+        return self._nodes[node]
+
+    def get(self, node: int) -> Node | None:
+        """What is kept for a node, if it is known."""
+        return self._nodes.get(node)
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def enter(self, parent: int, dir_fd: int, name: bytes) -> Found:
+        """Look up a name in a directory, once more: its node, and what it is like. Raises `OSError`."""
+        fd = os.open(name, OBJECT, dir_fd=dir_fd)
+        try:
+            return self.enter_opened(fd, parent, name)
+        finally:
+            os.close(fd)
+
+    def enter_opened(self, fd: int, parent: int, name: bytes) -> Found:
+        """`enter` what is open already. An empty name: it has none."""
+        found, object_ = os.fstat(fd), identity(fd, b"")
+        key = self._key(found, object_)
+        if key in self._hidden:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        is_directory = stat.S_ISDIR(found.st_mode)
+
+        def make() -> Node:
+            # (By its handle, what another mount shows would be opened where it has its other path.)
+            is_local = found.st_dev == self._device and mount_id(fd) == self._mount
+            return self._node_type(object_, parent, name, is_directory=is_directory, is_local=is_local)
+
+        try:
+            node = self._nodes.enter(key, make)
+        except TooManyError:
+            self.crowded()
+            raise
+        if len(self._nodes) > self._enough:
+            self.crowded()
+        kept = self._nodes[node]
+        if node != ROOT:
+            self._name(kept, parent, name)
+        return Found(node, found)
+
+    def _name(self, kept: Node, parent: int, name: bytes) -> None:
+        if kept.name == name and kept.parent == parent:
+            return
+        others = [one for one in ((kept.parent, kept.name), *kept.others) if one != (parent, name)]
+        kept.parent, kept.name, kept.others = parent, name, tuple(others[:_MOST_NAMES])
+
+    def known_node(self, dir_fd: int, name: bytes = b"") -> int | None:
+        """The node of a name in a directory (or of the directory), if it is known. Raises `OSError`."""
+        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False) if name else os.fstat(dir_fd)
+        return self._nodes.find(self._key(found, identity(dir_fd, name)))
+
+    def known_nodes(self) -> list[tuple[int, int, bytes]]:
+        """All nodes, each with where it was last found."""
+        return [(node, kept.parent, kept.name) for node, kept in self._nodes.items()]
+
+    def unused_names(self) -> list[tuple[int, bytes]]:
+        """The names, each with its directory's node, of files that have been known for long and no process has
+        open. There are enough others for a while.
+        """
+        known = self._nodes.items()
+        names = [
+            (kept.parent, kept.name)
+            for _, kept in known[: len(known) // 2]
+            if kept.name and not kept.is_directory and not kept.open
+        ]
+        self._enough = max(self._most // 2, len(known) - len(names) + self._most // 8)
+        return names
+
+    def hides(self, dir_fd: int, name: bytes) -> bool:
+        """Whether an entry of a directory is not shown."""
+        try:
+            found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            return self._key(found, identity(dir_fd, name)) in self._hidden
+        except FileNotFoundError:
+            return True  # it was just taken away
+
+    def note_moved(self, parent: int, dir_fd: int, name: bytes) -> None:
+        """What is at the name now has been moved there."""
+        try:
+            node = self.known_node(dir_fd, name)
+        except OSError:
+            return  # it is elsewhere by now, and will be found there
+        if node is not None and node != ROOT:
+            self._name(self._nodes[node], parent, name)
+
+    def forget(self, node: int, lookups: int) -> None:
+        """Lookups are given back."""
+        if self._nodes.forget(node, lookups).gone is not None:
+            self._reach.forget(node)
+            self._mapped.pop(node, None)
+
+    def _key(self, found: os.stat_result, object_: Identity) -> bytes:
+        return object_ if found.st_dev == self._device else b"%d:%b" % (found.st_dev, object_)
+
+    # -- reaching them --------------------------------------------------------------------------------------------
+
+    def directory(self, node: int) -> AbstractContextManager[int]:
+        """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
+        return self._reach.directory(node)
+
+    @contextmanager
+    def descriptor(self, node: int, handle: int | None = None) -> Generator[int]:
+        """A descriptor of any object, borrowed: ``handle`` if there is one."""
+        if handle is not None:
+            yield handle
+            return
+        kept = self._nodes[node]
+        if kept.is_directory:
+            with self.directory(node) as fd:
+                yield fd
+            return
+        fd = self._open_file(kept)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def located(self, node: int, handle: int | None = None) -> Generator[LocatedNode]:
+        """As `descriptor`, and where it is."""
+        with self.descriptor(node, handle) as fd:
+            path = self._path(node, fd)
+            kept = self._nodes[node]
+            if path is not None or kept.is_directory or (other := self._reach.directory_by_name(kept)) < 0:
+                yield LocatedNode(fd, path)
+                return
+            # The name that it was opened by is gone, and it has another one.
+            try:
+                yield LocatedNode(other, self._path(node, other))
+            finally:
+                os.close(other)
+
+    def place(self, parent: int, dir_fd: int, name: bytes) -> Place:
+        """For the interceptor: a name in the directory ``parent``, open as ``dir_fd``.
+
+        Raises `OSError`: ENOENT if that is not in the tree any more, and EACCES if what is there is not shown.
+        """
+        path = self._path(parent, dir_fd)
+        if path is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        path = b"%b/%b" % (path, name) if path else name
+        for fd in self._hidden_fds:
+            hidden = self.paths.path(fd)
+            if hidden is not None and (hidden == path or hidden.startswith(path + b"/")):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return Place(dir_fd, name, path)
+
+    def _path(self, node: int, fd: int) -> bytes | None:
+        """Where an object is that is open as ``fd``, also if that is longer than the system says paths."""
+        below: list[bytes] = []
+        while True:
+            try:
+                path = self.paths.path(fd) if not below else self._known_path(node)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+            else:
+                return path if path is None or not below else b"/".join((path, *reversed(below)))
+            # (The name that it was found under last may be gone, and another one be left.)
+            other, node, name = self._reach.last_name(self._nodes[node])
+            if other < 0:
+                raise stale_error()
+            os.close(other)
+            below.append(name)
+
+    def _known_path(self, node: int) -> bytes | None:
+        with self.directory(node) as fd:
+            return self.paths.path(fd)
+
+    def _open_file(self, kept: Node) -> int:
+        # By a name first: then the system knows where it is.
+        if (fd := self._reach.directory_by_name(kept)) >= 0:
+            return fd
+        with self._lock:
+            if kept.open:
+                return os.dup(next(iter(kept.open)))
+        if (fd := self._reach.by_handle(kept)) >= 0:
+            return fd
+        raise stale_error()
+
+    # -- what is open ---------------------------------------------------------------------------------------------
+
+    def note_opened(self, kept: Node, fd: int, *, writes: bool) -> None:
+        """The object has one more open handle, with this descriptor."""
+        with self._lock:
+            kept.open.add(fd)
+            kept.writers += writes
+            if writes:
+                self._written[os.fstat(fd).st_ino] += 1
+
+    def close_opened(self, kept: Node, fd: int, *, writes: bool) -> None:
+        """Close the descriptor of a handle."""
+        with self._lock:
+            kept.open.discard(fd)
+            kept.writers -= writes
+            if writes:
+                inode = os.fstat(fd).st_ino
+                self._written[inode] -= 1
+                if not self._written[inode]:
+                    del self._written[inode]
+            os.close(fd)
+
+    def note_mapped(self, node: int, fd: int) -> None:
+        """A process that had the file open as ``fd`` may go on writing to it through a mapping, once that is closed."""
+        self._mapped[node] = os.fstat(fd)
+
+    def is_written(self, node: int) -> bool:
+        """Whether a process can write to it now, through a mapping, too. (True where that cannot be told.)"""
+        return bool(self._nodes[node].writers) or self._by_mapping(node) is not WriterStatus.NONE
+
+    def _by_mapping(self, node: int) -> WriterStatus:
+        noted = self._mapped.get(node)
+        if noted is None:
+            return WriterStatus.NONE
+        try:
+            with self.descriptor(node) as fd:
+                file = os.open(proc_path(fd), os.O_RDONLY | AT_ONCE)
+        except OSError:
+            return WriterStatus.UNSUPPORTED  # it is forgotten, has no name, or a process has a lease on it
+        try:
+            writer = writer_of(file)
+        finally:
+            os.close(file)
+        if writer is WriterStatus.NONE and self._mapped.get(node) is noted:
+            self._mapped.pop(node, None)
+        return writer
+
+    def held_for_writing(self, _thorough: bool) -> frozenset[int]:
+        """See `UndoLog.writers`: here that takes hardly any time."""
+        # In this order: what is closed meanwhile is noted as mapped before.
+        with self._lock:
+            opened = frozenset(self._written)
+        noted = tuple(self._mapped.items())
+        return opened.union(found.st_ino for node, found in noted if self._by_mapping(node) is WriterStatus.SOME)
