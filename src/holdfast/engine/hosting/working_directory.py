@@ -431,6 +431,18 @@ class HostedDirectory:
         self.rolled_back(report.steps)
         return report
 
+    def abandon_step(self, step: int) -> None:
+        """The client that has begun the step is gone: it is committed, if it is the one that is open, and its label
+        says so.
+        """
+        if self._group != step:
+            return
+        attended = self._attendance is not None  # (The keeper commits it, as the connection ends.)
+        with suppress(HoldfastError), self._closing_group():
+            if not attended:
+                with self.workspace() as workspace:
+                    workspace.commit_step(step)
+
     @contextmanager
     def _closing_group(self) -> Generator[int]:
         """The step that was opened here, which is so no more. (What a person has opened is not closed by a client.)"""
