@@ -159,6 +159,25 @@ def test_i4_a_full_store_loses_nothing(lived: Place, small: SmallDisk, operation
     lived.sound()
 
 
+@pytest.mark.parametrize("provider", ["copy", "holdfast"])
+def test_on_a_full_disk_a_snapshot_can_be_discarded(lived: Place, small: SmallDisk, provider: str) -> None:
+    home = small.path / "home"
+    lived.home.rename(lived.base / "moved")
+    subprocess.run(["cp", "-a", lived.base / "moved", home], check=True)
+    lived.home = home
+    with lived.open() as workspace:
+        workspace.snapshots.take("it", provider=provider)
+    small.leave(0)
+    before = small.free()
+    with lived.open() as workspace:
+        workspace.snapshots.discard("it")
+        assert workspace.snapshots.list() == []
+    assert provider != "copy" or small.free() > before, "what the snapshot took is free"
+    assert (home / "ballast").exists()
+    small.empty()
+    lived.sound()
+
+
 @pytest.mark.parametrize("operation", ["restore", "undo", "fork"])
 def test_i3_a_full_tree_is_mended_when_there_is_room(lived: Place, small: SmallDisk, operation: str) -> None:
     tree = small.path / "tree"

@@ -216,6 +216,9 @@ def test_checkpoints_are_compared_restored_and_forked(place: Place) -> None:
             assert Path(forked["path"]).parent == place.base / "tree.forks"
             assert (Path(forked["path"]) / "f").read_text() == "one\n"
             assert await refused(client, "fork", name="try") == "exists"
+            (place.tree / "f").write_text("unsaved\n")
+            present = await call(client, "fork", name="present")
+            assert (Path(present["path"]) / "f").read_text() == "unsaved\n"
             for name in ("../x", "a/b", ".ssh", "", "a\n"):
                 assert await refused(client, "fork", name=name) == "bad_arguments"
 

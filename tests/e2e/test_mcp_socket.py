@@ -101,6 +101,29 @@ def test_nobody_else_can_come_in(server: Server) -> None:
         assert json.loads(file.readline())["result"]["serverInfo"]["name"] == "holdfast"
 
 
+def test_a_step_ends_with_the_client_that_has_begun_it(server: Server) -> None:
+    async def work() -> None:
+        async with server.client() as other:
+            async with server.client() as one:
+                begun = (await call(one, "begin_step", label="both"))["id"]
+                await call(one, "execute_command", command="echo 1 > f")
+            async with server.client() as next_one:
+
+                async def found() -> dict[str, Any]:
+                    steps = (await call(other, "get_undo_history"))["steps"]
+                    return next(step for step in steps if step["id"] == begun)
+
+                with anyio.fail_after(SECONDS):
+                    while (await found())["state"] == "open":
+                        await anyio.sleep(0.05)
+                assert (await found())["command"] == ["both", "[committed: its client ended]"]
+                assert (server.place.tree / "f").read_text() == "1\n"
+                assert (await call(next_one, "begin_step", label="next"))["id"] > begun
+                assert (await call(other, "commit_step"))["command"] == ["next"], "one server, one step"
+
+    run(work)
+
+
 def test_several_clients_work_at_once(server: Server) -> None:
     async def work() -> None:
         async with server.client() as one, server.client() as two:

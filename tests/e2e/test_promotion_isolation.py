@@ -24,7 +24,11 @@ from ..promoted import Ground, content, make_app, needs_isolation
 from .conftest import INSTALLED
 from .rest import Place
 
-SECRETS = (".ssh/id", ".aws/credentials", ".netrc", ".config/gh/hosts.yml", ".docker/config.json", ".cargo/credentials")
+SECRETS = (
+    *(".ssh/id", ".aws/credentials", ".netrc", ".config/gh/hosts.yml", ".docker/config.json", ".cargo/credentials"),
+    *(".claude/credentials", ".codex/auth.json", ".gradle/gradle.properties", ".databrickscfg", ".fly/config.yml"),
+    *(".bash_history", ".python_history", ".psql_history"),
+)
 WITHOUT_NAMESPACES = (
     *("unshare", "--user", "--map-root-user", "sh", "-c"),
     *('echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"', "sh"),
@@ -151,6 +155,7 @@ tell([[read("~/" + name) for name in {names}], read("~/.cache/seen"), read("~/.c
 @needs_isolation
 def test_what_one_command_leaves_in_its_home_leads_the_next_one_nowhere(ground: Ground, user: Path) -> None:
     """The user's directory gets a name, between two commands, that the first one has linked to somewhere else."""
+    shutil.rmtree(user / ".gradle")
     setup = ["sh", "-c", f"ln -s {user}/.ssh ~/.gradle; ln -s .ssh ~/go"]
     script = f"""{READ}
 tell([read("~/.gradle/id"), write("~/.gradle/id"), write("~/.gradle/new"), read("~/go/id"), write("~/go/new")])"""

@@ -121,6 +121,8 @@ def test_a_fork_of_a_session_needs_nothing_of_what_is_discarded(cli: Cli) -> Non
     subprocess.run(["git", "fsck", "--strict"], cwd=fork, check=True, capture_output=True)
     assert (Path(fork) / "src/a").read_text() == "changed\n"
     cli("session", "delete", "side", "--yes")
+    for name in ("", "@", "HEAD", "-x", "a..b", "a b"):
+        assert "is no name for a branch of Git" in cli("session", "fork", f"--on-branch={name}", code=2).err
     assert left(cli) == []
 
 

@@ -110,6 +110,9 @@ def test_checkpoints(start: Start, tree: Path, tmp_path: Path) -> None:
     assert (done["written"], (tree / "f").read_text(), (tree / "g").exists()) == (["f"], "one\n", True)
     assert client.refused("checkpoint.restore", checkpoint="third")["code"] == "not_found"
     assert client.refused("fork", path="relative")["code"] == "usage"
+    (tree / "f").write_text("unsaved\n")
+    client.ask("fork", path=str(tmp_path / "present"))
+    assert (tmp_path / "present/f").read_text() == "unsaved\n"
 
 
 def test_a_file_in_a_checkpoint_is_read_in_parts(start: Start, tree: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import holdfast
 from holdfast.engine.opening.opener import Opener
@@ -61,6 +62,29 @@ def test_a_step_that_is_open_at_the_end_of_the_session_is_closed(start: Start, t
     assert (found[begun]["state"], found[begun]["paths"]) == ("done", 1)
     assert client.ask("undo.rollback", step_id=begun)["deleted"] == ["f"]
     assert not (tree / "f").exists()
+
+
+def test_a_step_ends_as_a_commit_with_the_process_that_has_begun_it(start: Start, tree: Path) -> None:
+    """Also where another run, which would go on into it, keeps the keeper."""
+    client, other = start(), start()
+    for one in (client, other):
+        one.ask("hello", versions=[1])
+        one.ask("session.start")
+    begun = client.ask("step.begin", label="both")["step_id"]
+    client.ask("agent.execute", command="echo 1 > f")
+    client.process.kill()
+    client.process.wait()
+
+    def found() -> dict[str, Any]:
+        return next(step for step in other.ask("undo.history")["steps"] if step["id"] == begun)
+
+    wait_until(lambda: found()["state"] == "done")
+    assert found()["command"] == ["both", "[committed: its client ended]"]
+    assert (tree / "f").read_text() == "1\n", "nothing is taken back"
+    assert other.ask("agent.execute", command="echo 2 > g")["changed"] == 1, "what comes later is a step of its own"
+    assert other.ask("step.begin", label="next")["step_id"] > begun
+    other.ask("step.commit")
+    assert other.ask("undo.rollback", step_id=begun)["deleted"] == ["f"]
 
 
 def test_one_directory_does_not_wait_for_another_to_begin(start: Start, tmp_path: Path) -> None:

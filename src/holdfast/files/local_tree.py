@@ -371,7 +371,8 @@ class LocalTree:
         with self._rooted_to_write(modes) as root:
             observed = _Observed(self.index, self._findings, self._pending)
             try:
-                return Applier(root, observed, owner=owner_for(root.fd, uid=uid, gid=gid)).apply(
+                owner = owner_for(root.fd, uid=uid, gid=gid)
+                return Applier(root, observed, owner=owner, configured=(uid, gid)).apply(
                     deletes, writes, nonce=nonce, progress=progress, notes=notes
                 )
             finally:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import UnsupportedError
 from holdfast.processes.child import Limits, run
-from holdfast.sandbox.namespace import Namespace
+from holdfast.sandbox.namespace import SYSTEM_PATH, Namespace
 from holdfast.sandbox.policy import (
     AllowedConnections,
     ConnectionTarget,
@@ -74,10 +76,17 @@ def require_isolation(policy: SandboxPolicy) -> None:
         raise UnsupportedError(f"isolation by namespaces cannot be had here: {found.reason}", hint=found.help or None)
 
 
+def harmless_command() -> list[bytes]:
+    """A command that does nothing and is surely there, whatever `PATH` names."""
+    found = shutil.which("true", path=SYSTEM_PATH)
+    # (By its own name: it may be a link to a program of many.)
+    return [os.fsencode(found)] if found else [os.fsencode(sys.executable), b"-I", b"-S", b"-c", b""]
+
+
 def _try(name: str, network: Network, quota: Quota = _NO_LIMITS) -> IsolationFinding:
     box = Namespace(SandboxPolicy(FileAccess(_ANY), network, quota=quota))
     try:
-        with box.prepare([b"true"], directory=b"/", environment=os.environb) as prepared:
+        with box.prepare(harmless_command(), directory=b"/", environment=os.environb) as prepared:
             found = run(
                 prepared.arguments,
                 Limits(_PATIENCE_SECONDS),

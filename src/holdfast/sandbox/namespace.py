@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.sandbox.policy import SandboxPolicy
 
 _RESOLVER = b"/etc/resolv.conf"
-_SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
+SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 class Namespace:
@@ -87,7 +87,7 @@ class Namespace:
 
 def find_program(name: str, package: str) -> str:
     """Where a program is. Raises `UnsupportedError` naming the package that has it."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
     if found is None:
         raise UnsupportedError(
             f"the program {name} is not installed, which isolation by namespaces needs", hint=f"install {package}"

@@ -16,15 +16,27 @@ if TYPE_CHECKING:
 OF_A_USER: Final = (
     ".ssh", ".gnupg", ".pki", ".password-store", ".local/share/keyrings", ".config/age", ".config/sops", ".config/op",
     ".1password", ".netrc", ".git-credentials", ".config/git/credentials", ".config/gh", ".config/hub",
-    ".config/glab-cli", ".npmrc", ".yarnrc.yml", ".pypirc", ".cargo/credentials",
-    ".cargo/credentials.toml", ".gem/credentials", ".m2/settings.xml", ".composer/auth.json",
+    ".config/glab-cli", ".npmrc", ".yarnrc.yml", ".pypirc", ".cargo/credentials", ".cargo/credentials.toml",
+    ".gem/credentials", ".m2/settings.xml", ".m2/settings-security.xml", ".gradle/gradle.properties",
+    ".gradle/init.gradle", ".gradle/init.gradle.kts", ".gradle/init.d", ".composer/auth.json",
     ".config/composer/auth.json", ".aws", ".azure", ".config/gcloud", ".config/doctl", ".config/hcloud", ".oci",
-    ".boto", ".s3cfg", ".config/rclone", ".terraform.d/credentials.tfrc.json", ".terraformrc", ".vault-token", ".kube",
-    ".docker", ".config/containers/auth.json", ".config/helm/registry", ".colima", ".lima", ".rd", ".orbstack",
-    ".pgpass", ".my.cnf", ".mylogin.cnf", ".config/filezilla", ".mozilla", ".thunderbird", ".config/google-chrome",
-    ".config/chromium", ".config/BraveSoftware", ".config/microsoft-edge",
+    ".boto", ".s3cfg", ".config/rclone", ".terraform.d/credentials.tfrc.json", ".terraformrc", ".vault-token",
+    ".databrickscfg", ".databricks", ".fly", ".kube", ".docker", ".config/containers/auth.json",
+    ".config/helm/registry", ".colima", ".lima", ".rd", ".orbstack", ".pgpass", ".my.cnf", ".mylogin.cnf",
+    ".config/filezilla", ".mozilla", ".thunderbird", ".config/google-chrome", ".config/chromium",
+    ".config/BraveSoftware", ".config/microsoft-edge", ".bash_history", ".zsh_history", ".sh_history", ".history",
+    ".local/share/fish/fish_history", ".python_history", ".ipython/profile_default/history.sqlite",
+    ".node_repl_history", ".irb_history", ".pry_history", ".Rhistory", ".php_history", ".psql_history",
+    ".mysql_history", ".mariadb_history", ".sqlite_history", ".rediscli_history", ".mongosh", ".lesshst", ".viminfo",
 )  # fmt: skip
 """Below the home directory of a user."""
+
+OF_AGENTS: Final = (
+    ".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".cursor", ".copilot", ".config/github-copilot",
+    ".config/goose", ".config/opencode", ".local/share/opencode", ".config/amp", ".local/share/amp", ".continue",
+    ".aider.conf.yml",
+)  # fmt: skip
+"""The same, of what agents log in with and remember: an agent itself needs it."""
 
 OF_THE_SYSTEM: Final = (
     "/etc/shadow*", "/etc/gshadow*", "/etc/security/opasswd", "/etc/sudoers", "/etc/sudoers.d", "/etc/krb5.keytab",
@@ -52,9 +64,11 @@ _PROGRAMS: Final = (
 """Where programs and their libraries are: without them, nothing starts in a box."""
 
 
-def secret_places(environment: Mapping[str, str], own: Collection[bytes] = ()) -> tuple[bytes, ...]:
+def secret_places(
+    environment: Mapping[str, str], own: Collection[bytes] = (), *, agents: bool = False
+) -> tuple[bytes, ...]:
     """Absolute paths, of which not all need be there: the user's own, those that the environment names, the system's;
-    for root, those of all users, whose files root can read.
+    for root, those of all users, whose files root can read. ``agents``: with `OF_AGENTS`, for what is no agent.
 
     A variable may name anything. A place that it alone names is left out where a box needs what lies there: in or above
     the directories of programs, of Python's library and of this package; or at or above ``/etc``, the interpreter or a
@@ -62,7 +76,7 @@ def secret_places(environment: Mapping[str, str], own: Collection[bytes] = ()) -
     """
     found: dict[str, None] = {}
     for home in _homes():
-        found |= dict.fromkeys(os.path.join(home, name) for name in OF_A_USER)
+        found |= dict.fromkeys(os.path.join(home, name) for name in (*OF_A_USER, *(OF_AGENTS if agents else ())))
     found |= dict.fromkeys(path for pattern in OF_THE_SYSTEM for path in glob.glob(pattern))
     # (Two slashes at the beginning stay two in a path that is normalized.)
     named = (os.path.normpath("/" + path.lstrip("/")) for path in _named(environment) if path.startswith("/"))

@@ -270,13 +270,10 @@ class _Repair:
             transaction.many("DELETE FROM pins WHERE tenant = ? AND root = ?", ((catalog.tenant, one) for one in gone))
             roots = {known[name].root for name in whole}.union(pinned, (one.root for one in new)).difference(gone)
             _rewrite_blobs(transaction, catalog, scan, roots, self._random, {*whole, *(one.id for one in new)})
-        done: set[tuple[object, ...]] = set()
+        # (Of a commit that was tried again each try comes back: which of them was known, nothing tells.)
         for header in sorted(new, key=lambda one: (one.created_at, one.id)):
-            same = (header.workspace, header.parent, header.root, header.created_at)
-            if same not in done:  # (else a commit that was tried again)
-                done.add(same)
-                self._add(catalog, scan, header)
-                self._brought_back += 1
+            self._add(catalog, scan, header)
+            self._brought_back += 1
         store.collector().settle()
         proof = store.verifier().verify()
         for problem in proof.problems[:20]:

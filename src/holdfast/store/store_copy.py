@@ -15,7 +15,6 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
 from holdfast.store._worker_threads import workers
 from holdfast.store.catalog import row_copy
-from holdfast.store.catalog.value_encryption import ValueCipher
 from holdfast.store.catalog.work_lease import Lease
 from holdfast.store.catalog_records import large_blob_key
 from holdfast.store.collection.collector import LEASE
@@ -150,7 +149,7 @@ def copy_store(
                 home_ids = (source.catalog.home_id, target.catalog.home_id)
                 rows = row_copy.copy(
                     *(held, source.catalog.tenant, transaction, target.catalog.tenant, home_ids),
-                    (ValueCipher(source.catalog), ValueCipher(target.catalog)),
+                    row_copy.Ciphers.of(source.catalog, target.catalog),
                 )
                 there = row_copy.count(transaction, target.catalog.tenant)
             counted = row_copy.count(held, source.catalog.tenant)

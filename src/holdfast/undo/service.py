@@ -8,7 +8,7 @@ for as long as it takes. The values are plain, so that they go over a socket as 
 from __future__ import annotations
 
 from collections.abc import Sequence  # noqa: TC003 - the port's signatures are read at run time
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -74,6 +74,10 @@ class LogLimits(NamedTuple):
     """All steps of a run count as one."""
     max_step_bytes: int = 200 << 20
     """Copied bytes in one step; with more it is not protected."""
+
+
+ABANDONED: Final = b"[committed: its client ended]"
+"""Stands behind the label of an explicit step that was closed as the process that had begun it was gone."""
 
 
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -230,7 +230,8 @@ def test_what_is_created_belongs_to_the_owner(space: Workspace):
         ],
         nonce=NONCE,
     )
-    for path in ("old", "d", "d/e", "d/e/f", "d/l"):
+    assert os.stat(space.at(b"old")).st_uid == 0, "it is as that which it replaces"
+    for path in ("d", "d/e", "d/e/f", "d/l"):
         info = (space.path / path).lstat()
         assert (info.st_uid, info.st_gid) == owner, path
     assert (space.path / "d/e/f").stat().st_mode & 0o7777 == 0o755

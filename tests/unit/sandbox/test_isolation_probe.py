@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import HoldfastError, UnsupportedError
-from holdfast.sandbox.isolation_probe import probe, require_isolation
+from holdfast.sandbox import isolation_probe
+from holdfast.sandbox.isolation_probe import harmless_command, probe, require_isolation
 from holdfast.sandbox.namespace import find_program
 from holdfast.sandbox.policy import FileAccess, SandboxPolicy
 
@@ -32,6 +33,20 @@ def test_what_works_here_is_found_to_work() -> None:
     except HoldfastError as error:
         pytest.skip(f"{error.message} ({error.hint})")
     assert all(finding.works for finding in probe()[:2])
+
+
+def test_a_path_without_any_program_does_not_switch_isolation_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        require_isolation(SandboxPolicy(FileAccess(b"/nowhere")))
+    except HoldfastError as error:
+        pytest.skip(f"{error.message} ({error.hint})")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    require_isolation(SandboxPolicy(FileAccess(b"/nowhere")))
+    monkeypatch.setattr(isolation_probe, "SYSTEM_PATH", str(tmp_path))
+    assert harmless_command()[0] == os.fsencode(sys.executable)
+    require_isolation(SandboxPolicy(FileAccess(b"/nowhere")))
 
 
 def test_where_users_may_have_no_namespaces_it_is_said_what_would_help() -> None:

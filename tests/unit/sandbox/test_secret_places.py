@@ -60,6 +60,10 @@ def test_the_user_s_those_that_variables_name_and_the_system_s(tmp_path: Path, m
     named = {b"/x/agent", b"/x/one", b"/x/two", b"/x/docker.sock", b"/x/bus"}
     assert named | {os.path.join(bytes(tmp_path), b".ssh"), b"/etc/shadow"} <= set(found)
     assert all(os.path.isabs(path) and path != b"/" for path in found)
+    assert os.path.join(bytes(tmp_path), b".bash_history") in found
+    of_agents = {os.path.join(bytes(tmp_path), name) for name in (b".claude", b".codex")}
+    assert not of_agents & set(found), "an agent that runs needs them"
+    assert of_agents <= set(secret_places({}, agents=True))
 
 
 @pytest.mark.parametrize("variable", ["SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_HOST"])

@@ -11,9 +11,14 @@ from contextlib import closing
 import pytest
 
 import holdfast
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.upkeep.doctor import repair_catalog
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import IntegrityError, LockedError, StorageError
 from holdfast.store import catalog_repair, catalog_spare
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.catalog_records import VanishedError
+from holdfast.testing.clocks import ManualClock
 
 FILES = 90
 
@@ -109,6 +114,31 @@ def test_everything_that_headers_and_the_spare_say_comes_back(saved, home, hurt,
         workspace.checkpoint("fifth")
         assert workspace.verify(read_data=True).problems == []
     assert repair_catalog(home) is None, "it is whole"
+
+
+def test_checkpoints_that_are_equal_all_come_back(saved, home, monkeypatch):
+    """As a commit that is tried again leaves them: any of them may be the one that is known."""
+    commit, tries = Catalog.commit, []
+
+    def vanish(self, asked):
+        tries.append(asked.checkpoint.id)
+        if len(tries) < 3:
+            raise VanishedError(())
+        return commit(self, asked)
+
+    opener = Opener(home=os.fsencode(home), clock=ManualClock())
+    with closing(Workspace(opener, opener.open(os.fsencode(saved)))) as workspace:
+        monkeypatch.setattr(Catalog, "commit", vanish)
+        (saved / "f02").write_text("later")
+        known = workspace.checkpoint("third").checkpoint
+        monkeypatch.undo()
+    lose(home)
+    repaired = repair_catalog(home)
+    assert repaired is not None
+    assert (repaired.checkpoints, repaired.brought_back, repaired.lost, repaired.problems) == (5, 5, 0, 0)
+    with holdfast.open(saved, home=home) as workspace:
+        assert {known.id, *tries} <= {one.id for one in said(workspace)}
+        assert workspace.resolve("third") in tries
 
 
 def test_without_anything_damaged_nothing_is_done(saved, home):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -20,6 +19,7 @@ from holdfast.api.mcp import _resources as resources
 from holdfast.api.mcp import _tools as tools
 from holdfast.api.mcp._call_progress import CallActivity
 from holdfast.api.mcp._log_vocabulary import protocol_vocabulary
+from holdfast.api.mcp._shared_host import client
 from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
 from holdfast.model.log import Log, logged
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from holdfast.api.mcp._shared_host import SharedHost
 
 _log = Log(__name__)
-
-client: ContextVar[str] = ContextVar("client", default="")
-"""What the requests of one connection are called by in the log, in front of their ids."""
 
 PROGRESS_SECONDS: Final = 1.0
 ERROR_META: Final = "holdfast/error"

@@ -7,7 +7,8 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
@@ -36,6 +37,9 @@ MOST_AT_ONCE: Final = 8
 """Calls that look, and as many that change, are worked on at a time: so much memory do their answers take. Others wait.
 """
 
+client: ContextVar[str] = ContextVar("client", default="")
+"""What the requests of one connection are called by in the log, in front of their ids."""
+
 _log = Log(__name__)
 
 
@@ -56,6 +60,8 @@ class SharedHost:
         self._writes = ThreadPoolExecutor(MOST_WRITES, "write")
         self._runs = ThreadPoolExecutor(MOST_AT_ONCE, "run")
         self._free_writes = threading.BoundedSemaphore(MOST_WRITES)
+        self._begun: dict[str, list[tuple[HostedDirectory, int]]] = {}
+        """By client, the steps that it has begun."""
         self.recovered: list[UndoReport] = []
         """What killed keepers had left, and was rolled back."""
         self.forks = None if forks is None else os.path.realpath(forks)
@@ -66,6 +72,15 @@ class SharedHost:
     async def recover(self) -> None:
         """Finish what killed keepers have left, before a client is served."""
         await to_thread.run_sync(self.host.recover)
+
+    def note_begun(self, hosted: HostedDirectory, step: int) -> None:
+        """Remember that the client of this call has begun a step there."""
+        self._begun.setdefault(client.get(), []).append((hosted, step))
+
+    async def end_client(self, name: str) -> None:
+        """A client is gone: what it has begun and left open is committed."""
+        for hosted, step in self._begun.pop(name, ()):
+            await self.change(partial(hosted.abandon_step, step))
 
     def turn(self, hosted: HostedDirectory) -> anyio.Lock:
         """Held by the call whose command runs there; others wait for it in their order."""

@@ -178,7 +178,10 @@ class Fork(Request):
             description="Of the new directory, beside the working directory",
         ),
     ]
-    checkpoint: Checkpoint = "@"
+    checkpoint: Annotated[
+        Checkpoint | None,
+        Meta(description="An id, a label, @ (the newest), @-3; without, the present state, which is saved first"),
+    ] = None
 
 
 class FileResolution(Struct, kw_only=True, forbid_unknown_fields=True):

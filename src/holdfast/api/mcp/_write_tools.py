@@ -63,9 +63,11 @@ def edit_file(_host: SharedHost, hosted: HostedDirectory, request: EditFile) -> 
     return ToolAnswer(encode(tool_results.FileEdited, done, path=path, step=_step(done.step)))
 
 
-def begin_step(_host: SharedHost, hosted: HostedDirectory, request: BeginStep) -> ToolAnswer:
+def begin_step(host: SharedHost, hosted: HostedDirectory, request: BeginStep) -> ToolAnswer:
     """A step that takes in what follows."""
-    return ToolAnswer(encode(tool_results.BegunStep, id=hosted.begin_step(request.label)))
+    step = hosted.begin_step(request.label)
+    host.note_begun(hosted, step)
+    return ToolAnswer(encode(tool_results.BegunStep, id=step))
 
 
 def commit_step(_host: SharedHost, hosted: HostedDirectory, _request: EndStep) -> ToolAnswer:

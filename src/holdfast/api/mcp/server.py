@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from holdfast.api.mcp._dispatch import build, client
-from holdfast.api.mcp._shared_host import SharedHost
+from holdfast.api.mcp._dispatch import build
+from holdfast.api.mcp._shared_host import SharedHost, client
 from holdfast.api.mcp._transport import Connection, RefusedClient
 from holdfast.api.mcp.authenticated_socket import MOST_CLIENTS, MOST_STRANGERS, listen_with_token
 from holdfast.model.log import Log, install_sender
@@ -65,7 +65,7 @@ async def _serve(serving: ServeOptions) -> None:
                     await _serve_standard(build(host))
                 else:
                     serving.listening(listener.path)
-                    await _serve_socket(build(host), listener)
+                    await _serve_socket(host, build(host), listener)
                 group.cancel_scope.cancel()
         finally:
             await host.close()
@@ -94,7 +94,7 @@ async def _serve_standard(server: Server[object]) -> None:
         os.close(writer)
 
 
-async def _serve_socket(server: Server[object], listener: TokenSocket) -> None:
+async def _serve_socket(host: SharedHost, server: Server[object], listener: TokenSocket) -> None:
     clients = anyio.CapacityLimiter(MOST_CLIENTS)
     strangers: deque[anyio.CancelScope] = deque()
     number = 0
@@ -104,10 +104,11 @@ async def _serve_socket(server: Server[object], listener: TokenSocket) -> None:
             connection = listener.accept()
             if connection is not None:
                 number += 1
-                group.start_soon(_serve_guest, server, listener, connection, strangers, clients, f"{number}-")
+                group.start_soon(_serve_guest, host, server, listener, connection, strangers, clients, f"{number}-")
 
 
 async def _serve_guest(
+    host: SharedHost,
     server: Server[object],
     listener: TokenSocket,
     connection: socket.socket,
@@ -135,7 +136,11 @@ async def _serve_guest(
                 _log.warning("refused a client that had not said the token: %d more came", MOST_STRANGERS)
                 return
             with _place(clients):
-                await _serve_client(server, guest)
+                try:
+                    await _serve_client(server, guest)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await host.end_client(name)
         except RefusedClient:
             return
         except anyio.WouldBlock:

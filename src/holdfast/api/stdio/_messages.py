@@ -296,7 +296,8 @@ class Fork(Payload, frozen=True, kw_only=True):
     path: Text
     """Where: absolute; it does not exist, or is empty."""
     directory: Directory = None
-    checkpoint: str = "@"
+    checkpoint: str | None = None
+    """Without it the present state, which is saved first."""
 
 
 class Failure(TypedDict):

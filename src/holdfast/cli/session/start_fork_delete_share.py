@@ -105,20 +105,22 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
         "--provider", metavar="NAME", type=text, help="the provider that makes its directory (docs/guide/snapshots.md)"
     )
     parser.add_argument(
-        "--on-branch", metavar="BRANCH", type=text, default="", help="have Git make it, with this branch checked out"
+        "--on-branch", metavar="BRANCH", type=text, help="have Git make it, with this branch checked out"
     )
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.model.answers import sessions as answers
 
+    if arguments.on_branch == "":  # (an unset variable of a script: without a branch it would be another fork)
+        raise UsageError("'' is no name for a branch of Git", hint="leave --on-branch out for a detached HEAD")
     with use_session(console, arguments.session, arguments.agent, begins=True) as session:
         made = session.fork(
             arguments.id,
             checkpoint=arguments.state,
             with_ignored=arguments.with_ignored,
             provider=arguments.provider,
-            on_branch=arguments.on_branch,
+            on_branch=arguments.on_branch or "",
         )
     if console.json:
         console.give(answers.SessionFork, made)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine.forks.workspace_providers import providers_of
+from holdfast.engine.opening.context import with_disk_reserve
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.home import SNAPSHOTS
 from holdfast.files.linux.process_lock import exclusive
@@ -118,9 +119,9 @@ class Snapshots:
 
     def discard(self, name: str) -> Token:
         """Remove one, for good; its id. A checkpoint that it is stays in the history. Raises as `show`; `RefusedError`
-        (``in_use``) while it is shown.
+        (``in_use``) while it is shown. Also on a full disk, where it frees room.
         """
-        with self._changing():
+        with with_disk_reserve(self._context), self._changing():
             provider, snapshot = self._find(name)
             if views := provider.views(snapshot):
                 raise RefusedError(

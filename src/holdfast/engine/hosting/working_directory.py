@@ -112,6 +112,8 @@ class HostedDirectory:
         self._monitor: Monitor | None = None
         self._group: int | None = None
         """The step that `begin_step` has opened."""
+        self._attendance: RemoteUndoService | None = None
+        """The connection with which that ends: with this process, if it is killed."""
         self._oldest: int | None = None
         """Of the steps of commands in the undo log, after the last command."""
         self._is_mismatched = False
@@ -400,33 +402,66 @@ class HostedDirectory:
         self.start()
         with self.workspace() as workspace:
             try:
-                self._group = workspace.begin_step(label)
+                self._group = self._begin_attended(workspace, label)
             except RefusedError as error:
                 if self._group is None:
                     raise
                 raise RefusedError(error.message, code="open_step") from error
             return self._group
 
+    def _begin_attended(self, workspace: Workspace, label: str) -> int:
+        from holdfast.supervisor.control.remote_service import visit
+
+        # (What a process of a run opens ends with the run.)
+        keeper = visit(self._undo_log) if self._inside is None else None
+        if keeper is None:
+            return workspace.begin_step(label)
+        try:
+            step = keeper.begin_attended(label)
+        except BaseException:
+            keeper.close()
+            raise
+        self._attendance = keeper
+        return step
+
     def commit_step(self) -> StepInfo:
         """Close the step that `begin_step` has opened. Raises `NotFoundError` (``no_open_step``) if it is not open, and
         `RefusedError` (``denied``).
         """
-        with self.workspace() as workspace:
-            return workspace.commit_step(self._opened_group())
+        with self.workspace() as workspace, self._closing_group() as group:
+            return workspace.commit_step(group)
 
     def rollback_step(self) -> UndoReport:
         """Close it, and take back what it did. Raises as `commit_step`."""
-        with self.workspace() as workspace:
-            report = workspace.rollback_step(self._opened_group())
+        with self.workspace() as workspace, self._closing_group() as group:
+            report = workspace.rollback_step(group)
         self.rolled_back(report.steps)
         return report
 
-    def _opened_group(self) -> int:
+    def abandon_step(self, step: int) -> None:
+        """The client that has begun the step is gone: it is committed, if it is the one that is open, and its label
+        says so.
+        """
+        if self._group != step:
+            return
+        attended = self._attendance is not None  # (The keeper commits it, as the connection ends.)
+        with suppress(HoldfastError), self._closing_group():
+            if not attended:
+                with self.workspace() as workspace:
+                    workspace.commit_step(step)
+
+    @contextmanager
+    def _closing_group(self) -> Generator[int]:
         """The step that was opened here, which is so no more. (What a person has opened is not closed by a client.)"""
         group, self._group = self._group, None
         if group is None:
             raise NotFoundError("no step was begun here that is open", code="no_open_step")
-        return group
+        attendance, self._attendance = self._attendance, None
+        try:
+            yield group
+        finally:
+            if attendance is not None:
+                attendance.close()
 
     def rolled_back(self, steps: Sequence[int]) -> None:
         """To be called after an undo: what runs is told of the steps that were taken back."""

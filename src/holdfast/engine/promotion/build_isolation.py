@@ -90,7 +90,7 @@ def make_box(job: PromotionJob, tree: bytes) -> Sandbox | None:
         hidden=hidden,
         writable=absolute_paths(spec.writable),
         origin=tree,
-        credentials=secret_places(job.site.environ, (job.context.workspace.path, *own)),
+        credentials=secret_places(job.site.environ, (job.context.workspace.path, *own), agents=True),
         visible=absolute_paths(spec.visible),
         home=_private_home(job, hidden),
     )

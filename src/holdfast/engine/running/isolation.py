@@ -61,7 +61,7 @@ def make_box(
             )
         return None
     from holdfast.sandbox.bubblewrap import is_beneath
-    from holdfast.sandbox.isolation_probe import require_isolation
+    from holdfast.sandbox.isolation_probe import harmless_command, require_isolation
     from holdfast.sandbox.namespace import Namespace
     from holdfast.sandbox.policy import ENVIRONMENT, FileAccess, Quota, SandboxPolicy, parse_network
     from holdfast.sandbox.secret_places import secret_places
@@ -82,7 +82,7 @@ def make_box(
     policy = SandboxPolicy(files, network, (*ENVIRONMENT, *isolation.environment), quota=Quota(*limits))
     box = Namespace(policy)
     _check_directory(os.path.realpath(directory), files)
-    with box.prepare([b"true"], directory=directory, environment={}):
+    with box.prepare(harmless_command(), directory=directory, environment={}):
         pass  # it says what contradicts itself, and what is missing
     require_isolation(policy)
     return box

@@ -64,6 +64,8 @@ class FileOrder(NamedTuple):
     """What it is to replace."""
     xattrs: Xattrs
     """The extended attributes of that, which it is to have, too."""
+    kept: Owner | None = None
+    """The owner of that, to whom it is to belong, too."""
 
 
 class FileCreator:
@@ -82,17 +84,17 @@ class FileCreator:
         """Make what is ordered; returns its signature. Raises as `atomic_replacement.write_file`, and `ContentError`
         for what the content's iterator raises; then nothing is made.
         """
-        _, entry, directory, name, _, _, xattrs = order
+        _, entry, directory, name, _, _, xattrs, kept = order
         if isinstance(content, SharedFile):
             content.stored = _guarded(content.stored)
         elif not isinstance(content, bytes):
             content = _guarded(content)
         dir_fd = self._root.directory(directory)
         if entry.is_symlink:
-            info = atomic_replacement.write_link(dir_fd, name, content, entry, self._owner)
+            info = atomic_replacement.write_link(dir_fd, name, content, entry, self._owner, kept)
             self.content.add_directory(dir_fd)
         else:
-            fd, info = atomic_replacement.write_file(dir_fd, name, content, entry, self._owner, xattrs)
+            fd, info = atomic_replacement.write_file(dir_fd, name, content, entry, self._owner, xattrs, kept)
             self.content.add(fd, info.st_dev)
         self.devices.add(info.st_dev)
         return signature_of(info)

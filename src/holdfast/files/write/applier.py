@@ -8,7 +8,7 @@ import stat
 
 from holdfast.files.index.stat_index import signature_of
 from holdfast.files.linux import syscalls
-from holdfast.files.linux.metadata import read_xattrs
+from holdfast.files.linux.metadata import proc_path, read_xattrs
 from holdfast.files.tree import ApplyResult, CleanResult
 from holdfast.files.write._file_creator import TREE_ERRORS, ContentError
 from holdfast.files.write._trash import Leftovers, Trash, remove_hollow
@@ -16,6 +16,7 @@ from holdfast.files.write._writable_directories import OpenedDirectories
 from holdfast.files.write.atomic_replacement import GONE, MOUNT_POINT, Durability, TemporaryNames, is_mount_point
 from holdfast.files.write.batch import IN_THE_WAY, WriteBatch, is_out_of_space, reason_for
 from holdfast.files.write.displaced_file import CHANGED, DisplacedFile, identity_of, read_entry
+from holdfast.files.write.ownership import Owner
 from holdfast.files.write.refusals import refusal_cause
 from holdfast.files.write.rooted_access import EntryLocation, Root, open_regular
 from holdfast.model.entries import Entry, NotCaptured
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from holdfast.files.index.stat_index import KnownFile, Signature
     from holdfast.files.linux.metadata import Xattrs
     from holdfast.files.tree import ApplyNotes
-    from holdfast.files.write.ownership import Owner
     from holdfast.model.content import Content, Progress, Supply
     from holdfast.model.entries import Change
 
@@ -65,11 +65,22 @@ class ObservedFiles(Protocol):
 class Applier:
     """Changes the tree below a `Root`. For one thread at a time; see `holdfast.files.tree.Tree` for the contract."""
 
-    def __init__(self, root: Root, observed: ObservedFiles, *, owner: Owner | None = None, flags: bool = True) -> None:
-        """What is created is given to ``owner``, if there is one. ``flags=False`` does without renameat2(2)."""
+    def __init__(
+        self,
+        root: Root,
+        observed: ObservedFiles,
+        *,
+        owner: Owner | None = None,
+        configured: tuple[int | None, int | None] = (None, None),
+        flags: bool = True,
+    ) -> None:
+        """What is created is given to ``owner``, if there is one. What replaces a file belongs to whom that belongs to,
+        but for the user and the group that are ``configured``. ``flags=False`` does without renameat2(2).
+        """
         self._root = root
         self._observed = observed
         self._owner = owner
+        self._configured = (None, None) if owner is None else configured
         self._flags = flags
 
     def apply(
@@ -94,7 +105,7 @@ class Applier:
         trash = Trash(self._root, names)
         batch = WriteBatch(self._root, names, trash, self._owner, notes, flags=self._flags)
         opened = None if notes is None else OpenedDirectories(self._root, notes)
-        work = _Work(self._root, self._observed, trash, batch, progress, opened)
+        work = _Work(self._root, self._observed, trash, batch, progress, opened, self._configured)
         try:
             if opened is not None and notes is not None:
                 opened.open_above([*(change.path for change in deletes), *notes.paths])
@@ -113,6 +124,7 @@ class Applier:
             self._root.forget()
         _say_lost("had other names (hard links), and are files of their own now", work.parted, work.written)
         _say_lost("could not keep all of their extended attributes", batch.changed_xattrs, work.written)
+        _say_lost("could not keep their owner and group", batch.changed_owners, work.written)
         return ApplyResult(work.written, work.deleted, [self._explained(one) for one in work.skipped])
 
     def _explained(self, skipped: NotCaptured) -> NotCaptured:
@@ -161,9 +173,11 @@ class _Work:
         batch: WriteBatch,
         progress: Progress | None,
         opened: OpenedDirectories | None,
+        configured: tuple[int | None, int | None],
     ) -> None:
         self._root = root
         self._observed = observed
+        self._configured = configured
         self._trash = trash
         self._batch = batch
         self._progress = progress
@@ -290,6 +304,7 @@ class _Work:
             info = None
         taken = None
         xattrs: Xattrs = ()
+        kept: Owner | None = None
         if info is not None:
             found = self._entry_at(path, place, info, before, after)
             if found == after:
@@ -302,6 +317,8 @@ class _Work:
             if found != before:
                 return CHANGED
             taken = self._taken(path, info, before)
+            uid, gid = self._configured
+            kept = Owner(info.st_uid if uid is None else uid, info.st_gid if gid is None else gid)
             if content is not None and not (before.is_symlink or after.is_symlink):
                 xattrs = self._attributes_for(path, place, info, after)
                 if info.st_nlink > 1:
@@ -309,7 +326,7 @@ class _Work:
         elif before is not None:
             return GONE
         if content is not None:
-            self._batch.prepare(change, content, taken, xattrs)
+            self._batch.prepare(change, content, taken, xattrs, kept)
             return None
         if info is None or before is None or after.is_symlink or before.hash != after.hash:
             return CHANGED
@@ -346,7 +363,7 @@ class _Work:
         try:
             if signature_of(os.fstat(fd)) != signature_of(seen):
                 return CHANGED
-            os.fchmod(fd, (seen.st_mode & 0o7000) | after.permissions)  # set-id bits that a user has set stay
+            self._chmod(path, fd, seen, after)
             info = os.fstat(fd)
         except BaseException:
             os.close(fd)
@@ -362,8 +379,7 @@ class _Work:
         try:
             if signature_of(os.fstat(fd)) != signature_of(seen):
                 return CHANGED
-            # fchmod(2) takes no O_PATH descriptor, but its entry in /proc leads to exactly that file.
-            os.chmod(f"/proc/self/fd/{fd}", (seen.st_mode & 0o7000) | after.permissions)
+            self._chmod(path, fd, seen, after)
             info = os.fstat(fd)
         finally:
             os.close(fd)
@@ -371,6 +387,19 @@ class _Work:
         self._observed.put(path, after, signature_of(info))
         self.written.append(path)
         return None
+
+    def _chmod(self, path: bytes, fd: int, seen: os.stat_result, after: Entry) -> None:
+        """Give a file the permissions that it is to have; set-id bits that a user has set stay.
+
+        The bits of the group are the mask of an access control list: one that they would let grant more than it does
+        goes, as where the content changes too. It lets nobody in on the way.
+        """
+        at = proc_path(fd)  # (fchmod(2) takes no O_PATH descriptor, but its entry in /proc leads to exactly that file)
+        if after.permissions & 0o070 & ~seen.st_mode and _ACCESS_LIST in dict(read_xattrs(fd)):
+            os.chmod(at, seen.st_mode & 0o7707)
+            os.removexattr(at, _ACCESS_LIST)
+            self._batch.changed_xattrs.append(path)
+        os.chmod(at, (seen.st_mode & 0o7000) | after.permissions)
 
     def _taken(self, path: bytes, info: os.stat_result, before: Entry) -> DisplacedFile:
         """The file or link at ``path``, which `_entry_at` has found to be ``before``, to be taken away."""

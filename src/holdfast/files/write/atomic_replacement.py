@@ -18,6 +18,7 @@ from holdfast.files.linux import syscalls
 from holdfast.files.linux.exclusive_rename import LACKS_FLAGS_OR_LINKS, move_if_absent
 from holdfast.files.linux.reflink import SharedFile
 from holdfast.files.write.displaced_file import CHANGED, identity_of
+from holdfast.files.write.ownership import give_fd, give_link
 from holdfast.model.content import CHUNK_BYTES
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -99,10 +100,17 @@ def digest(entry: Entry) -> bytes:
 
 
 def write_file(
-    dir_fd: int, name: bytes, content: Content, entry: Entry, owner: Owner | None, xattrs: Xattrs = ()
+    dir_fd: int,
+    name: bytes,
+    content: Content,
+    entry: Entry,
+    owner: Owner | None,
+    xattrs: Xattrs = (),
+    kept: Owner | None = None,
 ) -> tuple[int, os.stat_result]:
     """Create the regular file ``name`` with ``content`` and the permissions of ``entry``; nothing is synced. It gets
-    those of the extended attributes ``xattrs`` that the system lets it have.
+    those of the extended attributes ``xattrs`` that the system lets it have, and belongs to ``kept`` as far as it lets
+    it (see `give_fd`), or to ``owner``.
 
     Returns its open descriptor (the caller syncs and closes it) and its metadata. Raises `IntegrityError` if the
     content's size or hash is not the entry's, FileExistsError if the name is taken, and other `OSError` as they come;
@@ -121,7 +129,7 @@ def write_file(
         if not shared:
             _write_pieces(fd, pieces)
         info = os.fstat(fd)
-        given = owner is not None and owner.take_fd(fd, info)
+        given = give_fd(fd, info, owner, kept)
         if xattrs:
             _set_xattrs(fd, xattrs)  # (now: a change of owner takes capabilities away)
             info = os.fstat(fd)  # (an access control list changes the mode)
@@ -197,7 +205,9 @@ def _verify(entry: Entry, size: int, found: Hash) -> None:
         raise IntegrityError(f"content of {format_hash(entry.hash)} is damaged: its hash is {format_hash(found)}")
 
 
-def write_link(dir_fd: int, name: bytes, content: Content, entry: Entry, owner: Owner | None) -> os.stat_result:
+def write_link(
+    dir_fd: int, name: bytes, content: Content, entry: Entry, owner: Owner | None, kept: Owner | None = None
+) -> os.stat_result:
     """Create the symbolic link ``name`` whose target is ``content``; errors as `write_file`, and `RefusedError` for a
     target that no link can have. Its durability is that of the directory.
     """
@@ -207,8 +217,7 @@ def write_link(dir_fd: int, name: bytes, content: Content, entry: Entry, owner: 
         raise RefusedError("no symbolic link can have this target")
     os.symlink(target, name, dir_fd=dir_fd)
     try:
-        if owner is not None:
-            owner.take_link(dir_fd, name, target)
+        give_link(dir_fd, name, target, owner, kept)
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except BaseException:
         os.unlink(name, dir_fd=dir_fd)

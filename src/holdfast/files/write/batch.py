@@ -20,6 +20,7 @@ from holdfast.files.write import atomic_replacement
 from holdfast.files.write._file_creator import FileCreator, FileOrder
 from holdfast.files.write._trash import Trash, remove_tree
 from holdfast.files.write.atomic_replacement import GONE, Durability, TemporaryNames
+from holdfast.files.write.ownership import Owner
 from holdfast.files.write.rooted_access import NOT_A_DIRECTORY, Root
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from holdfast.files.tree import ApplyNotes
     from holdfast.files.write._file_creator import TreeError
     from holdfast.files.write.displaced_file import DisplacedFile
-    from holdfast.files.write.ownership import Owner
     from holdfast.model.content import Content, Supply
     from holdfast.model.entries import Change, Entry
 
@@ -111,6 +111,8 @@ class WriteBatch:
         """Directories whose entries have changed; the caller syncs them after `commit` (see `sync`)."""
         self.changed_xattrs: list[bytes] = []
         """The paths whose extended attributes the system did not let them keep."""
+        self.changed_owners: list[bytes] = []
+        """Those whose owner and group it did not let them keep."""
         self._begin()
 
     @property
@@ -197,10 +199,15 @@ class WriteBatch:
         return self._make(FileOrder(change, _after(change), directory, name, True, None, ()), content)
 
     def prepare(
-        self, change: Change, content: Content | Supply, taken: DisplacedFile | None, xattrs: Xattrs = ()
+        self,
+        change: Change,
+        content: Content | Supply,
+        taken: DisplacedFile | None,
+        xattrs: Xattrs = (),
+        kept: Owner | None = None,
     ) -> str | None:
         """Write a temporary beside the path, to take the place of ``taken`` (or of nothing), with the extended
-        attributes ``xattrs``; the reason if it cannot be.
+        attributes ``xattrs``, to belong to ``kept``; the reason if it cannot be.
         """
         directory = change.path.rpartition(b"/")[0]
         self._refuse_what_only_grows(directory)
@@ -208,7 +215,7 @@ class WriteBatch:
         temporary = self._names.new()
         while exclusive_rename.exists(dir_fd, temporary):
             temporary = self._names.new()
-        return self._make(FileOrder(change, _after(change), directory, temporary, False, taken, xattrs), content)
+        return self._make(FileOrder(change, _after(change), directory, temporary, False, taken, xattrs, kept), content)
 
     def _make(self, order: FileOrder, content: Content | Supply) -> str | None:
         """Make it now, or with others by `commit` if ``content`` is still to be fetched."""
@@ -232,7 +239,14 @@ class WriteBatch:
             self._pending.append(_Pending(order.change, order.name, order.taken, made))
             if order.xattrs and not self._has(order):
                 self.changed_xattrs.append(order.change.path)
+            if order.kept is not None and self._owner_of(order) != order.kept:
+                self.changed_owners.append(order.change.path)
         return None
+
+    def _owner_of(self, order: FileOrder) -> Owner:
+        """To whom what was made belongs."""
+        info = os.stat(order.name, dir_fd=self._root.directory(order.directory), follow_symlinks=False)
+        return Owner(info.st_uid, info.st_gid)
 
     def _has(self, order: FileOrder) -> bool:
         """Whether what was made has all of the attributes that it was to have."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 
 from holdfast.files.linux import syscalls
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -55,6 +56,27 @@ class Owner(NamedTuple):
         if info.st_uid != os.geteuid() or os.listdir(fd):
             raise PermissionError(errno.EPERM, "another process has put another directory in its place")
         os.fchown(fd, self.uid, self.gid)
+
+
+def give_fd(fd: int, info: os.stat_result, owner: Owner | None, kept: Owner | None) -> bool:
+    """Give the open file ``fd``, whose `os.fstat` is ``info``, to ``kept``, to whom what it replaces belongs; where the
+    system refuses that, to the group alone, or to ``owner``. True if that changed anything; the caller compares.
+    """
+    if kept is not None:
+        for one in (kept, Owner(info.st_uid, kept.gid)) if owner is None else (kept,):
+            with suppress(OSError):
+                return one.take_fd(fd, info)
+    return owner is not None and owner.take_fd(fd, info)
+
+
+def give_link(dir_fd: int, name: bytes, target: bytes, owner: Owner | None, kept: Owner | None) -> None:
+    """The same of a symbolic link that this process has just made. Raises as `Owner.take_link` for ``owner``."""
+    if kept is not None:
+        with suppress(OSError):
+            kept.take_link(dir_fd, name, target)
+            return
+    if owner is not None:
+        owner.take_link(dir_fd, name, target)
 
 
 def owner_for(

@@ -161,7 +161,7 @@ class _Git:
     def _check_branch(self, name: str) -> None:
         git = Git(self._context.nearest(), seconds=QUICK_SECONDS)
         try:
-            if name.startswith("-") or name == "HEAD":
+            if name.startswith("-") or name in ("HEAD", "@"):
                 raise StorageError("it would be taken for something else")
             git("check-ref-format", f"refs/heads/{name}")
         except (StorageError, ValueError) as error:  # (NUL cannot be an argument)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.model.ids import Hash, PackId
+    from holdfast.store.catalog.text_encryption import TextCipher
     from holdfast.store.catalog_records import CheckpointCommit, NewBlob
     from holdfast.store.database.sql_database import Database, Row, Statement, Transaction
 
@@ -71,13 +72,14 @@ class _CommitState(NamedTuple):
 class Committer:
     """Commits checkpoints of one tenant. ``tenant`` is its number, ``name`` its name in object keys."""
 
-    __slots__ = ("_database", "_name", "_now", "_tenant")
+    __slots__ = ("_database", "_name", "_now", "_tenant", "_texts")
 
-    def __init__(self, database: Database, tenant: int, name: str, now: Callable[[], int]) -> None:
+    def __init__(self, database: Database, tenant: int, name: str, now: Callable[[], int], texts: TextCipher) -> None:
         self._database = database
         self._tenant = tenant
         self._name = name
         self._now = now
+        self._texts = texts
 
     def commit(self, commit: CheckpointCommit) -> Cursor:
         """See `Catalog.commit`."""
@@ -131,9 +133,9 @@ class Committer:
             raise VanishedError(missing)
         asked = self._now()
         now = moment_after(found.latest, asked)
-        statements = [_checkpoint(tenant, commit)]
+        statements = [_checkpoint(tenant, commit, self._texts)]
         if commit.event is not None:
-            statements.append(appending(tenant, point.workspace, commit.event))
+            statements.append(appending(tenant, point.workspace, commit.event, self._texts))
         numbers, (row, *events) = self._add(transaction, commit, found, now, 0, *statements)
         content, pages = (
             [blob for blob in blobs if blob.kind == "blob"],
@@ -343,7 +345,7 @@ class Committer:
         )
 
 
-def _checkpoint(tenant: int, commit: CheckpointCommit) -> Statement:
+def _checkpoint(tenant: int, commit: CheckpointCommit, texts: TextCipher) -> Statement:
     point = commit.checkpoint
     return (
         f"""INSERT INTO checkpoints (tenant, id, workspace, parent, root, kind, label, created_at, added, modified,
@@ -357,7 +359,7 @@ def _checkpoint(tenant: int, commit: CheckpointCommit) -> Statement:
             *point.changes,
             *point[8:12],
             len(commit.not_captured),
-            *point.provenance,
+            *texts.seal_provenance(point.id, point.provenance),
         ),
     )
 

@@ -6,12 +6,14 @@ from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.store.catalog.row_checksums import HISTORY, WORKSPACES
+from holdfast.store.catalog.text_encryption import event_name
 from holdfast.store.catalog_records import Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.model.ids import WorkspaceId
+    from holdfast.store.catalog.text_encryption import TextCipher
     from holdfast.store.database.sql_database import Row, Statement, Transaction
 
 
@@ -54,7 +56,7 @@ def set_cursor(transaction: Transaction, tenant: int, workspace: WorkspaceId, fo
     )
 
 
-def appending(tenant: int, workspace: WorkspaceId, event: HistoryEvent) -> Statement:
+def appending(tenant: int, workspace: WorkspaceId, event: HistoryEvent, texts: TextCipher) -> Statement:
     """Appends to a workspace's history, and gives the row for `seal_event`; its first column is its number."""
     return (
         f"""INSERT INTO history
@@ -72,7 +74,7 @@ def appending(tenant: int, workspace: WorkspaceId, event: HistoryEvent) -> State
             event.run,
             event.undo_seq,
             event.author,
-            event.text,
+            texts.seal("history", "text", event_name(workspace, event.at), event.text),
         ),
     )
 
@@ -82,16 +84,19 @@ def seal_event(transaction: Transaction, tenant: int, row: Row) -> None:
     transaction.run(f"UPDATE history SET checksum = ? WHERE {HISTORY.row}", (HISTORY.checksum(row), tenant, row[0]))
 
 
-def events(transaction: Transaction, tenant: int, rest: str, *values: object) -> list[HistoryEvent]:
+def events(transaction: Transaction, tenant: int, texts: TextCipher, rest: str, *values: object) -> list[HistoryEvent]:
     """The events that ``rest`` (``AND …``) leaves, in its order."""
     rows = transaction.all(
-        f"""SELECT seq, at, operation, checkpoint, previous, ahead, steps, run, undo_seq, author, text FROM history
-        WHERE tenant = ? {rest}""",
+        f"""SELECT workspace, seq, at, operation, checkpoint, previous, ahead, steps, run, undo_seq, author, text
+        FROM history WHERE tenant = ? {rest}""",
         (tenant, *values),
     )
     return [
-        HistoryEvent(seq, at, operation, checkpoint, previous, ahead, _steps(seq, steps), *more)
-        for seq, at, operation, checkpoint, previous, ahead, steps, *more in rows
+        HistoryEvent(
+            *(seq, at, operation, checkpoint, previous, ahead, _steps(seq, steps), run, undo_seq, author),
+            text=texts.open("history", "text", event_name(workspace, at), text),
+        )
+        for workspace, seq, at, operation, checkpoint, previous, ahead, steps, run, undo_seq, author, text in rows
     ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from holdfast.model.checkpoint import Checkpoint, Provenance
+from holdfast.model.checkpoint import Checkpoint
 from holdfast.model.entries import Counts, NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -18,12 +18,13 @@ from holdfast.store.catalog import _workspace_rows as workspace_rows
 from holdfast.store.catalog.reference_counts import chunks, count_root, moment, slots, uncount_root
 from holdfast.store.catalog.row_checksums import CHECKPOINTS, TENANTS, WORKSPACES, changing, damaged, set_checksum
 from holdfast.store.catalog.schema import SEVERAL_LABELS
+from holdfast.store.catalog.text_encryption import TextCipher
 from holdfast.store.catalog_records import Cursor, join_labels, split_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.model.checkpoint import HistoryEvent
+    from holdfast.model.checkpoint import HistoryEvent, Provenance
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
     from holdfast.store.blobs.content_writer import WrittenBlobs
@@ -89,7 +90,8 @@ class Catalog:
         self.accepts_plain = True
         """Whether there may be such values yet that are not encrypted, though there are keys."""
         self.tenant = number_of(database, tenant)
-        self._committer = checkpoint_commit.Committer(database, self.tenant, tenant, clock.now)
+        self._texts = TextCipher(self)
+        self._committer = checkpoint_commit.Committer(database, self.tenant, tenant, clock.now, self._texts)
 
     # --- workspaces ---
 
@@ -179,7 +181,7 @@ class Catalog:
             for part in chunks(checkpoints)
         ]
         with self.database.reading(once=True) as transaction:
-            found = [_checkpoint(row) for rows in transaction.together(statements) for row in rows]
+            found = [self._checkpoint(row) for rows in transaction.together(statements) for row in rows]
         return {one.id: one for one in found}
 
     def checkpoints(
@@ -283,7 +285,11 @@ class Catalog:
             transaction.run(
                 "UPDATE checkpoints SET kind = 'manual', label = ?, author = ?, message = ?, command = ? "
                 "WHERE tenant = ? AND id = ?",
-                (join_labels(labels), *provenance, self.tenant, checkpoint),
+                (
+                    join_labels(labels),
+                    *self._texts.seal_provenance(checkpoint, provenance),
+                    *(self.tenant, checkpoint),
+                ),
             )
         return self.checkpoint(checkpoint)
 
@@ -496,7 +502,7 @@ class Catalog:
             found = history_rows.check_cursor(workspace, ours, expected)
             if not there:
                 raise NotFoundError(f"the checkpoint {head} was forgotten meanwhile")
-            row = transaction.one(*history_rows.appending(self.tenant, workspace, event))
+            row = transaction.one(*history_rows.appending(self.tenant, workspace, event, self._texts))
             assert row is not None
             at = row[0] if position is None else position
             cursor = Cursor(head, at, at if redo_tip is None else redo_tip)
@@ -522,6 +528,7 @@ class Catalog:
             return history_rows.events(
                 transaction,
                 self.tenant,
+                self._texts,
                 f"AND workspace = ? AND seq < ? {where}ORDER BY seq DESC LIMIT ?",
                 *(workspace, most if before is None else before, *values, most if limit is None else limit),
             )
@@ -529,7 +536,7 @@ class Catalog:
     def event(self, seq: int) -> HistoryEvent:
         """One event; raises `NotFoundError` if there is none of this number."""
         with self.database.reading(once=True) as transaction:
-            found = history_rows.events(transaction, self.tenant, "AND seq = ?", seq)
+            found = history_rows.events(transaction, self.tenant, self._texts, "AND seq = ?", seq)
         if not found:
             raise NotFoundError(f"no event {seq} in the history")
         return found[0]
@@ -563,7 +570,19 @@ class Catalog:
             rows = transaction.all(
                 f"SELECT {_CHECKPOINT} FROM checkpoints WHERE tenant = ? {rest}", (self.tenant, *values)
             )
-        return [_checkpoint(row) for row in rows]
+        return [self._checkpoint(row) for row in rows]
+
+    def _checkpoint(self, row: Row) -> Checkpoint:
+        (*first, added, modified, deleted, files, size, new, stored, missed, author, message, command) = row
+        name, workspace, parent, root, kind, label, at = first
+        labels, changes, provenance = (
+            split_labels(label),
+            Counts(added, modified, deleted),
+            self._texts.open_provenance(name, author, message, command),
+        )
+        return Checkpoint(
+            name, workspace, parent, root, kind, labels, at, changes, files, size, new, stored, missed, provenance
+        )
 
     def _unpin(self, transaction: Transaction, where: str, *values: int | str) -> int:
         rows = transaction.all(f"SELECT number, root FROM pins WHERE tenant = ? AND {where}", (self.tenant, *values))
@@ -573,16 +592,3 @@ class Catalog:
                 transaction.run("DELETE FROM pins WHERE number = ?", (number,))
                 uncount_root(transaction, self.tenant, root, now)
         return len(rows)
-
-
-def _checkpoint(row: Row) -> Checkpoint:
-    (*first, added, modified, deleted, files, size, new, stored, missed, author, message, command) = row
-    name, workspace, parent, root, kind, label, at = first
-    labels, changes, provenance = (
-        split_labels(label),
-        Counts(added, modified, deleted),
-        Provenance(author, message, command),
-    )
-    return Checkpoint(
-        name, workspace, parent, root, kind, labels, at, changes, files, size, new, stored, missed, provenance
-    )

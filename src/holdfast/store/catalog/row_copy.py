@@ -28,17 +28,31 @@ from holdfast.store.catalog.row_checksums import (
     damaged,
     set_checksum,
 )
+from holdfast.store.catalog.text_encryption import TEXTS, TextCipher, row_name
 from holdfast.store.catalog.value_encryption import COLUMNS, ValueCipher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.catalog.row_checksums import ChecksummedTable
     from holdfast.store.database.sql_database import Row, Transaction
 
 How = Literal["rows", "numbered", "beside", "left"]
 """Copied as they are; with a number of the other catalog; by code of its own; not copied."""
+
+
+class Ciphers(NamedTuple):
+    """What encrypts in the catalog that is copied, and in the other."""
+
+    values: tuple[ValueCipher, ValueCipher]
+    texts: tuple[TextCipher, TextCipher]
+
+    @classmethod
+    def of(cls, source: Catalog, target: Catalog) -> Ciphers:
+        """Those of two catalogs."""
+        return cls((ValueCipher(source), ValueCipher(target)), (TextCipher(source), TextCipher(target)))
 
 
 class Table(NamedTuple):
@@ -193,11 +207,11 @@ def copy(
     target: Transaction,
     to: int,
     home_ids: tuple[str, str] = ("", ""),
-    ciphers: tuple[ValueCipher, ValueCipher] | None = None,
+    ciphers: Ciphers | None = None,
 ) -> dict[str, int]:
     """Copy every row of ``tenant`` to the tenant ``to``, which has none; how many of each table. ``home_ids``: what the
-    home is called there, and what it is called here, where several share a catalog. ``ciphers``: those of both, where
-    values are encrypted in either.
+    home is called there, and what it is called here, where several share a catalog. ``ciphers``: those of both
+    catalogs, where values are encrypted in either.
 
     Both are open transactions, of two databases. Memory: some bytes for each checkpoint, pack and event.
     """
@@ -205,7 +219,7 @@ def copy(
     copied: dict[str, int] = {}
     for table in TABLES:
         if table.how == "numbered":
-            copied[table.name] = _numbered(source, tenant, target, to, table, numbers, home_ids)
+            copied[table.name] = _numbered(source, tenant, target, to, table, numbers, home_ids, ciphers)
         elif table.how == "rows":
             copied[table.name] = _plain(source, tenant, target, to, table, numbers, home_ids, ciphers)
     _set_cursors(source, tenant, target, to, numbers["history"])
@@ -237,7 +251,7 @@ def _plain(
     table: Table,
     numbers: dict[str, dict[int, int]],
     home_ids: tuple[str, str],
-    ciphers: tuple[ValueCipher, ValueCipher] | None,
+    ciphers: Ciphers | None,
 ) -> int:
     columns, mapped = _columns(table), _mapped(table, numbers)
     without = {columns.index(name) for name in ("position", "redo_tip") if table.name == "workspaces"}
@@ -256,16 +270,23 @@ def _plain(
     return target.many(into, rows())
 
 
-def _recode(
-    covered: ChecksummedTable, columns: list[str], values: list[Any], ciphers: tuple[ValueCipher, ValueCipher]
-) -> None:
+def _recode(covered: ChecksummedTable, columns: list[str], values: list[Any], ciphers: Ciphers) -> None:
     """Encrypt the values of a row as the other catalog's are. One that cannot be read stays so."""
-    there, here = ciphers
+    there, here = ciphers.values
     name = values[columns.index(covered.key)]
     for column in COLUMNS[covered]:
         at = columns.index(column)
         with suppress(IntegrityError):
             values[at] = here.seal(covered.table, column, name, there.open(covered.table, column, name, values[at]))
+
+
+def _recode_texts(covered: ChecksummedTable, columns: list[str], values: list[Any], ciphers: Ciphers) -> None:
+    there, here = ciphers.texts
+    name = row_name(covered, columns, values)
+    for column in TEXTS[covered]:
+        at = columns.index(column)
+        with suppress(IntegrityError):
+            values[at] = here.seal(covered.table, column, name, there.read(covered.table, column, name, values[at]))
 
 
 def _numbered(
@@ -276,6 +297,7 @@ def _numbered(
     table: Table,
     numbers: dict[str, dict[int, int]],
     home_ids: tuple[str, str],
+    ciphers: Ciphers | None,
 ) -> int:
     mine = numbers.setdefault(table.name, {})  # (rows of a table may name others of it)
     columns, mapped = _columns(table), _mapped(table, numbers)
@@ -286,6 +308,8 @@ def _numbered(
     for number, *values in source.stream(select, (tenant,)):
         for at, other in mapped:
             values[at] = other.get(values[at], values[at])
+        if ciphers is not None and table.covered is not None and table.covered in TEXTS:
+            _recode_texts(table.covered, columns, values, ciphers)
         row = target.one(into, (to, *_renamed(columns, values, home_ids)))
         assert row is not None
         mine[number] = row[0]

@@ -352,7 +352,16 @@ def _version_5(transaction: Transaction) -> None:
         transaction.run(statement)
 
 
-MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq, _add_prompts_and_labels)
+def _encrypt_texts(transaction: Transaction) -> None:
+    """To version 8, in which texts may be encrypted (`text_encryption`). A process of an earlier version, which would
+    go on to write them as they are, is refused its next write.
+    """
+
+
+MIGRATIONS = (
+    *(_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq, _add_prompts_and_labels),
+    _encrypt_texts,
+)
 """Step n leads from schema version n to n + 1."""
 
 OWN_OBJECT = """packs.key IN (SELECT 'checkpoints/' || tenants.name || '/' || checkpoints.id || '.manifest.lz4'

@@ -13,6 +13,7 @@ from holdfast.store.catalog.row_checksums import (
     SESSION_CHECKPOINTS,
     changing,
 )
+from holdfast.store.catalog.text_encryption import TEXTS, TextCipher, is_encrypted, name_of, plain_text
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.store.objects import sealed_values
 
@@ -30,6 +31,8 @@ COLUMNS: Final = {
 """By table: the columns whose values are encrypted."""
 _ROWS: Final = 32
 """Rewritten in one transaction: each may hold some MiB."""
+_TEXTS: Final = 500
+"""The same of rows that hold texts alone, which are short and many."""
 
 
 class ValueCipher:
@@ -70,7 +73,7 @@ def encrypt_stored(catalog: Catalog) -> None:
     """
     if isinstance(catalog.database, SqliteDatabase):
         catalog.database.overwrite_deleted()
-    for covered in COLUMNS:
+    for covered in (*COLUMNS, *TEXTS):
         with catalog.database.reading() as transaction:
             keys = [
                 row[0]
@@ -78,9 +81,10 @@ def encrypt_stored(catalog: Catalog) -> None:
                     f"SELECT {covered.key} FROM {covered.table} WHERE tenant = ?", (catalog.tenant,)
                 )
             ]
-        for part in chunks(keys, _ROWS):
+        encrypt, size = (_encrypt_texts, _TEXTS) if covered in TEXTS else (_encrypt, _ROWS)
+        for part in chunks(keys, size):
             with catalog.database.writing() as transaction:
-                _encrypt(transaction, catalog, covered, part)
+                encrypt(transaction, catalog, covered, part)
     if isinstance(catalog.database, SqliteDatabase):
         catalog.database.write_anew()
 
@@ -106,3 +110,27 @@ def _encrypt(transaction: Transaction, catalog: Catalog, covered: ChecksummedTab
                 f"UPDATE {covered.table} SET {', '.join(f'{column} = ?' for column in columns)} WHERE {covered.row}",
                 (*sealed, catalog.tenant, key),
             )
+
+
+def _encrypt_texts(
+    transaction: Transaction, catalog: Catalog, covered: ChecksummedTable, keys: list[str | int]
+) -> None:
+    columns, cipher = TEXTS[covered], TextCipher(catalog)
+    found = transaction.all(
+        f"SELECT {covered.key}, {name_of(covered)}, {', '.join(columns)} FROM {covered.table} WHERE tenant = ? "
+        f"AND {covered.key} IN {slots(len(keys))}",
+        (catalog.tenant, *keys),
+    )
+    plain = {
+        key: [
+            text if is_encrypted(text) else cipher.seal(covered.table, column, name, plain_text(text))
+            for column, text in zip(columns, texts, strict=True)
+        ]
+        for key, name, *texts in found
+        if any(text and not is_encrypted(text) for text in texts)
+    }
+    with changing(transaction, covered, catalog.tenant, list(plain)):
+        transaction.many(
+            f"UPDATE {covered.table} SET {', '.join(f'{column} = ?' for column in columns)} WHERE {covered.row}",
+            ((*sealed, catalog.tenant, key) for key, sealed in plain.items()),
+        )

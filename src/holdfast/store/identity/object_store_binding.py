@@ -98,7 +98,7 @@ def _encrypt_values(home: bytes, catalog: Catalog) -> bool:
 
 def _encryption(objects: ObjectStore) -> bytes:
     key = key_id(objects)
-    return ENCRYPTED + b" " + key.encode() + b" rows" if key else b""
+    return ENCRYPTED + b" " + key.encode() + b" rows texts" if key else b""
 
 
 def check_encryption(objects: ObjectStore, newest: str) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.store.objects._encryption_format import TenantKey
 
 MAGIC: Final = b"HFROW"
-_PLAIN, _SEALED = b"\x00", b"\x01"
+PLAIN, _SEALED = b"\x00", b"\x01"
 _NONCE_BYTES: Final = 12
 _HEAD_BYTES: Final = len(MAGIC) + 1 + KEY_ID_BYTES
 
@@ -54,14 +54,14 @@ def unseal(stored: bytes, place: str, keys: Mapping[bytes, TenantKey]) -> bytes:
 
 def escape(value: bytes) -> bytes:
     """A value that is not encrypted, as it is stored."""
-    return MAGIC + _PLAIN + value if value.startswith(MAGIC) else value
+    return MAGIC + PLAIN + value if value.startswith(MAGIC) else value
 
 
 def unescape(stored: bytes) -> bytes:
     """What `escape` was given; raises `FormatError` for a value of a newer version."""
     if not stored.startswith(MAGIC):
         return stored
-    if stored[len(MAGIC) : len(MAGIC) + 1] != _PLAIN:
+    if stored[len(MAGIC) : len(MAGIC) + 1] != PLAIN:
         raise FormatError("value: a newer Holdfast may have written it")
     return stored[len(MAGIC) + 1 :]
 

@@ -22,12 +22,14 @@ from holdfast.store.catalog.row_checksums import (
     WORKSPACES,
     damaged,
 )
+from holdfast.store.catalog.text_encryption import TEXTS, TextCipher, name_of
 from holdfast.store.codecs.changeset import decode_changeset
 from holdfast.store.identity.store_identity import STORES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.database.sql_database import Transaction
 
     _Found = tuple[Literal["catalog", "reference", "format", "damaged", "missing"], str, str]
@@ -128,6 +130,21 @@ def _check_checksums(transaction: Transaction, tenant: int) -> Iterator[_Found]:
         yield "damaged", "catalog", "the record of which store this is is damaged"
     for name in damaged(transaction, PROMOTIONS, tenant):
         yield "damaged", str(name), "the catalog's record of this promotion is damaged"
+
+
+def check_texts(transaction: Transaction, catalog: Catalog) -> Iterator[_Found]:
+    """What is wrong with texts that are encrypted. Use it up inside the transaction."""
+    cipher = TextCipher(catalog)
+    for covered, columns in TEXTS.items():
+        for key, name, *texts in transaction.stream(
+            f"SELECT {covered.key}, {name_of(covered)}, {', '.join(columns)} FROM {covered.table} WHERE tenant = ?",
+            (catalog.tenant,),
+        ):
+            for column, text in zip(columns, texts, strict=True):
+                try:
+                    cipher.read(covered.table, column, name, text)
+                except IntegrityError as error:
+                    yield "format", f"event {key}" if covered is HISTORY else key, error.message
 
 
 # Merges: the rows of second parents, and of changes that wait to be applied anew --------------------------------------

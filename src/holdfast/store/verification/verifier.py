@@ -21,7 +21,7 @@ from holdfast.store.codecs.compression import DELTA, LARGE
 from holdfast.store.collection.collector import LEASE
 from holdfast.store.collection.count_correction import CountDrift, CountMark
 from holdfast.store.objects.object_keys import is_key
-from holdfast.store.verification._catalog_check import check_history, check_merges, check_serving
+from holdfast.store.verification._catalog_check import check_history, check_merges, check_serving, check_texts
 from holdfast.store.verification.session_check import check_session_objects, check_sessions
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ class Verifier:
             with self._catalog.database.reading() as transaction:
                 self._load(transaction)
                 self._problems += [Problem(*found) for found in check_history(transaction, self._catalog.tenant)]
+                self._problems += [Problem(*found) for found in check_texts(transaction, self._catalog)]
                 self._problems += [Problem(*found) for found in check_sessions(transaction, self._catalog)]
                 self._problems += [Problem(*found) for found in check_merges(transaction, self._catalog.tenant)]
                 self._problems += [Problem(*found) for found in check_serving(transaction, self._catalog.tenant)]

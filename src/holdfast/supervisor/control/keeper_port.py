@@ -96,6 +96,12 @@ class RunService(Protocol):
         """The keeper does not end before this connection does, unless it is told to."""
         ...
 
+    def begin_attended(self, label: str) -> StepId:
+        """`UndoService.begin`, of a step that ends when this connection does, if it is open then: as by a commit, and
+        its label says so.
+        """
+        ...
+
     def join(self, request: JoinRequest) -> None:
         """See `RemoteUndoService.join_run`; its descriptors come with the request."""
         ...
@@ -118,6 +124,7 @@ OUTSIDE_ONLY: Final = frozenset(
     {
         *(
             "answer",
+            "begin_attended",
             "begin_line",
             "brought_back",
             "configure",

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from holdfast.ipc.server import Client
     from holdfast.supervisor.keeper._supervised_trees import Member
+    from holdfast.undo.journal.records import StepId
     from holdfast.undo.safeguards.losses import Rules
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import StepInfo
@@ -136,6 +137,8 @@ class Keeper:
         self._undo_log.flush_foreign_edits = self._outsiders.settle
         recorder.on_contact = self._outsiders.settle_before
         self._pauses: dict[Client, ExitStack] = {}
+        self._attended: dict[Client, StepId | None] = {}
+        """Clients with the explicit step that ends with them; None: it is about to begin."""
         self._visitors: set[Client] = set()
         """Clients that the keeper must not end before they have hung up."""
         self._asked = 0
@@ -300,6 +303,9 @@ class Keeper:
                 if run:
                     self._runs.prepare_explicit_step(run)
                 return self._ask(client, lambda: self._service.begin(*arguments, run=run or ""))
+            case "begin_attended":
+                self._attended[client] = None
+                return self._ask(client, lambda: self._begin_attended(client, *arguments))
             case "begin_line":
                 return self._runs.begin_line(*arguments)
             case "end_line":
@@ -456,6 +462,22 @@ class Keeper:
     def _release(self, client: Client) -> None:
         if (pause := self._pauses.pop(client, None)) is not None:
             self._worker.do(lambda: self._resume(pause))
+        if client in self._attended:
+            self._worker.do(lambda: self._end_attended(client))
+
+    def _begin_attended(self, client: Client, label: str) -> StepId:
+        step = self._attended[client] = self._service.begin(label)
+        return step
+
+    def _end_attended(self, client: Client) -> None:
+        step = self._attended.pop(client, None)
+        if step is None:
+            return
+        try:
+            if self._service.commit_abandoned(step):
+                _log.warning("step %d was committed: the process that had begun it is gone", step)
+        except HoldfastError as error:
+            _log.warning("the undo log: %s", error)
 
     def _enter(self, client: Client) -> None:
         pause = self._pauses.setdefault(client, ExitStack())

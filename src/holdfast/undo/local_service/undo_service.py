@@ -38,7 +38,7 @@ from holdfast.undo.reports.step_views import (
     undo_report,
 )
 from holdfast.undo.safeguards.tickets import Safeguards
-from holdfast.undo.service import RunEnding
+from holdfast.undo.service import ABANDONED, RunEnding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -392,6 +392,19 @@ class LocalUndoService:
     def commit(self, step: StepId, *, run: str | None = None) -> StepInfo:
         """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for a process outside."""
         return step_info(self._close_explicit(step, run))
+
+    def commit_abandoned(self, step: StepId) -> bool:
+        """Commit an explicit step whose client is gone; its label says so. False if it was closed. Raises as `commit`,
+        but for `NotFoundError`.
+        """
+        with self._recorder.gate:
+            if step not in self._explicit.values():
+                return False
+            for opened in self._recorder.open_steps:
+                if opened.id == step:
+                    opened.begin = msgspec.structs.replace(opened.begin, command=(*opened.begin.command, ABANDONED))
+        self._close_explicit(step, None)
+        return True
 
     def rollback(self, step: StepId, *, run: str | None = None) -> UndoReport:
         """See `UndoService.rollback`. For ``run`` see `commit`."""

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.files.tree import ApplyResult
-from holdfast.files.write.applier import DIRECTORY_IN_THE_WAY, OTHER_NAMES
+from holdfast.files.write.applier import DIRECTORY_IN_THE_WAY, OTHER_NAMES, Applier
 from holdfast.files.write.atomic_replacement import GONE
 from holdfast.files.write.batch import IN_THE_WAY, NAMED_TWICE
 from holdfast.files.write.displaced_file import CHANGED
+from holdfast.files.write.ownership import Owner
 from holdfast.model.entries import Change, NotCaptured
 
 from ..applying import NONCE, Workspace, file, link, put, signature_of, wanted
@@ -152,6 +153,67 @@ def test_attributes_that_the_system_refuses_are_named(
     assert space.go({b"f": (file(b"new"), b"new")}).skipped == []
     assert (space.path / "f").read_bytes() == b"new"
     assert caplog.messages == ["these could not keep all of their extended attributes: f"]
+
+
+def owners(space: Workspace) -> dict[str, tuple[int, int]]:
+    return {at.name: (at.lstat().st_uid, at.lstat().st_gid) for at in space.path.iterdir()}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away: root")
+@pytest.mark.parametrize("pieces", [False, True])
+def test_what_is_replaced_keeps_its_owner_and_group(space: Workspace, caplog: pytest.LogCaptureFixture, pieces: bool):
+    for name in ("f", "to-link", "unchanged"):
+        os.chown(put(space, name), 1000, 1001)
+    os.symlink("f", space.path / "l")
+    os.lchown(space.path / "l", 1000, 1001)
+    space.scan()
+    new = (file(b"new"), b"new")
+    target = {b"f": new, b"to-link": (link(b"x"), b"x"), b"l": (link(b"y"), b"y"), b"made": new}
+    assert space.go({**target, b"unchanged": (file(b"old", 0o600), b"old")}, pieces=pieces).skipped == []
+    assert owners(space) == {**dict.fromkeys(("f", "to-link", "l", "unchanged"), (1000, 1001)), "made": (0, 0)}
+    assert caplog.messages == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away: root")
+def test_an_owner_that_is_configured_is_given_what_replaces_a_file(space: Workspace):
+    os.chown(put(space, "f"), 1000, 1001)
+    space.scan()
+    space.applier = Applier(space.root, space.seen, owner=Owner(1234, 0), configured=(1234, None))
+    space.go({b"f": (file(b"new"), b"new"), b"made": (file(b"new"), b"new")})
+    assert owners(space) == {"f": (1234, 1001), "made": (1234, 0)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_an_owner_that_cannot_be_kept_is_named(space: Workspace, caplog: pytest.LogCaptureFixture):
+    put(space, "theirs").chmod(0o644)
+    os.chown(put(space, "mine"), 1234, 0)
+    os.chown(space.path, 1234, 0)
+    space.scan()
+    new = (file(b"new"), b"new")
+    groups = os.getgroups()
+    os.setgroups([])
+    os.seteuid(1234)
+    try:
+        assert space.go({b"theirs": new, b"mine": new}).skipped == []
+    finally:
+        os.seteuid(0)
+        os.setgroups(groups)
+    assert owners(space) == {"theirs": (1234, 0), "mine": (1234, 0)}
+    assert caplog.messages == ["these could not keep their owner and group: theirs"]
+
+
+def test_permissions_do_not_widen_an_access_control_list(space: Workspace, caplog: pytest.LogCaptureFixture):
+    none = 0xFFFFFFFF
+    masked = access_list((1, 6, none), (2, 6, 1234), (4, 4, none), (16, 4, none), (32, 0, none))
+    for name in ("wider", "narrower"):
+        os.setxattr(put(space, name), "system.posix_acl_access", masked)
+    space.scan()
+    changed = {b"wider": (file(b"old", 0o660), b"old"), b"narrower": (file(b"old", 0o600), b"old")}
+    assert space.go(changed).skipped == []
+    assert {at.name: at.stat().st_mode & 0o777 for at in space.path.iterdir()} == {"wider": 0o660, "narrower": 0o600}
+    assert os.listxattr(space.path / "wider") == []
+    assert os.listxattr(space.path / "narrower") == ["system.posix_acl_access"]
+    assert caplog.messages == ["these could not keep all of their extended attributes: wider"]
 
 
 def test_types_change_both_ways(space: Workspace):

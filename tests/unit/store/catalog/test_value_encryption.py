@@ -11,16 +11,19 @@ from contextlib import closing
 import pytest
 
 from holdfast.engine.opening.opener import Opener
+from holdfast.model.checkpoint import HistoryEvent, Provenance
 from holdfast.model.errors import ConfigError, IntegrityError, StorageError
 from holdfast.model.ids import WorkspaceId, hash_bytes
 from holdfast.store import catalog_spare
 from holdfast.store.catalog.answer_rows import AnswerRows
 from holdfast.store.catalog.reapply_rows import ReapplyRow, ReapplyRows
+from holdfast.store.catalog.text_encryption import UNREADABLE, TextCipher, is_encrypted
 from holdfast.store.catalog.value_encryption import ValueCipher, encrypt_stored
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.store.objects import sealed_values
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.crash_points import count_steps, run_killed
+from holdfast.testing.dict_saver import Saver, load
 
 pytest.importorskip("cryptography")
 
@@ -65,6 +68,92 @@ def check(catalog):
     answer = AnswerRows(catalog, catalog.clock).begin("token/key", hash_bytes(b"request"), 60)
     assert answer is not None
     assert (answer.status, answer.body) == (200, SECRETS[0])
+
+
+PROMPT, MESSAGE, COMMAND = "asked for privately", "prompt: asked for", "deploy --token private"
+TEXTS = "SELECT text FROM history UNION ALL SELECT message FROM checkpoints UNION ALL SELECT command FROM checkpoints"
+
+
+def say(catalog, saver):
+    """What an agent's prompt and a run leave."""
+    saver.create(b"/somewhere")
+    name = saver.save({b"f": b"1"})
+    catalog.claim(name, (), Provenance("me", MESSAGE, COMMAND))
+    for event in (
+        HistoryEvent(0, 5, "prompt", name, None, text=PROMPT),
+        HistoryEvent(0, 6, "run", name, None, text=COMMAND),
+    ):
+        catalog.record_event(WORKSPACE, event, expected=catalog.cursor(WORKSPACE), head=name)
+
+
+def said(catalog):
+    """The texts as they are read, the newest first."""
+    events = [event.text for event in catalog.events(WORKSPACE)]
+    return [*events, *catalog.checkpoints()[0].provenance[1:]]
+
+
+def stored_texts(home):
+    with closing(sqlite3.connect(home / "catalog.db")) as database:
+        return [text for (text,) in database.execute(TEXTS) if text]
+
+
+def telling(home):
+    """The files of a home in which any of the texts can be found."""
+    files = [path for path in home.rglob("*") if path.is_file()]
+    return [path.name for path in files if any(one.encode() in path.read_bytes() for one in (PROMPT, MESSAGE, COMMAND))]
+
+
+ALL = [COMMAND, PROMPT, "", MESSAGE, COMMAND]
+
+
+def test_prompts_messages_and_commands_are_encrypted_and_come_back(opened, home):
+    store = opened("one")
+    say(store.catalog, Saver(store, WORKSPACE, ManualClock(), os.urandom))
+    assert said(store.catalog) == ALL
+    assert all(is_encrypted(text) for text in stored_texts(home))
+    assert telling(home) == []
+    assert store.verifier().verify().problems == []
+
+
+def test_texts_of_an_earlier_version_are_encrypted_by_the_first_start(opened, home):
+    store = opened("one")
+    store.catalog.keys = None  # (the objects are encrypted, as that version's)
+    say(store.catalog, Saver(store, WORKSPACE, ManualClock(), os.urandom))
+    catalog_spare.take(os.fsencode(home), os.fsencode(home / "catalog.db"), 1)
+    store.close()
+    note = home / "objects.url"
+    note.write_bytes(note.read_bytes().replace(b" rows texts", b" rows"))
+    assert len(telling(home)) >= 2
+    store = opened("one")
+    assert said(store.catalog) == ALL
+    assert all(is_encrypted(text) for text in stored_texts(home))
+    assert telling(home) == []
+    assert store.verifier().verify().problems == []
+    assert note.read_bytes().endswith(b" rows texts\n")
+
+
+def test_a_text_that_cannot_be_decrypted_hides_no_content_and_is_named(opened, home):
+    store = opened("one")
+    saver = Saver(store, WORKSPACE, ManualClock(), os.urandom)
+    say(store.catalog, saver)
+    store.close()
+    with closing(sqlite3.connect(home / "catalog.db")) as database:
+        database.execute("UPDATE history SET text = (SELECT message FROM checkpoints) WHERE operation = 'prompt'")
+        database.execute("UPDATE history SET text = 'as it is' WHERE operation = 'run'")
+        database.execute("UPDATE checkpoints SET message = substr(message, 1, 30)")
+        database.commit()
+    store = opened("one")
+    assert said(store.catalog) == ["as it is", UNREADABLE, "", UNREADABLE, COMMAND]
+    named = {problem.object for problem in store.verifier().verify().problems if problem.kind == "format"}
+    assert named == {"event 2", "event 3", store.catalog.checkpoints()[0].id}
+    assert load(store, store.catalog.checkpoints()[0].id) == {b"f": b"1"}
+
+
+@pytest.mark.parametrize("key", [None, "one"])
+def test_a_text_that_looks_like_an_encrypted_one_comes_back(opened, key):
+    texts = TextCipher(opened(key).catalog)
+    for text in ("SEZST1c", "SEZST1cA", "SEZST1cBAAAA", "SEZST1", "x", "é\n", ""):
+        assert texts.open("history", "text", "w/1", texts.seal("history", "text", "w/1", text)) == text
 
 
 def stored(home):
@@ -128,7 +217,7 @@ def test_what_is_there_is_encrypted_by_the_first_start_with_a_key(opened, home):
     assert store.verifier().verify().problems == []
     assert leaking(home) == []
     assert len(catalog_spare.spares(os.fsencode(home))) == 1
-    assert (home / "objects.url").read_bytes().endswith(b" rows\n")
+    assert (home / "objects.url").read_bytes().endswith(b" rows texts\n")
     store.close()
     check(opened("one").catalog)
 
