@@ -317,8 +317,7 @@ class _Work:
             if found != before:
                 return CHANGED
             taken = self._taken(path, info, before)
-            uid, gid = self._configured
-            kept = Owner(info.st_uid if uid is None else uid, info.st_gid if gid is None else gid)
+            kept = self._present_owner(path, place, info, after)
             if content is not None and not (before.is_symlink or after.is_symlink):
                 xattrs = self._attributes_for(path, place, info, after)
                 if info.st_nlink > 1:
@@ -333,6 +332,17 @@ class _Work:
         if info.st_nlink > 1:
             return OTHER_NAMES
         return self._change_permissions(path, place, info, after)
+
+    def _present_owner(self, path: bytes, place: EntryLocation, seen: os.stat_result, after: Entry) -> Owner | None:
+        """To whom a file belongs that is to be replaced. None if another user may have put it there, in a directory
+        that others may write to, to be given content that not everybody may read.
+        """
+        above = os.fstat(place.dir_fd)
+        if above.st_mode & 0o022 and seen.st_uid != above.st_uid and not after.permissions & 0o004:
+            self._batch.changed_owners.append(path)
+            return None
+        uid, gid = self._configured
+        return Owner(seen.st_uid if uid is None else uid, seen.st_gid if gid is None else gid)
 
     def _attributes_for(self, path: bytes, place: EntryLocation, seen: os.stat_result, after: Entry) -> Xattrs:
         """What of the attributes of a file the one in its place gets: the user's own, and an access control list whose

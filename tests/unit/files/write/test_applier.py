@@ -175,6 +175,19 @@ def test_what_is_replaced_keeps_its_owner_and_group(space: Workspace, caplog: py
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away: root")
+def test_a_file_that_another_user_has_put_there_is_not_given_what_not_everybody_may_read(
+    space: Workspace, caplog: pytest.LogCaptureFixture
+):
+    for name in ("secret", "readable"):
+        os.chown(put(space, name), 1000, 1001)
+    space.path.chmod(0o777)
+    space.scan()
+    space.go({b"secret": (file(b"new", 0o600), b"new"), b"readable": (file(b"new", 0o644), b"new")})
+    assert owners(space) == {"secret": (0, 0), "readable": (1000, 1001)}
+    assert caplog.messages == ["these could not keep their owner and group: secret"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away: root")
 def test_an_owner_that_is_configured_is_given_what_replaces_a_file(space: Workspace):
     os.chown(put(space, "f"), 1000, 1001)
     space.scan()
