@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 _COMMAND = Path(sys.executable).with_name("holdfast")
 INSTALLED = [str(_COMMAND)] if _COMMAND.exists() else [sys.executable, "-m", "holdfast"]
 """The command as it is installed beside the interpreter; else the module that it would run."""
+WITHOUT_NAMESPACES = (
+    *("unshare", "--user", "--map-root-user", "sh", "-c"),
+    *('echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"', "sh"),
+)
+"""Makes the kernel refuse user namespaces to what it runs."""
 
 
 class Ran(NamedTuple):

@@ -21,7 +21,7 @@ from holdfast.model.answers.merges import Promoted
 from holdfast.model.json_encoder import encode
 
 from ..promoted import Ground, content, make_app, needs_isolation
-from .conftest import INSTALLED
+from .conftest import INSTALLED, WITHOUT_NAMESPACES
 from .rest import Place
 
 SECRETS = (
@@ -29,11 +29,6 @@ SECRETS = (
     *(".claude/credentials", ".codex/auth.json", ".gradle/gradle.properties", ".databrickscfg", ".fly/config.yml"),
     *(".bash_history", ".python_history", ".psql_history"),
 )
-WITHOUT_NAMESPACES = (
-    *("unshare", "--user", "--map-root-user", "sh", "-c"),
-    *('echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"', "sh"),
-)
-"""Makes the kernel refuse user namespaces to what it runs."""
 
 
 @pytest.fixture(name="ground")
