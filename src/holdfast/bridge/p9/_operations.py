@@ -120,7 +120,8 @@ class Operations:
         """
         operation = self._by_type.get(request.type)
         if operation is None:
-            raise _refusal(errno.EOPNOTSUPP)  # AUTH: who attaches is believed
+            # AUTH: who attaches is believed. (That it is not needed, diod's clients tell by this number alone.)
+            raise _refusal(errno.ENOENT)
         if self._is_read_only and request.type in _CHANGES:
             raise _refusal(errno.EROFS)
         return operation(request)
