@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.bridge.p9._byte_range_locks import ByteRangeLocks
 from holdfast.bridge.p9._operations import Operations
 from holdfast.bridge.server.request_failures import errno_of_failure
-from holdfast.bridge.server.request_threads import AGAIN, MOST_SLOW, LapsedError, ServingThreads, SlowRequests
+from holdfast.bridge.server.request_threads import AGAIN, LapsedError, ServingThreads, SlowRequests
 from holdfast.model.errors import FormatError
 from holdfast.model.log import Log
 from holdfast.wire.p9.framing import FrameSplitter
@@ -37,7 +37,7 @@ _TYPE_AT: Final = 4
 """Where a message says its type."""
 _NEVER_KEPT_BACK: Final = (Type.FLUSH, Type.VERSION)
 """What may be received although as many requests as may be are in flight: it needs no room, and can make some."""
-_LIMITS: Final = Limits(requests=MOST_SLOW)
+_LIMITS: Final = Limits(requests=64)
 """Each request in flight can have a thread of its own."""
 
 
@@ -75,7 +75,8 @@ class P9Server:
         """For each call of the session, and the sending of what it returns."""
         self._room = threading.Condition(self._lock)
         self._own = own or ServingThreads()
-        self._later = SlowRequests(self._own, lapsed)
+        # (As many threads again may be about to end, having answered.)
+        self._later = SlowRequests(self._own, lapsed, most=2 * limits.requests)
         self._thread = threading.Thread(target=self._serve, name="holdfast-9p", daemon=True)
 
     def start(self) -> None:

@@ -34,8 +34,8 @@ TICK_SECONDS: Final = 0.005
 """What takes longer, or twice that, keeps others from being served no more."""
 _QUIET_TICKS: Final = 20
 """After so many without a request the watcher sleeps, until there is one."""
-MOST_SLOW: Final = 64
-"""So many slow requests at a time. A further one is worked on by the thread that has taken it."""
+_MOST_SLOW: Final = 64
+"""So many slow requests at a time, as a rule. A further one is worked on by the thread that has taken it."""
 _KNOWN_SECONDS: Final = 1.0
 """The news of what a thread has done may be read when it has ended. Its number comes back after all others."""
 
@@ -152,14 +152,16 @@ class LapsedError(OSError):
 class SlowRequests:
     """Works on requests that would keep others waiting, or have to wait: each on a thread made for it."""
 
-    def __init__(self, own: ServingThreads, lapsed: Callable[[int], object] = lambda _ticket: None) -> None:
+    def __init__(
+        self, own: ServingThreads, lapsed: Callable[[int], object] = lambda _ticket: None, *, most: int = _MOST_SLOW
+    ) -> None:
         """``own`` is told which threads these are, ``lapsed`` of each ticket that was not answered while its operation
-        could be kept back: what it holds is to be refused soon.
+        could be kept back: what it holds is to be refused soon. ``most`` at a time have a thread of their own.
         """
         self._own = own
         self._lapsed = lapsed
         self._ended = threading.Event()
-        self._room = threading.BoundedSemaphore(MOST_SLOW)
+        self._room = threading.BoundedSemaphore(most)
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WRITE = 1
+IN_FLIGHT = 64
+"""So many requests of a client at a time, by default."""
 
 
 # -- requests that wait -------------------------------------------------------------------------------------------
@@ -192,9 +194,9 @@ def test_a_client_hangs_up_while_it_is_not_read_from(tree: RecordedTree) -> None
     with connected(tree.directory) as (line, client):
         root = client.attach()
         tree.host.may_change.clear()
-        for tag in range(100, 100 + request_threads.MOST_SLOW + 5):
+        for tag in range(100, 100 + IN_FLIGHT + 5):
             line.send(Type.MKDIR, tag, root, b"%d" % tag, 0o755, os.getegid())
-        for _ in range(request_threads.MOST_SLOW):
+        for _ in range(IN_FLIGHT):
             assert tree.host.asked.acquire(timeout=LIMIT)
     tree.host.may_change.set()
     assert sorted(os.listdir(tree.path)) == ["a", "d", "l"]
@@ -204,12 +206,12 @@ def test_more_requests_than_may_be_in_flight_are_answered_all_the_same(tree: Rec
     with connected(tree.directory) as (line, client):
         root = client.attach()
         tree.host.may_change.clear()
-        tags = range(100, 100 + 3 * request_threads.MOST_SLOW)
+        tags = range(100, 100 + 3 * IN_FLIGHT)
         # (At once: a socket has room for few messages that are sent each by itself.)
         line.socket.sendall(
             b"".join(encode_request(Type.MKDIR, tag, root, b"%d" % tag, 0o755, os.getegid()) for tag in tags)
         )
-        for _ in range(request_threads.MOST_SLOW):
+        for _ in range(IN_FLIGHT):
             assert tree.host.asked.acquire(timeout=LIMIT)
         tree.host.may_change.set()
         replies = [line.receive() for _ in tags]
