@@ -12,7 +12,7 @@ from holdfast.wire.p9.replies import qid
 if TYPE_CHECKING:
     import os
 
-    from holdfast.bridge.p9._byte_range_locks import ByteRangeLocks
+    from holdfast.bridge.p9.byte_range_locks import ByteRangeLocks
     from holdfast.vfs.file_system import Found, Names, OpenedDirectory, OpenedFile
     from holdfast.wire.p9.replies import Qid
 

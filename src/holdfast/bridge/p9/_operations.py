@@ -11,7 +11,6 @@ import stat
 from fcntl import F_UNLCK
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.bridge.p9._byte_range_locks import ByteRangeLocks, HeldRange, LockOwner
 from holdfast.bridge.p9._fids import (
     AttributeFid,
     AttributeRoom,
@@ -22,6 +21,7 @@ from holdfast.bridge.p9._fids import (
     Positions,
     Qids,
 )
+from holdfast.bridge.p9.byte_range_locks import ByteRangeLocks, HeldRange, LockOwner
 from holdfast.vfs.file_system import NOW, ROOT, AttributeChange, Caller
 from holdfast.wire.p9 import protocol_constants, replies, request_bodies
 from holdfast.wire.p9.protocol_constants import LockStatus, Type

@@ -9,8 +9,8 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Final
 
-from holdfast.bridge.p9._byte_range_locks import ByteRangeLocks
 from holdfast.bridge.p9._operations import Operations
+from holdfast.bridge.p9.byte_range_locks import ByteRangeLocks
 from holdfast.bridge.server.request_failures import errno_of_failure
 from holdfast.bridge.server.request_threads import AGAIN, LapsedError, ServingThreads, SlowRequests
 from holdfast.model.errors import FormatError

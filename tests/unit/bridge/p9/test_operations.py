@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.bridge.p9._fids import Qids
 from holdfast.testing.p9_client import Qid
 from holdfast.wire.p9 import protocol_constants as c
 
@@ -192,6 +193,28 @@ def test_what_a_fid_stands_for_is_removed(tree: RecordedTree) -> None:
         assert sorted(os.listdir(tree.path)) == ["d", "l"]
         with refused(errno.EBADF):
             client.clunk(fid)
+
+
+def test_a_directory_is_moved_into_what_was_found_in_it(tree: RecordedTree) -> None:
+    """(What a walk went through is given back all the same, the fixture says.)"""
+    with connected(tree.directory) as (_, client):
+        root = client.attach()
+        d = client.walk(root, b"d")
+        e = client.walk(d, b"e")
+        client.renameat(d, b"e", root, b"e")
+        client.rename(d, e, b"d")
+        assert os.listdir(tree.path / "e" / "d") == ["f"]
+        assert client.stat(client.walk(e, b"..")).qid == client.stat(d).qid
+        assert client.stat(client.walk(e, b"d", b"..")).qid == client.stat(e).qid
+
+
+def test_what_is_on_another_device_has_other_qids(tree: RecordedTree) -> None:
+    status = os.stat(tree.path)
+    qids = Qids(status)
+    assert qids.of(status) == (c.QT_DIRECTORY, 0, status.st_ino)
+    others = {qids.entry(status.st_mode, status.st_dev + device, status.st_ino).path for device in range(1, 100)}
+    assert len(others) == 99
+    assert min(others) >= 1 << 63
 
 
 def test_a_fid_does_not_remove_what_has_its_name_by_now(tree: RecordedTree) -> None:

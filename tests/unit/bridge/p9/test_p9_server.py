@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.bridge.p9._byte_range_locks import ByteRangeLocks
+from holdfast.bridge.p9.byte_range_locks import ByteRangeLocks
 from holdfast.bridge.p9.p9_server import P9Server
 from holdfast.bridge.server import request_threads
 from holdfast.testing.p9_client import REQUESTS, P9Client, encode_fields, encode_request, frame
@@ -130,6 +130,22 @@ def test_a_safeguard_is_told_that_a_flushed_request_lapses(tree: RecordedTree) -
         line.send(Type.FLUSH, 11, 10)
         assert line.receive() == (Type.FLUSH, 11, ())
         assert lapsed == [tree.service.held()[0].id]
+        assert (tree.path / "a").exists()
+
+
+def test_a_flushed_request_is_refused_by_its_safeguard(tree: RecordedTree) -> None:
+    """I9."""
+    tree.service.guard(Thresholds(deletes=1))
+    with connected(tree.directory, lapsed=tree.service.lapse) as (line, client):
+        root = client.attach()
+        line.send(Type.UNLINKAT, 10, root, b"a", 0)
+        wait_until(lambda: bool(tree.service.held()))
+        line.send(Type.FLUSH, 11, 10)
+        reply = line.receive()
+        if reply.tag == 10:  # it was refused before it was given up
+            assert reply == (RLERROR, 10, (errno.EPERM,))
+            reply = line.receive()
+        assert reply == (Type.FLUSH, 11, ())
         assert (tree.path / "a").exists()
 
 
