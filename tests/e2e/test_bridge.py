@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.bridge.mount.fuse_device import clear_dead
-from holdfast.bridge.server import loop as serving
+from holdfast.bridge.server import request_threads
 from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
@@ -424,7 +424,7 @@ def test_a_safeguard_keeps_an_operation_back_until_it_is_allowed(place: Path) ->
 
 def test_a_safeguard_that_nobody_answers_denies(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """I9."""
-    monkeypatch.setattr(serving, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(request_threads, "PATIENCE_SECONDS", 0.1)
     (place / "tree" / "a").touch()
     with guarded(place):
         with pytest.raises(PermissionError):

@@ -7,8 +7,7 @@ import errno
 import os
 import stat
 import struct
-from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -16,8 +15,6 @@ from hypothesis import strategies as st
 
 from holdfast.bridge.fuse.frozen_caches import FrozenCaches
 from holdfast.bridge.fuse.served_file_system import ServedFileSystem
-from holdfast.model.entries import Entry, file_entry, symlink_entry
-from holdfast.model.ids import hash_bytes
 from holdfast.vfs.checkpoint_appearance import CheckpointAppearance
 from holdfast.vfs.checkpoint_tree import CheckpointTree
 from holdfast.wire.fuse.negotiation import negotiate
@@ -27,9 +24,10 @@ from holdfast.wire.fuse.requests import Decoder, decode_header
 
 from ...protocol.fuse import structures as c
 from ...protocol.fuse.structures import request
+from .checkpoint_content import FakeContent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    pass
 
 TIME = 1_700_000_000_123_456
 Numbers = dict[str, Any]
@@ -39,42 +37,6 @@ EVERYTHING = Init((1 << 43) - 1)
 def numbers(structure: type[ctypes.Structure], data: bytes) -> Numbers:
     """What a structure that is all of ``data`` says, by name."""
     return c.values(structure.from_buffer_copy(data))
-
-
-class Part(NamedTuple):
-    first: int
-    paths: Sequence[bytes]
-    entries: Sequence[Entry]
-
-
-class FakeContent:
-    """Content in a dictionary, handed out three entries at a time."""
-
-    def __init__(self, files: dict[bytes, bytes], links: frozenset[bytes] = frozenset()) -> None:
-        self.files = files
-        self.paths = sorted(files)
-        self.links = links
-        self.count = len(files)
-        self.size = sum(map(len, files.values()))
-
-    def entry(self, path: bytes) -> Entry:
-        content = self.files[path]
-        if path in self.links:
-            return symlink_entry(hash_bytes(content), len(content))
-        return file_entry(hash_bytes(content), len(content), 0o640)
-
-    def find(self, path: bytes, /) -> int:
-        return bisect_left(self.paths, path)
-
-    def stretch(self, position: int, /) -> Part:
-        assert 0 <= position < self.count
-        first = position // 3 * 3
-        paths = self.paths[first : first + 3]
-        return Part(first, paths, [self.entry(path) for path in paths])
-
-    def read(self, path: bytes, entry: Entry, offset: int, size: int, /) -> bytes:
-        assert entry == self.entry(path)
-        return self.files[path][offset : offset + size]
 
 
 class Asked:

@@ -10,12 +10,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from holdfast.bridge.server.request_threads import Leader, ServingThreads, SlowRequests
+from holdfast.bridge.server.request_failures import errno_of_failure
+from holdfast.bridge.server.request_threads import AGAIN, LapsedError, Leader, ServingThreads, SlowRequests
 from holdfast.bridge.server.transport import ClosedTransportError
-from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, out_of_space_errno
+from holdfast.model.errors import FormatError, HoldfastError, StorageError
 from holdfast.model.log import Log
-from holdfast.undo.interceptor import StepEndedError
-from holdfast.vfs.patience import LaterError
 from holdfast.wire.fuse import negotiation, replies
 from holdfast.wire.fuse.protocol_constants import UNANSWERED, Opcode
 from holdfast.wire.fuse.request_errors import errno_of
@@ -33,16 +32,8 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 THREADS: Final = 4
-PATIENCE_SECONDS: Final = 8.0
-"""For so long a request may be kept back. Others wait meanwhile for what the kernel has locked for it: for the whole
-directory that a name is removed from; for a rename between directories, any other such."""
-_AGAIN_SECONDS: Final = 0.02
 _SETTLE_SECONDS: Final = 0.0001
 _FIRST_FRAME: Final = 1 << 17
-_AGAIN: Final = (LaterError, HeldError, StepEndedError)
-"""What an operation raises that has to be asked again."""
-
-
 _LASTING: Final = frozenset(
     (
         Opcode.READ,
@@ -105,14 +96,12 @@ class FuseServer:
         self._threads: list[threading.Thread] = []
         self._at_work = [False] * threads
         self._own = own or ServingThreads()
-        self._lapsed = lapsed
-        self._later = SlowRequests(self._own)
+        self._later = SlowRequests(self._own, lapsed)
         self._turns = Leader(alone=alone)
         # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
         self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_over = False
         self._stopping = False
-        self._ended = threading.Event()
 
     def start(self) -> None:
         """Agree with the kernel, and begin to serve. Raises `UnsupportedError` for a kernel that is too old, and
@@ -174,7 +163,7 @@ class FuseServer:
         if self._is_over:
             return True
         self._stopping = True
-        self._ended.set()
+        self._later.end()
         self._turns.end()
         self._transport.wake()
         for thread in self._threads:
@@ -255,7 +244,7 @@ class FuseServer:
                 self._turns.resign(number)
             try:
                 reply = _answer(operation, header, body)
-            except _AGAIN:
+            except AGAIN:
                 # (The frame is about to be used for another request.)
                 kept = decoder.decode(header, memoryview(bytes(frame)))
                 self._later.do(lambda: self._answer_later(operation, header, kept))
@@ -263,23 +252,13 @@ class FuseServer:
         self._reply(header, reply if header.opcode not in UNANSWERED or header.opcode == Opcode.INTERRUPT else None)
 
     def _answer_later(self, operation: Operation | None, header: Header, body: Body) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        has_lapsed = False
-        while True:
-            try:
-                reply = _answer(operation, header, body)
-                break
-            except _AGAIN as error:
-                ticket = error.ticket if isinstance(error, HeldError) else 0
-                is_over = self._stopping or (ticket and self._transport.is_local and _is_killed(header.pid))
-                if is_over or time.monotonic() >= deadline:
-                    if has_lapsed or not ticket or self._stopping:
-                        reply = replies.error(header.unique, errno.EPERM if has_lapsed or ticket else errno.EAGAIN)
-                        break
-                    # Its step is taken back now, and refuses it then: nothing of that is left when it is answered.
-                    self._lapsed(ticket)
-                    has_lapsed, deadline = True, time.monotonic() + PATIENCE_SECONDS
-            self._ended.wait(_AGAIN_SECONDS)
+        def is_given_up(ticket: int) -> bool:
+            return bool(ticket) and self._transport.is_local and _is_killed(header.pid)
+
+        try:
+            reply = self._later.ask_again(lambda: _answer(operation, header, body), is_given_up)
+        except LapsedError as error:
+            reply = replies.error(header.unique, error.errno or errno.EPERM)
         self._reply(header, reply)
 
     def _reply(self, header: Header, reply: Reply) -> None:
@@ -300,16 +279,10 @@ def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
         return replies.error(header.unique, errno.ENOSYS)
     try:
         return operation(header, body)
-    except OSError as error:
-        return replies.error(header.unique, error.errno or errno.EIO)
-    except _AGAIN:
+    except AGAIN:
         raise
-    except HoldfastError as error:
-        _LOG.error("a request of a mount has failed: %s", error.message, opcode=_name(header))
-        return replies.error(header.unique, out_of_space_errno(error) or errno.EIO)
-    except Exception:  # noqa: BLE001 - one request fails, and the mount goes on
-        _LOG.exception("a request of a mount has failed by a mistake of Holdfast's own", opcode=_name(header))
-    return replies.error(header.unique, errno.EIO)
+    except Exception as error:  # noqa: BLE001 - one request fails, and the mount goes on
+        return replies.error(header.unique, errno_of_failure(error, _name(header)))
 
 
 def _is_killed(thread: int) -> bool:

@@ -1,4 +1,5 @@
-"""The threads of a server: one takes requests as long as nothing keeps it, slow requests have threads of their own.
+"""The threads of a server: one takes requests as long as nothing keeps it, slow requests have threads of their own,
+where those that are held are asked again.
 
 Where the operations are Python for the most part, two threads at once take longer than one: each waits for the other at
 every system call, and the kernel wakes one for a request that the other was about to take.
@@ -6,23 +7,35 @@ every system call, and the kernel wakes one for a request that the other was abo
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from contextlib import contextmanager
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from holdfast.vfs.patience import patient
+from holdfast.model.errors import HeldError
+from holdfast.undo.interceptor import StepEndedError
+from holdfast.vfs.patience import LaterError, patient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+Answer = TypeVar("Answer")
+
+AGAIN: Final = (LaterError, HeldError, StepEndedError)
+"""What an operation raises, before anything has happened, that has to be asked again."""
+PATIENCE_SECONDS: Final = 8.0
+"""For so long a request may be kept back. Others wait meanwhile for what the kernel has locked for it: for the whole
+directory that a name is removed from; for a rename between directories, any other such."""
+_AGAIN_SECONDS: Final = 0.02
 TICK_SECONDS: Final = 0.005
 """What takes longer, or twice that, keeps others from being served no more."""
 _QUIET_TICKS: Final = 20
 """After so many without a request the watcher sleeps, until there is one."""
 _MOST_SLOW: Final = 64
-"""So many slow requests at a time. A further one is worked on by the thread that has taken it."""
+"""So many slow requests at a time, as a rule. A further one is worked on by the thread that has taken it."""
 _KNOWN_SECONDS: Final = 1.0
 """The news of what a thread has done may be read when it has ended. Its number comes back after all others."""
 
@@ -127,13 +140,28 @@ class Leader:
                 quiet += 1
 
 
+class LapsedError(OSError):
+    """The request was kept back until it was given up; nothing of it has happened (EPERM, or EAGAIN where no safeguard
+    was in the way).
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, os.strerror(number))
+
+
 class SlowRequests:
     """Works on requests that would keep others waiting, or have to wait: each on a thread made for it."""
 
-    def __init__(self, own: ServingThreads) -> None:
-        """``own`` is told which threads these are."""
+    def __init__(
+        self, own: ServingThreads, lapsed: Callable[[int], object] = lambda _ticket: None, *, most: int = _MOST_SLOW
+    ) -> None:
+        """``own`` is told which threads these are, ``lapsed`` of each ticket that was not answered while its operation
+        could be kept back: what it holds is to be refused soon. ``most`` at a time have a thread of their own.
+        """
         self._own = own
-        self._room = threading.BoundedSemaphore(_MOST_SLOW)
+        self._lapsed = lapsed
+        self._ended = threading.Event()
+        self._room = threading.BoundedSemaphore(most)
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
 
@@ -142,10 +170,35 @@ class SlowRequests:
         if not self._room.acquire(blocking=False):
             self._do(work)
             return
-        thread = threading.Thread(target=self._run, args=(work,), name="holdfast-fuse-later", daemon=True)
+        thread = threading.Thread(target=self._run, args=(work,), name="holdfast-later", daemon=True)
         with self._lock:
             self._threads.add(thread)
         thread.start()
+
+    def ask_again(self, attempt: Callable[[], Answer], is_given_up: Callable[[int], bool]) -> Answer:
+        """What ``attempt`` returns or raises, once that is none of `AGAIN`; for work that is being done.
+
+        Raises `LapsedError` after `PATIENCE_SECONDS`, or as soon as who asks has given up: ``is_given_up`` is told
+        the ticket that is waited for, or 0.
+        """
+        deadline = monotonic() + PATIENCE_SECONDS
+        has_lapsed = False
+        while True:
+            try:
+                return attempt()
+            except AGAIN as error:
+                ticket = error.ticket if isinstance(error, HeldError) else 0
+                if self._ended.is_set() or is_given_up(ticket) or monotonic() >= deadline:
+                    if has_lapsed or not ticket or self._ended.is_set():
+                        raise LapsedError(errno.EPERM if has_lapsed or ticket else errno.EAGAIN) from error
+                    # Its step is taken back now, and refuses it then: nothing of that is left when it is answered.
+                    self._lapsed(ticket)
+                    has_lapsed, deadline = True, monotonic() + PATIENCE_SECONDS
+            self._ended.wait(_AGAIN_SECONDS)
+
+    def end(self) -> None:
+        """Nothing is asked again any more."""
+        self._ended.set()
 
     def join(self, timeout: float) -> bool:
         """Wait until all is done, at most ``timeout`` seconds for each; whether it is."""

@@ -149,7 +149,8 @@ class RecordedFiles:
     def _open(self, caller: Caller, thing: LocatedNode, flags: int, *, strips: bool) -> int:
         found = os.fstat(thing.fd)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+            number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.ENXIO
+            raise OSError(number, os.strerror(number))
         fd = self.reopened(thing.fd, flags & _PASSED)
         try:
             if flags & _CHANGING:

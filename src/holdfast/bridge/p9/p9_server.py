@@ -1,0 +1,225 @@
+"""Serves a file system to one client that speaks 9P2000.L over a connected stream socket."""
+
+from __future__ import annotations
+
+import errno
+import select
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING, Final
+
+from holdfast.bridge.p9._operations import Operations
+from holdfast.bridge.p9.byte_range_locks import ByteRangeLocks
+from holdfast.bridge.server.request_failures import errno_of_failure
+from holdfast.bridge.server.request_threads import AGAIN, LapsedError, ServingThreads, SlowRequests
+from holdfast.model.errors import FormatError
+from holdfast.model.log import Log
+from holdfast.wire.p9.framing import FrameSplitter
+from holdfast.wire.p9.protocol_constants import Type
+from holdfast.wire.p9.session import Limits, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.bridge.p9._fids import Kept
+    from holdfast.bridge.p9._operations import Answer
+    from holdfast.vfs.file_system import FileSystem
+    from holdfast.wire.p9.session import Actions, Buffer, Request
+
+_LOG = Log(__name__)
+_READ_BYTES: Final = 1 << 16
+_MOST_PIECES: Final = 512
+"""Of one sendmsg(2); the system takes 1,024."""
+_LOOK_SECONDS: Final = 0.5
+"""So often the client is looked at while nothing is read from it."""
+_TYPE_AT: Final = 4
+"""Where a message says its type."""
+_NEVER_KEPT_BACK: Final = (Type.FLUSH, Type.VERSION)
+"""What may be received although as many requests as may be are in flight: it needs no room, and can make some."""
+_LIMITS: Final = Limits(requests=64)
+"""Each request in flight can have a thread of its own."""
+
+
+class P9Server:
+    """Serves one client until it hangs up, or `stop`. What it says is not trusted.
+
+    One thread reads requests and answers them. Those that have to wait, and those that make something durable, have
+    threads of their own: others are answered meanwhile. A client that reads no replies is read from no more.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        file_system: FileSystem,
+        *,
+        is_read_only: bool = False,
+        uid: int | None = None,
+        locks: ByteRangeLocks | None = None,
+        own: ServingThreads | None = None,
+        lapsed: Callable[[int], object] = lambda _ticket: None,
+        limits: Limits = _LIMITS,
+    ) -> None:
+        """``connection`` is the server's from now on; the file system stays the caller's.
+
+        ``uid``: in whose name a client acts that names no user by number; by default the owner of the root. ``locks``
+        are to be the same for all clients of one file system. For ``own`` and ``lapsed`` see
+        `holdfast.bridge.server.loop.FuseServer`.
+        """
+        connection.setblocking(True)
+        self._connection = connection
+        self._operations = Operations(file_system, locks or ByteRangeLocks(), is_read_only=is_read_only, uid=uid)
+        self._session: Session[Kept] = Session(limits)
+        self._splitter = FrameSplitter()
+        self._lock = threading.Lock()
+        """For each call of the session, and the sending of what it returns."""
+        self._room = threading.Condition(self._lock)
+        self._own = own or ServingThreads()
+        # (As many threads again may be about to end, having answered.)
+        self._later = SlowRequests(self._own, lapsed, most=2 * limits.requests)
+        self._thread = threading.Thread(target=self._serve, name="holdfast-9p", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        # Signals are for the threads that wait for them: one that came here would wake none of them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._thread.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait, at most ``timeout`` seconds, until the client has hung up, or until `stop`; whether that is so, and
+        no request is being worked on any more.
+        """
+        self._thread.join(timeout)
+        return not self._thread.is_alive() and self._later.join(threading.TIMEOUT_MAX if timeout is None else timeout)
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        """Hang up. Returns whether all threads have ended: only then the file system may be closed.
+
+        Harmless a second time.
+        """
+        self._hang_up()
+        if self._thread.ident is None:
+            self._connection.close()
+        elif not self.wait(timeout):
+            _LOG.warning("a request is still being worked on after %g s; it ends with this process", timeout)
+            return False
+        return True
+
+    def _hang_up(self) -> None:
+        # (No thread has to wait any more: neither one that reads nor one that sends, whoever holds the lock.)
+        try:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the client was quicker
+        self._later.end()
+
+    # -- messages -------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            with self._own.registered():
+                while data := self._connection.recv(_READ_BYTES):
+                    for frame in self._splitter.split(data):
+                        self._receive(frame)
+        except FormatError as error:
+            _LOG.warning("a client of a 9P server is hung up on: %s", error.message)
+        except OSError:
+            pass  # it has hung up
+        except Exception:  # noqa: BLE001 - the client must not wait for answers that do not come
+            _LOG.exception("serving a 9P client has failed; it is hung up on")
+        finally:
+            self._hang_up()
+            with self._lock:
+                actions = self._session.close()
+                self._connection.close()
+            self._close(actions.gone)
+
+    def _receive(self, frame: memoryview) -> None:
+        with self._lock:
+            if frame[_TYPE_AT] not in _NEVER_KEPT_BACK:
+                while self._session.full:
+                    if not self._room.wait(_LOOK_SECONDS) and self._is_gone():
+                        raise ConnectionResetError(errno.ECONNRESET, "the client has hung up")
+            actions = self._session.receive(frame)
+            self._splitter.limit = self._session.msize
+            self._send(actions.output)
+        self._close(actions.gone)
+        if actions.request is not None:
+            self._carry_out(actions.request)
+
+    def _is_gone(self) -> bool:
+        poll = select.poll()
+        poll.register(self._connection, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def _send(self, output: Sequence[Buffer]) -> None:
+        """Send, unless the client has hung up; with the lock."""
+        left = [memoryview(piece) for piece in output if piece]
+        try:
+            while left:
+                count = self._connection.sendmsg(left[:_MOST_PIECES])
+                done = 0
+                while done < len(left) and count >= len(left[done]):
+                    count -= len(left[done])
+                    done += 1
+                left = left[done:]
+                if count:
+                    left[0] = left[0][count:]
+        except OSError:
+            # (What is about to read ends by that, and closes.)
+            self._hang_up()
+
+    @staticmethod
+    def _close(gone: Sequence[Kept]) -> None:
+        for kept in gone:
+            try:
+                kept.close()
+            except Exception:  # noqa: BLE001 - the others are to be closed as well
+                _LOG.exception("what a 9P client had open could not be closed")
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, request: Request[Kept]) -> None:
+        if request.type == Type.FSYNC:
+            self._later.do(lambda: self._carry_out_later(request))
+            return
+        try:
+            answer = self._perform(request)
+        except AGAIN:
+            self._later.do(lambda: self._carry_out_later(request))
+            return
+        self._finish(request, answer)
+
+    def _carry_out_later(self, request: Request[Kept]) -> None:
+        try:
+            answer = self._later.ask_again(lambda: self._perform(request), lambda _ticket: request.interrupted)
+        except LapsedError as error:
+            # Nothing has happened: who waits no more is not answered.
+            answer = None if request.interrupted else error.errno or errno.EPERM
+        self._finish(request, answer)
+
+    def _perform(self, request: Request[Kept]) -> Answer | int:
+        """What a request is answered, whatever becomes of it, or an errno; but that it is to be asked again."""
+        try:
+            return self._operations.perform(request)
+        except AGAIN:
+            raise
+        except Exception as error:  # noqa: BLE001 - one request fails, and the client is served on
+            return errno_of_failure(error, Type(request.type).name)
+
+    def _finish(self, request: Request[Kept], answer: Answer | int | None) -> None:
+        """With an errno, or with None: as if it had never come."""
+        actions: Actions[Kept]
+        with self._lock:
+            if answer is None:
+                actions = self._session.abandon(request)
+            elif isinstance(answer, int):
+                actions = self._session.fail(request, answer)
+            else:
+                actions = self._session.finish(request, *answer)
+            self._send(actions.output)
+            self._room.notify()
+        self._close(actions.gone)
