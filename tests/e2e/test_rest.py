@@ -403,6 +403,15 @@ def test_a_mistake_in_an_exports_own_file_keeps_nobody_from_looking_and_going_ba
     assert admin.post("/api/exports/mistaken/checkpoint")["created"] is False
 
 
+def test_a_mistake_in_an_exports_own_file_is_mended_by_writing_it(place: Place, admin: Client) -> None:
+    path = shop(place, admin, "mended")
+    for body in ({"writes": [{"path": "holdfast.toml", "content": ""}]}, {"deletes": ["holdfast.toml"]}):
+        (path / "holdfast.toml").write_text("nonsense = [")
+        assert admin.ask("POST", "/api/exports/mended/checkpoint", {}).code == "bad_config"
+        admin.post("/api/exports/mended/write-files", body)
+        admin.post("/api/exports/mended/checkpoint")
+
+
 # -- paths -------------------------------------------------------------------------------------------------------
 
 HOSTILE = (

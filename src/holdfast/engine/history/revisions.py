@@ -39,7 +39,9 @@ class CheckpointNames(Protocol):
         ...
 
     def by_label(self, label: str) -> CheckpointId | None:
-        """The newest checkpoint that bears exactly this label, perhaps beside others."""
+        """The newest checkpoint that bears exactly this label, perhaps beside others; an imported one only if no other
+        does, as another user has named it.
+        """
         ...
 
     def labels(self) -> Iterable[str]:
@@ -55,8 +57,9 @@ def resolve(text: str, names: CheckpointNames) -> CheckpointId:
     """The checkpoint that ``text`` names.
 
     In this order: ``@`` is the one that the tree stands on (after a restore of v1 it is v1; what lies ahead of it has
-    its id), a label is the newest checkpoint that bears it, 4 or more hex digits are the one id that begins with them.
-    Any of these followed by ``-`` or ``-N`` is the parent or the Nth ancestor (``@-3``).
+    its id), a label is the newest checkpoint that bears it (an imported one only if no other does), 4 or more hex
+    digits are the one id that begins with them. Any of these followed by ``-`` or ``-N`` is the parent or the Nth
+    ancestor (``@-3``).
 
     Raises `UsageError` for a prefix that several ids share, naming them, and `NotFoundError` for what is not there,
     naming what comes near.
@@ -220,7 +223,8 @@ class _WorkspaceNames:
 
     def by_label(self, label: str) -> CheckpointId | None:
         found = self._catalog.by_label(label, self._workspace)
-        return found[0].id if found else None
+        own = [one for one in found if one.kind != "import"]
+        return next((one.id for one in own or found), None)
 
     def labels(self) -> Iterable[str]:
         return chain.from_iterable(checkpoint.labels for checkpoint in self._catalog.checkpoints(self._workspace))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 
+from holdfast.engine.history.revisions import resolve_name
 from holdfast.engine.upkeep._bundle_format import BundleWriter, encode_member
 from holdfast.engine.upkeep.bundle_export import export_bundle
 from holdfast.engine.upkeep.bundle_import import import_bundle
@@ -73,6 +74,17 @@ def test_what_is_exported_is_imported_exactly(make_home: Callable[[str], Home], 
         one, other = target.store.catalog.changeset(point.id), source.store.catalog.changeset(point.id)
         assert (one and decode_changeset(one)) == (other and decode_changeset(other))
     assert target.store.catalog.cursor(target.context.workspace.id) == before == Cursor(None, None, None)
+
+
+def test_a_label_of_ones_own_goes_before_an_imported_one(make_home: Callable[[str], Home], tmp_path: Path) -> None:
+    source, target = make_home("source"), make_home("target")
+    points = history(source)
+    own = target.commit({b"mine": b"1"}, labels=("one",))
+    file = os.fsencode(tmp_path / "b")
+    export_bundle(source.context, [points[0].id], file)
+    import_bundle(target.context, file)
+    assert resolve_name(target.context, "one") == own.id
+    assert resolve_name(target.context, "zwei") == points[0].id
 
 
 def test_a_single_checkpoint_brings_its_ancestors_only(make_home: Callable[[str], Home], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_r
 from holdfast.api.rest.routes.exports import export_object
 from holdfast.engine.history.revisions import resolve_name_for_restore
 from holdfast.engine.merging.write_plan import PlannedWrite, carry_out
+from holdfast.engine.opening.opener import WORKSPACE_FILE
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.answers.workspace import Restored
 from holdfast.model.checkpoint import Provenance
@@ -142,7 +143,9 @@ def write_files(call: RequestCall) -> response_types.Written:
         )
     source = None if body.source is None else require_reachable(call, body.source)[0].id
     context = call.store.exports.context(row)
-    refuse_misconfigured(context.misconfigured)
+    writes, deletes = [_write(write) for write in body.writes], [path_of(path) for path in body.deletes]
+    if WORKSPACE_FILE not in (*deletes, *(write.path for write in writes)):
+        refuse_misconfigured(context.misconfigured)  # (What mends it is not refused.)
     workspace = Workspace(call.store.opener, context)
     cut_short = workspace.unfinished() if call.again else None
     # (What a plan leads to is such a checkpoint: the first attempt at this one was on its way there.)
@@ -150,8 +153,8 @@ def write_files(call: RequestCall) -> response_types.Written:
         workspace.restore_continue(progress=call.progress(row.name, "write-files"))
     done = carry_out(
         context,
-        [_write(write) for write in body.writes],
-        [path_of(path) for path in body.deletes],
+        writes,
+        deletes,
         Provenance(body.author or call.principal.token.label, body.message),
         source=source,
         progress=call.progress(row.name, "write-files"),
