@@ -8,9 +8,10 @@ from contextlib import suppress
 
 from holdfast.engine.opening.context import SavedState, saved_state
 from holdfast.engine.opening.home import CREDENTIALS_REPORTED
+from holdfast.engine.opening.opener import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE
 from holdfast.engine.opening.operation_journal import read_operation
 from holdfast.files.git.configuration import MAX_RULES_BYTES
-from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
+from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, rules_excluding
 from holdfast.files.note_file import NoteFile
 from holdfast.files.scan.secret_files import CREDENTIALS
 from holdfast.files.tree import ROOT_GONE, ScanResult
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
+    from holdfast.files.ignore.rules import DirectoryRules
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
@@ -106,8 +108,25 @@ _RULE_FILES = (GITIGNORE, CHECKPOINTIGNORE)
 
 
 def changes_ignore_rules(changes: Iterable[Change]) -> bool:
-    """True if any of ``changes`` is about a rule file."""
-    return any(change.path.rpartition(b"/")[2] in _RULE_FILES for change in changes)
+    """True if any of ``changes`` is about a rule file: what a workspace's own settings leave out is ignored, too."""
+    return any(change.path == WORKSPACE_FILE or change.path.rpartition(b"/")[2] in _RULE_FILES for change in changes)
+
+
+def saved_exclude(context: Context, root: Hash) -> tuple[str, ...]:
+    """The patterns of ``capture.exclude`` in the workspace's settings that the stored manifest ``root`` holds, whatever
+    else is wrong with them.
+    """
+    content = SavedState(context, root).read(WORKSPACE_FILE, MAX_WORKSPACE_FILE_BYTES + 1)
+    if not content or len(content) > MAX_WORKSPACE_FILE_BYTES:
+        return ()
+    import tomllib
+
+    from holdfast.model.config.values import parse_value
+
+    try:
+        return parse_value("capture.exclude", tomllib.loads(content.decode())["capture"]["exclude"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return ()
 
 
 def ignored_paths(context: Context, root: Hash, paths: Iterable[bytes]) -> set[bytes]:
@@ -122,6 +141,7 @@ def ignored_paths(context: Context, root: Hash, paths: Iterable[bytes]) -> set[b
 class _SavedRules:
     def __init__(self, context: Context, root: Hash) -> None:
         self._saved = SavedState(context, root)
+        self._above = rules_excluding(saved_exclude(context, root))
         self._known: dict[bytes, DirectoryRules] = {}
         self._excluded: dict[bytes, bool] = {b"": False}
 
@@ -143,7 +163,7 @@ class _SavedRules:
             if directory:
                 known = self._in(directory.rpartition(b"/")[0]).below(directory, gitignore, own)
             else:
-                known = DirectoryRules(UNKNOWN_FINGERPRINT, (), (), {}).at_root(gitignore, own)
+                known = self._above.at_root(gitignore, own)
             self._known[directory] = known
         return known
 
