@@ -12,6 +12,7 @@ from holdfast.engine.opening.opener import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_F
 from holdfast.engine.opening.operation_journal import read_operation
 from holdfast.files.git.configuration import MAX_RULES_BYTES
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, rules_excluding
+from holdfast.files.ignore.sqlite_files import database_of
 from holdfast.files.note_file import NoteFile
 from holdfast.files.scan.secret_files import CREDENTIALS
 from holdfast.files.tree import ROOT_GONE, ScanResult
@@ -70,15 +71,46 @@ def scan_tree(context: Context, *, gone_is_empty: bool = False) -> TreeState:
         if not gone_is_empty or error.code != ROOT_GONE:
             raise
         scan = ScanResult(None, {}, [], 0)
+    scan, hidden = with_hidden_files(context, head, scan)
     if head is not None and scan.base is not None:
         if not scan.changes:
-            context.tree.settle(head.root)
+            if not hidden:
+                context.tree.settle(head.root)
             return TreeState(head, head.root, context.store.pages, head.total_files, scan.not_captured, {})
         built = manifest.update(context.store.pages, head.root, scan.changes)
     else:
         built = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     pages = context.store.pages_with(built.new_pages)
     return TreeState(head, built.root, pages, built.files, scan.not_captured, built.new_pages)
+
+
+def with_hidden_files(context: Context, head: Checkpoint | None, scan: ScanResult) -> tuple[ScanResult, bool]:
+    """``scan`` with what is there and was saved in the state ``head``, whose own rules leave it out, as it was saved;
+    and whether there is anything of that.
+
+    Such a state was made elsewhere. What was brought from it is no less part of it than the rest: an undo that did not
+    know of it would leave the files, and the rules with them.
+    """
+    if head is None:
+        return scan, False
+    if scan.base is not None:
+        gone = [path for path, entry in scan.changes.items() if entry is None]
+    else:
+        gone = [path for path, _ in manifest.iterate(context.store.pages, head.root) if path not in scan.changes]
+    if not gone:
+        return scan, False
+    try:
+        left = files_on_disk(context.workspace.path, sorted(gone))
+    except (NotFoundError, StorageError):
+        return scan, False
+    hidden = ignored_paths(context, head.root, left) if left else set[bytes]()
+    # (A log goes with its database, whatever the rules say.)
+    hidden = {path for path in hidden if (database_of(path) or path) in hidden}
+    if not hidden:
+        return scan, False
+    entries = manifest.get_many(context.store.pages, head.root, sorted(hidden))
+    changes = {path: entry for path, entry in scan.changes.items() if path not in hidden}
+    return scan._replace(changes=changes if scan.base is not None else {**changes, **entries}), True
 
 
 def status(context: Context, *, watching: bool) -> Status:
