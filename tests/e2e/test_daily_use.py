@@ -275,6 +275,32 @@ def test_a_deleted_workspace_comes_back(cli: Cli, place: Path, monkeypatch: pyte
     assert cli.tree() == {"f": b"1"}
 
 
+def test_excluded_files_survive_a_restore_that_takes_their_pattern_away_and_its_undo(cli: Cli) -> None:
+    # I5, I6: `capture.exclude` of the workspace's own file comes and goes with a state, as the ignore files do.
+    cli.write("f", "1")
+    cli("checkpoint", "-m", "one")
+    cli.write("holdfast.toml", '[capture]\nexclude = ["/data/"]\n')
+    cli("checkpoint", "-m", "two")
+    cli.write("data/x", "precious")
+    cli("restore", "one")
+    assert (cli.root / "data/x").read_text() == "precious"
+    cli("undo")
+    assert (cli.root / "data/x").read_text() == "precious"
+    assert (cli.root / "holdfast.toml").exists()
+
+
+def test_a_file_survives_a_restore_that_takes_the_limit_away_that_it_is_beyond(cli: Cli) -> None:
+    cli.write("f", "1")
+    cli("checkpoint", "-m", "one")
+    cli.write("holdfast.toml", "[capture]\nmax_file_bytes = 40\n")
+    cli.write("large", "precious" * 100)
+    cli("checkpoint", "-m", "two")
+    cli("restore", "one")
+    assert "Left alone:\n  large: " in cli("undo", code=4).out
+    assert (cli.root / "large").read_text() == "precious" * 100
+    assert (cli.root / "holdfast.toml").exists()
+
+
 def test_ignored_files_are_not_saved_and_not_deleted(cli: Cli) -> None:
     cli.write(".gitignore", "*.log\n")
     cli.write("f", "1")

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from holdfast.engine.history._git_heads import record_git_head
 from holdfast.engine.history.history_writer import next_state, record, record_prompt
+from holdfast.engine.history.status import scan_tree, with_hidden_files
 from holdfast.engine.opening.context import saved_state
 from holdfast.engine.opening.home import remember_folder
 from holdfast.engine.opening.identity import refuse_other_mount
@@ -203,7 +204,6 @@ def _create_part(
     """Save what the tree holds at or below ``paths``; what else has changed is as in the last checkpoint. None if there
     is no such path, or no checkpoint yet.
     """
-    from holdfast.engine.history.status import scan_tree
     from holdfast.files.tree import ScanResult
     from holdfast.store.manifests import manifest
 
@@ -295,11 +295,13 @@ def _try_to_create(
             meanwhile=meanwhile,
             also=also,
         )
+        scan, hidden = with_hidden_files(context, parent, scan)
         unchanged = parent is not None and scan.base is not None and not scan.changes
         built, changes = (None, None) if unchanged else _build_manifest(context, parent, scan)
         if parent is not None and (built is None or built.root == parent.root):
             writer.abort()
-            context.tree.settle(parent.root)
+            if not hidden:
+                context.tree.settle(parent.root)
             if recorded is not None:
                 record(context, entry, parent.id, expected=cursor)
             elif request.prompt is not None:
@@ -312,7 +314,8 @@ def _try_to_create(
     except BaseException:
         writer.abort()
         raise
-    context.tree.settle(checkpoint.root)
+    if not hidden:
+        context.tree.settle(checkpoint.root)
     if parent is None:
         _warn_of_secrets(scan)
     return checkpoint, True, scan

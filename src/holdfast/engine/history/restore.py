@@ -24,9 +24,16 @@ from holdfast.engine.history.checkpoint import (
     create_checkpoint_or_part,
 )
 from holdfast.engine.history.history_writer import next_state, record_end
-from holdfast.engine.history.status import changes_ignore_rules, ignored_paths, only_uncaptured_paths, scan_tree
+from holdfast.engine.history.status import (
+    changes_ignore_rules,
+    ignored_paths,
+    only_uncaptured_paths,
+    saved_exclude,
+    scan_tree,
+)
 from holdfast.engine.opening.context import with_disk_reserve
 from holdfast.engine.opening.identity import recreate_root
+from holdfast.engine.opening.opener import WORKSPACE_FILE, load_settings
 from holdfast.engine.opening.operation_journal import (
     OperationNotes,
     new_operation,
@@ -40,15 +47,16 @@ from holdfast.files.ignore.sqlite_files import database_of, with_companions
 from holdfast.files.scan.secret_files import is_credential
 from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured, after_of
-from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.errors import ConfigError, HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.log import Log
 from holdfast.model.message_text import could_not_change
 from holdfast.model.paths import display, under
 from holdfast.store.blobs.content_supply import StoredContent, buffer_content
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Generator, Mapping, Sequence
     from typing import Literal
 
     from holdfast.engine.history._restore_plan import PlanWithLogs, Resumption
@@ -60,6 +68,8 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.manifests.manifest import PageSource
+
+_LOG = Log(__name__)
 
 NOT_THERE = "the state that it goes to does not capture it, and does not say that it was deleted: "
 """Begins why something stays that a state of another workspace lacks; what that state says of it follows."""
@@ -73,6 +83,7 @@ _BUFFERED_BYTES = 64 << 20
 its own."""
 
 _MOST_REPORTED = 100
+_MOST_NAMED = 5
 
 
 def restore(
@@ -280,17 +291,22 @@ def carry_out(
     # (Before it was cut short it may have brought the rest there as well.)
     brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, operation.paths)
     report_restored(context, (*brought.deletes, *brought.writes))
+    if any(change.path == WORKSPACE_FILE for change in (*brought.deletes, *brought.writes)):
+        _obey_settings(context, saved_exclude(context, now.root))
     applied = applied._replace(skipped=[*spared, *applied.skipped])
     reached = settled = not operation.paths and not applied.skipped
     seen: Sequence[Change] = ()
-    if reached and (rules_change or mending is not None):
+    if not operation.paths and (rules_change or mending is not None):
         found = scan_tree(context)
         seen = manifest.diff(found.pages, target.root, found.root)
-        # Files that were ignored, and are not any more, make it another state than the target. What the rules on the
-        # disk leave out does not: it was brought back all the same.
-        reached, settled = all(change.after is None for change in seen), not seen
+        if reached:
+            # Files that were ignored, and are not any more, make it another state than the target. What the rules on
+            # the disk leave out does not: it was brought back all the same.
+            reached, settled = all(change.after is None for change in seen), not seen
+        if operation.kind != "restore" or replaces_credentials:
+            _warn_of_differences(seen, target, {one.path for one in applied.skipped})
     head = target.id
-    if reached and not settled and target.kind == "merge" and operation.kind == "restore":
+    if reached and not settled and operation.kind == "restore" and not replaces_credentials:
         # What the merged rules leave out is no change to come: the next state would have it, and undo stop there.
         from holdfast.engine.history.derived_state import create_derived_checkpoint
 
@@ -307,6 +323,48 @@ def carry_out(
     if not operation.paths:
         warn_of_commits(context, target)
     return restore_result(operation, applied)._replace(letters=_letters(plan.writes))
+
+
+def _warn_of_differences(seen: Sequence[Change], target: Checkpoint, named: Container[bytes]) -> None:
+    """Say in what the tree is another than ``target``, which it was just brought to, but for the paths ``named``."""
+    seen = [change for change in seen if change.path not in named]
+    if left_out := [change.path for change in seen if change.after is None]:
+        _LOG.warning(
+            "the ignore rules that are there now leave out %s, which %s holds: changes to them are not saved",
+            _named(left_out),
+            target.id[:12],
+        )
+    if others := [change.path for change in seen if change.after is not None]:
+        _LOG.warning(
+            "not as in %s, since the rules that come with it do not leave them out: %s; `holdfast status` lists them",
+            target.id[:12],
+            _named(others),
+        )
+
+
+def _named(paths: Sequence[bytes]) -> str:
+    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+    return ", ".join(map(display, paths[:_MOST_NAMED])) + more
+
+
+def _obey_settings(context: Context, before: Collection[str]) -> None:
+    """Have the tree obey the workspace's own settings as they are now: those that went had the patterns ``before``."""
+    from holdfast.files.local_tree import LocalTree
+
+    tree = context.tree
+    if not isinstance(tree, LocalTree):
+        return
+    try:
+        found = load_settings(flags={}, environ=os.environ, root=context.workspace.path, home=context.home).capture
+    except ConfigError:
+        return  # as with a file that a user has spoilt: what was excluded stays so
+    # (What the caller's own settings exclude stays excluded, wherever they are from.)
+    exclude = [pattern for pattern in tree.sources.exclude if pattern not in before]
+    tree.obey(
+        found._replace(
+            exclude=tuple(dict.fromkeys([*exclude, *found.exclude])), credentials=context.settings.capture.credentials
+        )
+    )
 
 
 def _nothing_changed(left: Sequence[NotCaptured]) -> RefusedError:

@@ -8,9 +8,11 @@ from contextlib import suppress
 
 from holdfast.engine.opening.context import SavedState, saved_state
 from holdfast.engine.opening.home import CREDENTIALS_REPORTED
+from holdfast.engine.opening.opener import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE
 from holdfast.engine.opening.operation_journal import read_operation
 from holdfast.files.git.configuration import MAX_RULES_BYTES
-from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
+from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, rules_excluding
+from holdfast.files.ignore.sqlite_files import database_of
 from holdfast.files.note_file import NoteFile
 from holdfast.files.scan.secret_files import CREDENTIALS
 from holdfast.files.tree import ROOT_GONE, ScanResult
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
+    from holdfast.files.ignore.rules import DirectoryRules
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
@@ -68,15 +71,46 @@ def scan_tree(context: Context, *, gone_is_empty: bool = False) -> TreeState:
         if not gone_is_empty or error.code != ROOT_GONE:
             raise
         scan = ScanResult(None, {}, [], 0)
+    scan, hidden = with_hidden_files(context, head, scan)
     if head is not None and scan.base is not None:
         if not scan.changes:
-            context.tree.settle(head.root)
+            if not hidden:
+                context.tree.settle(head.root)
             return TreeState(head, head.root, context.store.pages, head.total_files, scan.not_captured, {})
         built = manifest.update(context.store.pages, head.root, scan.changes)
     else:
         built = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     pages = context.store.pages_with(built.new_pages)
     return TreeState(head, built.root, pages, built.files, scan.not_captured, built.new_pages)
+
+
+def with_hidden_files(context: Context, head: Checkpoint | None, scan: ScanResult) -> tuple[ScanResult, bool]:
+    """``scan`` with what is there and was saved in the state ``head``, whose own rules leave it out, as it was saved;
+    and whether there is anything of that.
+
+    Such a state was made elsewhere. What was brought from it is no less part of it than the rest: an undo that did not
+    know of it would leave the files, and the rules with them.
+    """
+    if head is None:
+        return scan, False
+    if scan.base is not None:
+        gone = [path for path, entry in scan.changes.items() if entry is None]
+    else:
+        gone = [path for path, _ in manifest.iterate(context.store.pages, head.root) if path not in scan.changes]
+    if not gone:
+        return scan, False
+    try:
+        left = files_on_disk(context.workspace.path, sorted(gone))
+    except (NotFoundError, StorageError):
+        return scan, False
+    hidden = ignored_paths(context, head.root, left) if left else set[bytes]()
+    # (A log goes with its database, whatever the rules say.)
+    hidden = {path for path in hidden if (database_of(path) or path) in hidden}
+    if not hidden:
+        return scan, False
+    entries = manifest.get_many(context.store.pages, head.root, sorted(hidden))
+    changes = {path: entry for path, entry in scan.changes.items() if path not in hidden}
+    return scan._replace(changes=changes if scan.base is not None else {**changes, **entries}), True
 
 
 def status(context: Context, *, watching: bool) -> Status:
@@ -106,8 +140,25 @@ _RULE_FILES = (GITIGNORE, CHECKPOINTIGNORE)
 
 
 def changes_ignore_rules(changes: Iterable[Change]) -> bool:
-    """True if any of ``changes`` is about a rule file."""
-    return any(change.path.rpartition(b"/")[2] in _RULE_FILES for change in changes)
+    """True if any of ``changes`` is about a rule file: what a workspace's own settings leave out is ignored, too."""
+    return any(change.path == WORKSPACE_FILE or change.path.rpartition(b"/")[2] in _RULE_FILES for change in changes)
+
+
+def saved_exclude(context: Context, root: Hash) -> tuple[str, ...]:
+    """The patterns of ``capture.exclude`` in the workspace's settings that the stored manifest ``root`` holds, whatever
+    else is wrong with them.
+    """
+    content = SavedState(context, root).read(WORKSPACE_FILE, MAX_WORKSPACE_FILE_BYTES + 1)
+    if not content or len(content) > MAX_WORKSPACE_FILE_BYTES:
+        return ()
+    import tomllib
+
+    from holdfast.model.config.values import parse_value
+
+    try:
+        return parse_value("capture.exclude", tomllib.loads(content.decode())["capture"]["exclude"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return ()
 
 
 def ignored_paths(context: Context, root: Hash, paths: Iterable[bytes]) -> set[bytes]:
@@ -122,6 +173,7 @@ def ignored_paths(context: Context, root: Hash, paths: Iterable[bytes]) -> set[b
 class _SavedRules:
     def __init__(self, context: Context, root: Hash) -> None:
         self._saved = SavedState(context, root)
+        self._above = rules_excluding(saved_exclude(context, root))
         self._known: dict[bytes, DirectoryRules] = {}
         self._excluded: dict[bytes, bool] = {b"": False}
 
@@ -143,7 +195,7 @@ class _SavedRules:
             if directory:
                 known = self._in(directory.rpartition(b"/")[0]).below(directory, gitignore, own)
             else:
-                known = DirectoryRules(UNKNOWN_FINGERPRINT, (), (), {}).at_root(gitignore, own)
+                known = self._above.at_root(gitignore, own)
             self._known[directory] = known
         return known
 

@@ -191,7 +191,6 @@ class IgnoreSources:
         self._root = root
         self.user = GitUser() if user is None else user
         self.exclude = tuple(exclude)
-        self._exclude = "\n".join(exclude).encode("utf-8", "surrogateescape")
         self._cache: dict[bytes, _RuleFile] = {}
         self._last: DirectoryRules | None = None
         self._unreadable: set[bytes] = set()
@@ -219,14 +218,15 @@ class IgnoreSources:
                 contents.append(_Outside(at, file, self._read(file, follow=False)))
                 at += b"/" + part
         state = blake3(_FORMAT)
-        for item in (DEFAULT_CHECKPOINTIGNORE, self._exclude, b"/".join(parts)):
+        for item in (DEFAULT_CHECKPOINTIGNORE, _lines(self.exclude), b"/".join(parts)):
             state.update(len(item).to_bytes(8, "little") + item)
         for where, _, content in contents:
             key = where if where in (b"global", b"info") else where[len(worktree) :]
             state.update(len(key).to_bytes(8, "little") + key + len(content).to_bytes(8, "little") + content)
         fingerprint = state.digest(FINGERPRINT_BYTES)
         if self._last is None or self._last.fingerprint != fingerprint:
-            self._last = DirectoryRules(fingerprint, self._layers(contents, parts, worktree), self._own(), self._cache)
+            own = _excluding(self._cache, self.exclude)
+            self._last = DirectoryRules(fingerprint, self._layers(contents, parts, worktree), own, self._cache)
         return self._last
 
     def _read(self, path: bytes, *, follow: bool = True) -> bytes:
@@ -240,9 +240,6 @@ class IgnoreSources:
             return b""
         self._unreadable.discard(path)
         return found or b""
-
-    def _own(self) -> tuple[_Layer, ...]:
-        return ((_rules(self._cache, self._exclude, b"capture.exclude"), 0, b""),) if self._exclude else ()
 
     def _layers(self, contents: list[_Outside], parts: list[bytes], worktree: bytes) -> tuple[_Layer, ...]:
         layers: list[_Layer] = []
@@ -268,6 +265,20 @@ class IgnoreSources:
                 if verdict is False:
                     break
         return tuple(layers)
+
+
+def rules_excluding(exclude: Sequence[str]) -> DirectoryRules:
+    """The rules that hold above a root of which nothing is known but the patterns that `IgnoreSources` is given."""
+    cache: dict[bytes, _RuleFile] = {}
+    return DirectoryRules(UNKNOWN_FINGERPRINT, (), _excluding(cache, exclude), cache)
+
+
+def _excluding(cache: dict[bytes, _RuleFile], exclude: Sequence[str]) -> tuple[_Layer, ...]:
+    return ((_rules(cache, _lines(exclude), b"capture.exclude"), 0, b""),) if exclude else ()
+
+
+def _lines(exclude: Sequence[str]) -> bytes:
+    return "\n".join(exclude).encode("utf-8", "surrogateescape")
 
 
 def _rules(cache: dict[bytes, _RuleFile], content: bytes, where: bytes) -> _RuleFile:

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
+from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.model.entries import Change
 from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.store.manifests import manifest
 from holdfast.testing.permissions import permissions_hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.ids import CheckpointId
 
 AS_ROOT = os.geteuid() == 0
 
@@ -282,6 +286,64 @@ def test_what_a_restore_brings_back_out_of_sight_is_a_state_to_go_back_from(work
     assert contents(tree)["f"] == b"1"
     workspace.undo()
     assert contents(tree)["f"] == b"0"
+
+
+def made_elsewhere(workspace: Workspace, tree: Path, rules: str, kind: str) -> CheckpointId:
+    """A state with ``n``, ``d/n`` and ``src`` whose ``.gitignore`` has these rules, as a bundle can hold one: no tree
+    is saved as such. The tree is as before, with ``src`` alone, which is saved.
+    """
+    write(tree, "src", "s")
+    before = workspace.checkpoint("base").checkpoint
+    for path, content in (("n", "n"), ("d/n", "deep"), ("rules", rules)):
+        write(tree, path, content)
+    held = workspace.checkpoint().checkpoint
+    workspace.restore(before.id)
+    context = workspace._context  # pyright: ignore[reportPrivateUsage]
+    with context.lock():
+        entry = manifest.get(context.store.pages, held.root, b"rules")
+        changes = [Change(b".gitignore", None, entry), Change(b"rules", entry, None)]
+        return create_derived_checkpoint(context, held.id, changes, held.provenance, kind=kind)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["manual", "merge"])
+@pytest.mark.parametrize("rules", ["*\n", "/n\n/d/\n.gitignore\n"], ids=["all", "its own"])
+def test_what_a_restore_brought_goes_with_its_undo_though_the_rules_that_came_with_it_leave_it_out(
+    workspace: Workspace, tree: Path, rules: str, kind: str
+) -> None:
+    # Rules that stayed would switch saving off, without a word.
+    hostile = made_elsewhere(workspace, tree, rules, kind)
+    brought = {"src": b"s", "n": b"n", "d/n": b"deep", ".gitignore": rules.encode()}
+    workspace.restore(hostile)
+    assert contents(tree) == brought
+    assert workspace.status().changes == []
+    assert not workspace.checkpoint().created
+    assert sorted(workspace.undo(dry_run=True).deleted) == [b".gitignore", b"d/n", b"n"]
+    workspace.undo()
+    assert contents(tree) == {"src": b"s"}
+    workspace.redo()
+    assert contents(tree) == brought
+    workspace.restore("base")
+    assert contents(tree) == {"src": b"s"}
+    workspace.undo()
+    assert contents(tree) == brought
+    workspace.undo()
+    write(tree, "new", "seen")
+    assert [change.path for change in workspace.status().changes] == [b"new"]
+
+
+def test_what_was_changed_of_it_since_stays_and_is_named(
+    workspace: Workspace, tree: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    workspace.restore(made_elsewhere(workspace, tree, "*\n", "manual"))
+    assert "leave out .gitignore, d/n, n, src" in caplog.text
+    caplog.clear()
+    write(tree, "n", "mine")
+    write(tree, "src", "mine, too")
+    write(tree, "unseen", "")
+    result = workspace.undo()
+    assert contents(tree) == {"src": b"mine, too", "n": b"mine", "unseen": b""}
+    assert [path for path, _ in result.skipped] == [b"n"]
+    assert ": src, unseen;" in caplog.text
 
 
 def test_ignored_files_survive_undo_and_redo_of_the_rule_itself(workspace: Workspace, tree: Path) -> None:
