@@ -190,11 +190,20 @@ class IgnoreSources:
         """
         self._root = root
         self.user = GitUser() if user is None else user
-        self.exclude = tuple(exclude)
-        self._exclude = "\n".join(exclude).encode("utf-8", "surrogateescape")
+        self.exclude = exclude
         self._cache: dict[bytes, _RuleFile] = {}
         self._last: DirectoryRules | None = None
         self._unreadable: set[bytes] = set()
+
+    @property
+    def exclude(self) -> tuple[str, ...]:
+        """The configured patterns."""
+        return self._patterns
+
+    @exclude.setter
+    def exclude(self, patterns: Sequence[str]) -> None:
+        self._patterns = tuple(patterns)
+        self._exclude = "\n".join(patterns).encode("utf-8", "surrogateescape")
 
     def outer(self) -> DirectoryRules:
         """The rules that hold above the root, as the files say now; the same object while they say the same.
