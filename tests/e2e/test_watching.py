@@ -220,3 +220,20 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return "X"
+
+
+@pytest.mark.parametrize("now", ["", '[capture]\nexclude = ["/data/", "*.pem"]\n'], ids=["fewer", "more"])
+def test_settings_of_the_workspace_that_change_are_obeyed(cli: Cli, now: str) -> None:
+    """Nobody who checkpoints asks whether a watcher began before the last edit of ``holdfast.toml``."""
+    cli.write("holdfast.toml", '[capture]\nexclude = ["/data/"]\n')
+    cli("checkpoint")
+    cli("watch", "--detach")
+    try:
+        cli.write("holdfast.toml", now)
+        cli.write("data/x", "precious")
+        cli.write("key.pem", "secret")
+        cli("checkpoint", "-m", "changed")
+    finally:
+        cli("watch", "--stop")
+    assert cli("cat", "changed:data/x", code=3 if now else 0).out == ("" if now else "precious")
+    assert cli("cat", "changed:key.pem", code=3 if now else 0).out == ("" if now else "secret")

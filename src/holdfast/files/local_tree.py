@@ -76,7 +76,7 @@ class LocalTree:
         self._never = tuple(never)
         self._capture = capture
         self._sources = IgnoreSources(root, user=user, exclude=capture.exclude)
-        self._owner = tuple(None if number < 0 else number for number in files)
+        self._owner = _owner(files)
         self._layer = layer
         self._findings = ScanFindings()
         self._pending: set[bytes] = set()
@@ -87,6 +87,19 @@ class LocalTree:
         self._reserved: ReservedPaths = ReservedPaths(frozenset(), frozenset())
         """What the last scan left alone."""
         self._excluded: ExcludedDirectories | None = None
+
+    def configure(self, *, capture: Capture, files: Files, never: Iterable[bytes]) -> None:
+        """Go by other settings from now on; they are as for the constructor. If they say anything else of what is
+        captured, the next scan looks at everything, as after a change of the rules from outside the tree.
+        """
+        never = tuple(never)
+        if (capture, never) != (self._capture, self._never):
+            self._everything = True
+            self._capture, self._never = capture, never
+            self._sources.exclude = capture.exclude
+            if self._excluded is not None:
+                self._excluded.configure(never)
+        self._owner = _owner(files)
 
     @property
     def is_layered(self) -> bool:
@@ -424,6 +437,10 @@ class _Observed:
     def drop(self, path: bytes) -> None:
         self._index.drop(path)
         self._pending.add(path)
+
+
+def _owner(files: Files) -> tuple[int | None, ...]:
+    return tuple(None if number < 0 else number for number in files)
 
 
 def _nearest(path: bytes, known: Iterable[bytes]) -> bytes:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.files.tree import DirtyPaths, DirtySource
     from holdfast.files.watch import Watcher
     from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
+    from holdfast.model.config.settings import Settings
     from holdfast.store.catalog.export_rows import ExportRow
 
 _LOG = Log(__name__)
@@ -73,8 +74,7 @@ class ExportWorker:
                 raise UnsupportedError("only a directory of this machine can be watched")
             stack.enter_context(hold_watch_lock(context.folder))
             # (A worker that waited longer for who changes one tree would be missed by the others.)
-            lock = context.settings.lock
-            context.settings = context.settings._replace(lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)))
+            context.adjust_settings(_wait_little)
             setup = setup_from_settings(context, poll_interval=context.settings.serve.poll_interval)
             # (Many exports share the processor and the memory, and most are saved by other ways.)
             setup = setup._replace(prepare=False)
@@ -134,6 +134,10 @@ class ExportWorker:
         """Save once more and close everything. None if all is saved that should be, else why not."""
         with self._rest:
             return self.service.end()
+
+
+def _wait_little(settings: Settings) -> Settings:
+    return settings._replace(lock=settings.lock._replace(timeout=min(settings.lock.timeout, _LOCK_WAIT)))
 
 
 def _watcher(setup: WatchSetup, tree: LocalTree, tenant: str, row: ExportRow, told: ExportListener) -> Watcher:

@@ -104,7 +104,7 @@ def create_checkpoint(
     whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); the existing one then becomes
     a manual one if that was asked for, with the label beside those that it has (``labelled`` tells), and the rest as
     far as none was given. A prompt is entered in the history in any case. Raises `StorageError`,
-    `QuotaError`: nothing is lost then.
+    `QuotaError`: nothing is lost then; and `ConfigError` if a file of settings has become wrong.
     """
     if request.kind not in KINDS:
         raise UsageError(f"there is no kind of checkpoint {request.kind!r}", hint=f"one of {', '.join(KINDS)}")
@@ -113,6 +113,7 @@ def create_checkpoint(
 
         check_label(request.label)
     with context.lock():
+        context.require_configured()
         return create_checkpoint_locked(context, request, progress)
 
 

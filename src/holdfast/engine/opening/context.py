@@ -48,6 +48,29 @@ class StoreContext(Protocol):
         ...
 
 
+class ReadSettings(NamedTuple):
+    """What the files say of the settings of a workspace."""
+
+    settings: Settings | None
+    """None: the home's file is wrong, so that no settings are to be had."""
+    wrong: ConfigError | None
+    """What is wrong with a file that is not obeyed."""
+    refusal: ConfigError | None
+    """What a command that saves by the settings raises for that."""
+
+
+class Configuration(Protocol):
+    """The files that the settings of a workspace come from, which may change as long as it is open."""
+
+    def read_changed(self) -> ReadSettings | None:
+        """What the files say; None if they hold what they held when this was asked last, or the workspace opened."""
+        ...
+
+    def configure(self, tree: Tree, settings: Settings) -> None:
+        """Let ``tree`` go by ``settings`` from now on."""
+        ...
+
+
 class HomeContext(NamedTuple):
     """A home, opened, without any of its workspaces."""
 
@@ -64,8 +87,8 @@ class Context:
     """One workspace, opened. Use-cases are functions over it; it holds no logic of its own."""
 
     __slots__ = (
-        *("_make_tree", "_tree", "clock", "folder", "misconfigured", "random", "recovery_failed", "settings"),
-        *("store", "undo_log", "workspace"),
+        *("_adjust", "_configuration", "_make_tree", "_refusal", "_tree", "clock", "folder", "misconfigured"),
+        *("random", "recovery_failed", "settings", "store", "undo_log", "workspace"),
     )
 
     def __init__(
@@ -79,12 +102,18 @@ class Context:
         clock: Clock,
         random: Callable[[int], bytes],
         misconfigured: ConfigError | None = None,
+        configuration: Configuration | None = None,
     ) -> None:
+        """``configuration``: the files that ``settings`` come from (None: from none that may change)."""
         self.workspace = workspace
         self._make_tree = make_tree
         self._tree: Tree | None = None
         self.store = store
         self.settings = settings
+        """Those that the files said when the operation began: see `renew_settings`."""
+        self._configuration = configuration
+        self._adjust: Callable[[Settings], Settings] | None = None
+        self._refusal: ConfigError | None = None
         self.folder = folder
         """The workspace's own folder in the home: index, lock, journal, socket."""
         self.clock = clock
@@ -105,6 +134,44 @@ class Context:
             self._tree = self._make_tree()
         return self._tree
 
+    def renew_settings(self) -> None:
+        """Take the settings, and the tree's rules, from the files as they are now, where they have changed since.
+
+        `lock` does so: every operation on the tree goes by what the files say when it begins, however long the
+        workspace has been open. It is for the caller that needs settings before. Where a file is wrong now, and in what
+        has to go on all the same, the last saved version of the workspace's file applies, as for a workspace that is
+        opened in spite of that; see `require_configured`.
+        """
+        found = None if self._configuration is None else self._configuration.read_changed()
+        if found is None or self._configuration is None:
+            return
+        if found.wrong is not None and (
+            self.misconfigured is None or self.misconfigured.message != found.wrong.message
+        ):
+            _LOG.warning("%s", found.wrong.message)
+        self.misconfigured, self._refusal = found.wrong, found.refusal
+        if found.settings is None:
+            return
+        store = self.settings.store._replace(max_bytes=found.settings.store.max_bytes)
+        if store != found.settings.store:
+            _LOG.warning("store.* has changed: this process uses the store that it has opened until it ends")
+        settings = found.settings._replace(store=store)
+        self.settings = settings if self._adjust is None else self._adjust(settings)
+        if self._tree is not None:
+            self._configuration.configure(self._tree, self.settings)
+
+    def adjust_settings(self, adjust: Callable[[Settings], Settings]) -> None:
+        """Change the settings by ``adjust``, now and whenever they are taken from the files anew."""
+        self._adjust = adjust
+        self.settings = adjust(self.settings)
+
+    def require_configured(self) -> None:
+        """Raise `ConfigError` if a file of settings has become wrong, unless the workspace was opened to go on in spite
+        of that: what is saved because it was asked for, or by itself, is not to be saved by other rules.
+        """
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+
     @property
     def catalog(self) -> Catalog:
         """The store's catalog."""
@@ -124,8 +191,9 @@ class Context:
         """Hold the workspace's lock: one checkpoint, restore or fork at a time. Waits ``timeout`` seconds (None: the
         settings').
 
-        Who holds it looks at the tree, or changes it, so what a killed keeper has left half done there is rolled back
-        first (I3), and noted for the next session; unless ``as_found``: the caller sees to it by reaching the undo log.
+        Who holds it looks at the tree, or changes it, so the settings are those of now (`renew_settings`), and what a
+        killed keeper has left half done there is rolled back first (I3), and noted for the next session; unless
+        ``as_found``: the caller sees to that by reaching the undo log.
         """
         with exclusive(
             os.path.join(self.folder, LOCK),
@@ -133,6 +201,7 @@ class Context:
             clock=self.clock,
             what=f"the workspace {display(self.workspace.path)}",
         ):
+            self.renew_settings()
             if not as_found and self.undo_log is None and (log := self._half_done()) is not None:
                 from holdfast.engine.opening.undo_log import recover_log
 

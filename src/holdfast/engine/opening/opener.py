@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from holdfast.engine.opening import identity
-from holdfast.engine.opening.context import Context, HomeContext
+from holdfast.engine.opening.context import Context, HomeContext, ReadSettings
 from holdfast.engine.opening.current_run import (
     OVERLAID_VARIABLE,
     forbid_inside_run,
@@ -40,6 +40,7 @@ from holdfast.model.errors import (
     StorageError,
     room_hint,
 )
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING, cast
 from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
@@ -88,17 +89,32 @@ _OTHER_VARIABLES = frozenset(
 """Those that are no settings."""
 
 
+class SettingsFiles(NamedTuple):
+    """What the files hold that settings are read from; None for one that is not there."""
+
+    workspace: bytes | None
+    home: bytes | None
+
+
+def read_settings_files(root: bytes | None, home: bytes) -> SettingsFiles:
+    """What the files hold now. Raises `ConfigError` for one that cannot be read."""
+    return SettingsFiles(
+        None if root is None else _read(root + b"/" + WORKSPACE_FILE, foreign=True),
+        _read(home + b"/" + HOME_FILE, foreign=False),
+    )
+
+
 def load_settings(
     *,
     flags: Mapping[str, object],
     environ: Mapping[str, str],
     root: bytes | None,
     home: bytes,
-    instead: bytes | None = None,
+    files: SettingsFiles | None = None,
 ) -> Settings:
     """The settings in force for the workspace at ``root``, or (None) for the home alone.
 
-    ``instead`` is what the workspace's file is taken to hold, whatever it does. ``flags`` are values by
+    ``files`` is what the files are taken to hold (None: what they do). ``flags`` are values by
     ``section.key``. The environment says ``HOLDFAST_SECTION_KEY``. A file or a directory that
     is not there says nothing. The workspace's file is not trusted: no link is followed to it, and there are keys that
     it may not set. Raises `ConfigError` that names the place, the key and the reason.
@@ -107,11 +123,10 @@ def load_settings(
         ("the command line", _from_flags(flags), False),
         ("the environment", _from_environment(environ), False),
     ]
+    files = read_settings_files(root, home) if files is None else files
     if root is not None:
-        path = root + b"/" + WORKSPACE_FILE
-        places += _parsed(path, _read(path, foreign=True) if instead is None else instead, foreign=True)
-    path = home + b"/" + HOME_FILE
-    places += _parsed(path, _read(path, foreign=False), foreign=False)
+        places += _parsed(root + b"/" + WORKSPACE_FILE, files.workspace, foreign=True)
+    places += _parsed(home + b"/" + HOME_FILE, files.home, foreign=False)
     if not any(values for _, values, _ in places):
         return Settings()
     from holdfast.model.config.layers import Layer, resolve
@@ -250,18 +265,25 @@ class Opener:
         """The settings in force for a workspace at ``root``, or (None) for the home alone."""
         return load_settings(flags=self._flags, environ=self._environ, root=root, home=self.home)
 
-    def _settings_of(self, workspace: WorkspaceRow) -> tuple[Settings, ConfigError | None]:
-        """The settings in force for a workspace; with what is wrong with its own file, if that is not obeyed."""
+    def read_settings_of(self, workspace: WorkspaceRow, files: SettingsFiles | None) -> ReadSettings:
+        """The settings in force for a workspace whose files hold ``files`` (None: they are read)."""
         try:
-            return self.settings(workspace.path), None
+            found = load_settings(
+                flags=self._flags, environ=self._environ, root=workspace.path, home=self.home, files=files
+            )
+            return ReadSettings(found, None, None)
         except ConfigError as error:
-            self.settings(None)  # where that is wrong, nothing goes on
-            if not self._lenient:
-                hint = "correct it; commands that read or bring back saved states work without it"
-                raise ConfigError(error.message, hint=error.hint or hint) from None
+            try:
+                self.settings(None)
+            except ConfigError as of_home:  # where that is wrong, nothing goes on
+                return ReadSettings(None, of_home, of_home)
             settings, saved = self._as_saved(workspace)
             stead = "the last saved version applies" if saved else "no rules apply in its place"
-            return settings, ConfigError(f"{error.message}; {stead}", hint=error.hint)
+            wrong = ConfigError(f"{error.message}; {stead}", hint=error.hint)
+            if self._lenient:
+                return ReadSettings(settings, wrong, None)
+            hint = "correct it; commands that read or bring back saved states work without it"
+            return ReadSettings(settings, wrong, ConfigError(error.message, hint=error.hint or hint))
 
     def _as_saved(self, workspace: WorkspaceRow) -> tuple[Settings, bool]:
         """The settings with the workspace's file as it was saved, and True; without it, if none was that is right.
@@ -291,7 +313,7 @@ class Opener:
                         environ=self._environ,
                         root=workspace.path,
                         home=self.home,
-                        instead=store.reader.read(entry.hash),
+                        files=SettingsFiles(store.reader.read(entry.hash), read_settings_files(None, self.home).home),
                     ), True
         return self.settings(None), False
 
@@ -605,17 +627,23 @@ class Opener:
         folder = self._folder(workspace)
         make_private(os.path.dirname(folder))
         make_private(folder)
-        settings, misconfigured = given or self._settings_of(workspace)
-        return Context(
+        if given is None:
+            configuration = _Configuration(self, workspace)
+            settings, misconfigured = configuration.read_first()
+        else:
+            configuration, (settings, misconfigured) = None, given
+        context = Context(
             workspace=workspace,
-            make_tree=lambda: self._tree(workspace, folder, settings),
+            make_tree=lambda: self._tree(workspace, folder, context.settings),
             store=self.store(),
             settings=settings,
             folder=folder,
             clock=self._clock,
             random=self._random,
             misconfigured=misconfigured,
+            configuration=configuration,
         )
+        return context
 
     def _tree(self, workspace: WorkspaceRow, folder: bytes, settings: Settings) -> Tree:
         layer = None
@@ -635,18 +663,69 @@ class Opener:
         from holdfast.files.git.configuration import GitUser
         from holdfast.files.local_tree import LocalTree
 
-        own = (*own_directories(self.home, settings), os.path.realpath(forks_directory(self.home, settings)))
         return LocalTree(
             path,
             index=os.path.join(folder, INDEX),
             modes=os.path.join(folder, DIRECTORIES),
-            # (What a snapshot provider has made may lie in the home, which must not take all of it away.)
-            never=[one for one in own if not under(path, one)],
+            never=self.never_captured(path, settings),
             capture=settings.capture,
             files=settings.files,
             user=GitUser(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
             layer=layer,
         )
+
+    def never_captured(self, path: bytes, settings: Settings) -> list[bytes]:
+        """The directories that are ours, none of which a tree in ``path`` captures."""
+        own = (*own_directories(self.home, settings), os.path.realpath(forks_directory(self.home, settings)))
+        # (What a snapshot provider has made may lie in the home, which must not take all of it away.)
+        return [one for one in own if not under(path, one)]
+
+
+class _Configuration:
+    """The files of one workspace; see `holdfast.engine.opening.context.Configuration`.
+
+    They are compared by what they hold: `stat` may say the same of two versions written within one tick of the clock.
+    """
+
+    def __init__(self, opener: Opener, workspace: WorkspaceRow) -> None:
+        self._opener = opener
+        self._workspace = workspace
+        self._known: SettingsFiles | None = None
+
+    def read_first(self) -> tuple[Settings, ConfigError | None]:
+        """The settings for opening the workspace, and what is wrong with its file if it is opened in spite of that.
+        Raises `ConfigError`.
+        """
+        found = self._read(self._held())
+        if found.settings is None or found.refusal is not None:
+            assert found.refusal is not None
+            raise found.refusal
+        return found.settings, found.wrong
+
+    def read_changed(self) -> ReadSettings | None:
+        """See `Configuration.read_changed`."""
+        held = self._held()
+        return None if held is not None and held == self._known else self._read(held)
+
+    def configure(self, tree: Tree, settings: Settings) -> None:
+        """See `Configuration.configure`."""
+        from holdfast.files.local_tree import LocalTree
+
+        assert isinstance(tree, LocalTree)  # (an opener makes no others)
+        never = self._opener.never_captured(self._workspace.path, settings)
+        tree.configure(capture=settings.capture, files=settings.files, never=never)
+
+    def _held(self) -> SettingsFiles | None:
+        """What the files hold; None if one cannot be read."""
+        try:
+            return read_settings_files(self._workspace.path, self._opener.home)
+        except ConfigError:
+            return None
+
+    def _read(self, held: SettingsFiles | None) -> ReadSettings:
+        found = self._opener.read_settings_of(self._workspace, held)
+        self._known = held
+        return found
 
 
 def _bytes(text: str | None) -> bytes | None:

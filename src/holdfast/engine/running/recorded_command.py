@@ -72,6 +72,7 @@ def prepare_launch(
 
     Raises what `holdfast.engine.running.run.run` does at its beginning.
     """
+    context.renew_settings()
     outside = context.settings.undo.outside
     check_policy(outside)
     log, _ = prepare_to_record(context, None)

@@ -140,6 +140,8 @@ def run(
     command = invocation.command
     shown = invocation.face or " ".join(map(os.fsdecode, command)).encode("utf-8", "replace").decode()
     forbid_inside_run(context, "another run")
+    context.renew_settings()
+    context.require_configured()
     outside = context.settings.undo.outside if policy.outside is None else policy.outside
     check_policy(outside)
     log, forgotten = prepare_to_record(context, told)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         RestoreResult,
         Status,
     )
-    from holdfast.model.config.settings import Isolation, OutsidePolicy
+    from holdfast.model.config.settings import Isolation, OutsidePolicy, Settings
     from holdfast.model.content import Progress
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, WorkspaceId
@@ -410,9 +410,15 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     # -- saving -------------------------------------------------------------------------------------------------
 
     @property
+    def _settings(self) -> Settings:
+        """The settings as the files say now."""
+        self._context.renew_settings()
+        return self._context.settings
+
+    @property
     def isolation(self) -> Isolation:
         """What the settings say of where a command is run, for `run` to be given something like it."""
-        return self._context.settings.isolation
+        return self._settings.isolation
 
     def checkpoint(
         self,
@@ -438,7 +444,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         from holdfast.engine.history.operations import checkpoint
         from holdfast.model.command_results import CheckpointRequest
 
-        who = self._context.settings.identity.author if author is None else author
+        who = self._settings.identity.author if author is None else author
         return checkpoint(
             self._context, CheckpointRequest(kind, label, Provenance(who, message, command), full_hash), progress
         )
@@ -451,7 +457,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         """
         from holdfast.engine.history.operations import prompt
 
-        return prompt(self._context, text, self._context.settings.identity.author if author is None else author)
+        return prompt(self._context, text, self._settings.identity.author if author is None else author)
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
@@ -466,12 +472,13 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         """The paths that the ignore rules leave out, Git's and Holdfast's; of a directory its own, with a slash."""
         from holdfast.files.local_tree import LocalTree
 
+        self._context.renew_settings()
         tree = self._context.tree
         return list(tree.excluded_paths()) if isinstance(tree, LocalTree) else []
 
     def estimate(self) -> CaptureEstimate | None:
         """What a first checkpoint would capture, if that is more than the settings call normal; else None."""
-        limits = self._context.settings.capture
+        limits = self._settings.capture
         if self._context.catalog.cursor(self.id).head is not None:
             return None
         from holdfast.files.local_tree import LocalTree
@@ -589,7 +596,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
             self._context,
             source.state,
             fork_merge.merge_provenance(
-                self._context.settings.identity.author, ": ".join(filter(None, (f"merged {source.called}", message)))
+                self._settings.identity.author, ": ".join(filter(None, (f"merged {source.called}", message)))
             ),
             fork_merge.OverlapPolicy(ladder, decided, dry_run),
             bring=lambda merged, ours: operations.restore(self._context, merged, expected=ours, progress=progress),
@@ -752,7 +759,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         from holdfast.engine.running.run import Invocation, RunPolicy, configured_thresholds, run
 
         where = None if directory is None else os.fsencode(directory)
-        thresholds = configured_thresholds(self._context.settings.safeguard, guard=guard)
+        thresholds = configured_thresholds(self._settings.safeguard, guard=guard)
         return run(
             self._context,
             Invocation(encode_paths(command), where, environment, one_step=one_step),
@@ -782,6 +789,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         possible.
         """
         forbid_inside_run(self._context, "a fork")
+        self._context.renew_settings()
         if name is None and self._context.misconfigured is not None:
             raise self._context.misconfigured
         from holdfast.engine.opening.context import with_disk_reserve

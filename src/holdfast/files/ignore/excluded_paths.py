@@ -122,6 +122,10 @@ class ExcludedDirectories:
         self._known: dict[bytes, bool] = {}
         self._outside = b""
 
+    def configure(self, never: Iterable[bytes]) -> None:
+        """Take these for ours from the next `refresh` on."""
+        self._never = tuple(never)
+
     def outside_changed(self) -> bool:
         """True once after the rules have changed that lie where no watcher looks: outside of the root, and in ``.git``.
 

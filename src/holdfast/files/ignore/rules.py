@@ -191,6 +191,7 @@ class IgnoreSources:
         self._root = root
         self.user = GitUser() if user is None else user
         self.exclude = tuple(exclude)
+        """The configured patterns; others may be put in their place."""
         self._cache: dict[bytes, _RuleFile] = {}
         self._last: DirectoryRules | None = None
         self._unreadable: set[bytes] = set()

@@ -19,8 +19,8 @@ from holdfast.model.paths import display
 from holdfast.model.session_types import SessionId
 
 if TYPE_CHECKING:
-    from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
+    from holdfast.model.config.settings import Settings
 
 _LOCK_WAIT = 2.0
 """Seconds that it waits for a process that changes the tree: one that wants the session waits as well."""
@@ -64,7 +64,7 @@ def save_idle(opener: Opener, name: str) -> float | None:
                 hint="the next command that opens it fills it again",
                 code="emptied",
             )
-        _wait_little(context)
+        context.adjust_settings(_wait_little)
         workspace = Workspace(opener, context)
         if workspace.unfinished() is not None or reverses_steps(context.folder):
             raise RefusedError(
@@ -81,11 +81,11 @@ def save_idle(opener: Opener, name: str) -> float | None:
     return left
 
 
-def _wait_little(context: Context) -> None:
+def _wait_little(settings: Settings) -> Settings:
     """Have what is done here wait so little that a process that wants the session meanwhile is not refused it."""
-    lock, hooks = context.settings.lock, context.settings.hooks
+    lock, hooks = settings.lock, settings.hooks
     # (Where no process waits for a session, a hook holds none up.)
     longest = min(hooks.timeout, lock.timeout / _HOOKS_SHARE) or hooks.timeout
-    context.settings = context.settings._replace(
+    return settings._replace(
         lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)), hooks=hooks._replace(timeout=longest)
     )
