@@ -124,8 +124,10 @@ def test_it_is_refused_before_anything_is_changed_and_goes_on_once_that_is_lifte
 @pytest.mark.parametrize("case", CASES)
 def test_forced_it_is_left_named_with_its_cause_and_kept_aside(bench: Bench, case: Case) -> None:
     plant(bench)
+    before = bench.photograph()
     with bench.keeper() as log:
         step = bench.step(log, work)
+        after = bench.photograph()
         note(bench, log, step)
         with case.obstruct(bench.tree / case.at):
             left = {met.path: met for met in undo(log, [step], force=True).conflicts}
@@ -139,11 +141,52 @@ def test_forced_it_is_left_named_with_its_cause_and_kept_aside(bench: Bench, cas
         assert stayed[b"free"].content == b"before"
         assert b"late" not in stayed
         assert [info.state for info in LocalUndoService(log).steps()] == ["partly"]
-        note(bench, log, step)
-        with pytest.raises(RefusedError, match="stayed as it was"):
-            redo(log, [step])
-        assert redo(log, [step], force=True).conflicts == ()
-        assert (bench.tree / "free").read_bytes() == b"the step's"
+        assert redo(log, [step]).conflicts == ()
+        bench.assert_as(after)
+        assert undo(log, [step]).conflicts == ()
+        bench.assert_as(before)
+        assert list(bench.directory.glob("aside/*")) == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_forced_undo_left_is_undone_when_that_is_asked_for_again(bench: Bench, case: Case) -> None:
+    plant(bench)
+    before = bench.photograph()
+    with bench.keeper() as log:
+        step = bench.step(log, work)
+        after = bench.photograph()
+        with case.obstruct(bench.tree / case.at):
+            for _ in range(2):
+                assert undo(log, [step], force=True).conflicts
+                (info,) = LocalUndoService(log).steps()
+                assert (info.state, info.refused) == ("partly", "undo")
+            with pytest.raises(RefusedError) as caught:
+                undo(log, [step])
+            assert caught.value.code == "unwritable"
+        assert undo(log, [step]).conflicts == ()
+        bench.assert_as(before)
+        (info,) = LocalUndoService(log).steps()
+        assert (info.state, info.refused) == ("undone", "")
+        assert list(bench.directory.glob("aside/*")) == []
+        redo(log, [step])
+        bench.assert_as(after)
+        undo(log, [step])
+        bench.assert_as(before)
+
+
+def test_what_others_edited_meanwhile_is_not_overwritten_unasked(bench: Bench) -> None:
+    plant(bench)
+    with bench.keeper() as log:
+        step = bench.step(log, work)
+        with protected(bench.tree / "d/edited"):
+            undo(log, [step], force=True)
+        (bench.tree / "d/edited").write_bytes(b"another's")
+        with pytest.raises(RefusedError, match="d/edited"):
+            undo(log, [step])
+        redo(log, [step])
+        with pytest.raises(RefusedError, match="d/edited"):
+            undo(log, [step])
+        assert (bench.tree / "d/edited").read_bytes() == b"another's"
 
 
 @pytest.mark.parametrize("case", CASES)
