@@ -68,7 +68,8 @@ def test_what_a_forced_undo_left_goes_back_once_it_can_be_changed(
     cli.process("run", "--", "sh", "-c", f"{change}; echo s >f")
     after = photograph(cli.root)
     with protected(cli.root / "d/old") if ">>" in change else protected(cli.root / "d"):
-        cli("undo", "--run", "--force", code=4)
+        forced = cli("undo", "--run", "--force", code=4)
+        assert "once they can be changed, `holdfast undo --step 1` does the rest" in forced.err
         assert "partly" in cli("steps").out
         cli("undo", "--run", code=4)
     if goes_forward:

@@ -274,7 +274,9 @@ def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequ
     state, steps = sealed[0].head.state, named_steps(one.head.id for one in sealed)
     unknown = {at: (head, path) for head, path, now in _unknown(log, sealed) for at in (now, path)}
     unsaid = [path for path in lost if path in unknown]
-    conflicts = {met.path for one in sealed for met in one.head.conflicts}
+    # (What the system refused is compared with what there was then: it did not stay so.)
+    stopped = [one.head for one in sealed if not one.head.refused]
+    conflicts = {met.path for head in stopped for met in head.conflicts}
     stayed = [path for path in lost if path in conflicts]
     code = "barrier"
     if (other := _rolled_back_since(log, sealed)) is not None:

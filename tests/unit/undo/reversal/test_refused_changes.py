@@ -183,9 +183,8 @@ def test_what_others_edited_meanwhile_is_not_overwritten_unasked(bench: Bench) -
         (bench.tree / "d/edited").write_bytes(b"another's")
         with pytest.raises(RefusedError, match="d/edited"):
             undo(log, [step])
-        redo(log, [step])
         with pytest.raises(RefusedError, match="d/edited"):
-            undo(log, [step])
+            redo(log, [step])
         assert (bench.tree / "d/edited").read_bytes() == b"another's"
 
 
@@ -235,6 +234,38 @@ def test_an_undo_that_was_killed_in_the_middle_is_finished_but_for_it(tmp_path: 
         if not ended.killed:
             return
     raise AssertionError(f"it has more than {3 * MOST} changes")
+
+
+@pytest.mark.parametrize("change", [undo, redo])
+def test_what_follows_a_forced_undo_is_finished_if_it_is_killed(
+    tmp_path: Path, change: Callable[[UndoLog, list[StepId]], object]
+) -> None:
+    """I3."""
+
+    def go_on(bench: Bench, step: StepId) -> None:
+        with bench.keeper() as log:
+            change(log, [step])
+
+    for fatal in range(1, MOST):
+        bench = Bench(tmp_path / str(fatal))
+        plant(bench)
+        before = bench.photograph()
+        with bench.keeper() as log:
+            step = bench.step(log, work)
+            after = bench.photograph()
+            with protected(bench.tree / "d"):
+                undo(log, [step], force=True)
+        ended = run_killed(partial(go_on, bench, step), fatal * 5, calls=MUTATIONS)
+        with bench.keeper() as log:
+            finished = recover(log).finished
+            if change is redo and (finished or log.heads[step].state == "done"):
+                bench.assert_as(after)
+            undo(log, [step]) if log.heads[step].state == "done" or log.heads[step].refused else None
+            bench.assert_as(before)
+        assert list(bench.directory.glob("aside/*")) == []
+        if not ended.killed:
+            return
+    raise AssertionError(f"it has more than {5 * MOST} changes")
 
 
 def test_a_step_that_is_rolled_back_leaves_it(bench: Bench) -> None:
