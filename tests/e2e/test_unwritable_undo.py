@@ -51,3 +51,32 @@ def test_it_is_named_with_what_helps_and_taken_back_after_that(
         assert not (cli.root / "late").exists()
         assert "partly" in cli("steps").out
         assert "recovery" not in cli("status").err
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["captured", "ignored"])
+@pytest.mark.parametrize("goes_forward", [False, True], ids=["again", "redone"])
+@pytest.mark.parametrize("change", ["echo s >>d/old", "rm d/old", "echo s >d/new"], ids=["appended", "removed", "made"])
+def test_what_a_forced_undo_left_goes_back_once_it_can_be_changed(
+    cli: Cli, change: str, ignored: bool, goes_forward: bool
+) -> None:
+    if ignored:
+        cli.write(".gitignore", "/d/\n")
+    cli.write("f", "before")
+    cli.write("d/old", "before")
+    cli("checkpoint")
+    before = photograph(cli.root)
+    cli.process("run", "--", "sh", "-c", f"{change}; echo s >f")
+    after = photograph(cli.root)
+    with protected(cli.root / "d/old") if ">>" in change else protected(cli.root / "d"):
+        forced = cli("undo", "--run", "--force", code=4)
+        assert "once they can be changed, `holdfast undo --step 1` does the rest" in forced.err
+        assert "partly" in cli("steps").out
+        cli("undo", "--run", code=4)
+    if goes_forward:
+        cli("redo", "--force")
+        assert differences(after, photograph(cli.root)) == []
+    cli("undo", "--run")
+    assert differences(before, photograph(cli.root)) == []
+    assert "partly" not in cli("steps").out
+    cli("redo")
+    assert differences(after, photograph(cli.root)) == []

@@ -92,9 +92,9 @@ def reasons(items: Sequence[NotCaptured]) -> list[str]:
     return [f"  {show_path(item.path)}: {visible(item.reason)}" for item in items]
 
 
-def left_alone(items: Sequence[NotCaptured]) -> RefusedError:
+def left_alone(items: Sequence[NotCaptured], hint: str | None = None) -> RefusedError:
     """What a command ends with that has done its work but for these paths."""
-    return RefusedError(could_not_change(items), code="left_alone")
+    return RefusedError(could_not_change(items), hint=hint, code="left_alone")
 
 
 def uncaptured(paths: Sequence[str]) -> list[str]:

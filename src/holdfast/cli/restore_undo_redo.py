@@ -288,7 +288,12 @@ def _report(console: Console, result: RestoreResult, verb: str) -> int:
     else:
         console.say(*_lines(console, result, verb))
     if result.skipped:
-        raise left_alone(result.skipped)
+        from holdfast.model.message_text import step_options
+
+        again = f"holdfast {'redo' if verb == _FORWARD else 'undo'}{step_options(result.refused)}"
+        raise left_alone(
+            result.skipped, f"once they can be changed, `{again}` does the rest" if result.refused else None
+        )
     return 0
 
 

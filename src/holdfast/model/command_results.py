@@ -131,6 +131,8 @@ class RestoreResult(NamedTuple):
     """The steps that were taken back, or brought forward, by the undo log: ignored files included."""
     together: Sequence[Sequence[int]] = ()
     """Those of them that `undo` took back as one change, as they depend on each other: the groups of several."""
+    refused: Sequence[int] = ()
+    """Those of the steps of which the system refused to change a part: the same asked for again tries that again."""
     stopped: Sequence[StoppedProcess] = ()
     """The processes of the run that were ended before."""
     letters: Mapping[bytes, str] = _NO_LETTERS

@@ -112,6 +112,8 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
     barrier_after: bool
     """Another process changed the tree after it, and before the next one."""
+    refused: Literal["", "undo", "redo"] = ""
+    """What brought it to its state, where the system refused a part of that: asked for again, it tries that again."""
 
 
 class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):

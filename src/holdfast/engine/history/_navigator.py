@@ -598,6 +598,7 @@ def merge_results(done: Sequence[RestoreResult]) -> RestoreResult:
         skipped=[item for result in done for item in result.skipped],
         steps=[step for result in done for step in result.steps],
         together=[group for result in done for group in result.together],
+        refused=[step for result in done for step in result.refused],
     )
 
 

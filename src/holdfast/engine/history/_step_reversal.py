@@ -452,6 +452,7 @@ def _result(context: Context, service: UndoService, operation: Operation, reache
         dry_run=False,
         undo_command=REDO_COMMAND if operation.kind == "undo" else undo_command_of(service, steps),
         steps=steps,
+        refused=sorted(step.id for step in find_steps(service, steps) if step.refused),
         letters=letters,
     )
 

@@ -157,6 +157,11 @@ def reversed_state(context: Context, operation: Operation, before: int | None) -
     `redo` leads to where they were undone; a redo is a new change.
     """
     if operation.kind == "undo":
+        assert operation.position is not None
+        here = context.catalog.event(operation.position)
+        if here.operation == "undo" and here.ahead is not None and set(operation.steps).issubset(here.steps):
+            # What the system had refused of that undo is brought to its end: it leads to where that was done.
+            return HistoryEntry("undo", before, here.ahead, here.steps, redo_tip=operation.redo_tip)
         return HistoryEntry("undo", before, operation.position, operation.steps, redo_tip=operation.redo_tip)
     return next_state(context.catalog.cursor(context.workspace.id), "redo", steps=operation.steps)
 

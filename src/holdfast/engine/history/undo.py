@@ -91,7 +91,7 @@ _KILLED_SECONDS = 30.0
 def newest_run(context: Context, service: UndoService | None) -> str:
     """The newest run of which anything is left to take back."""
     steps: Sequence[StepInfo] = service.steps() if service is not None else ()
-    done = [step for step in steps if step.run and step.state in ("done", "open") and step.paths]
+    done = [step for step in steps if step.run and (step.state == "open" or _is_to_undo(step)) and step.paths]
     if done:
         return max(done, key=lambda step: step.acted).run
     known = {step.run for step in steps}
@@ -186,7 +186,7 @@ def _remainder_of(
     events = [event for event in context.catalog.events(context.workspace.id) if event.run == run]
     if not of_run and not events:
         raise NotFoundError(f"there was no run {run}", hint="holdfast log and holdfast steps show the runs")
-    chosen = [step for step in of_run if step.state == "done" and step.paths]
+    chosen = [step for step in of_run if _is_to_undo(step) and step.paths]
     start = None
     if _is_forgotten(context, service, events, of_run):
         start = _start_of(context, run, events)
@@ -592,6 +592,9 @@ def _results_of(operation: Literal["undo", "redo"], finished: FinishedOperation 
 
 
 def _is_left(service: UndoService | None, run: str) -> bool:
-    return service is not None and any(
-        step.run == run and step.state == "done" and step.paths for step in service.steps()
-    )
+    return service is not None and any(step.run == run and _is_to_undo(step) and step.paths for step in service.steps())
+
+
+def _is_to_undo(step: StepInfo) -> bool:
+    """Whether the step is done, or what the system refused when it was undone is left of it."""
+    return step.state == "done" or step.refused == "undo"

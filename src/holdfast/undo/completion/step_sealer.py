@@ -354,14 +354,16 @@ def seal_step(
     alive_until: int | None = None,
     left: StepRemains | None = None,
     spared: Iterable[bytes] = (),
+    refused: Sequence[Mutation] = (),
 ) -> StepHead:
     """Write the step, which the recorder has closed, as a finished one.
 
     ``before`` is what was said of it if it was finished before. ``alive_until`` is the last moment (ns) at which its
     keeper can have changed anything, if it was killed: what was changed later is not taken for the step's.
-    ``left`` is what `find_remains` found; else it is looked at now. ``spared`` are the paths of `StepHead.spared`.
+    ``left`` is what `find_remains` found; else it is looked at now. ``spared`` are the paths of `StepHead.spared`,
+    ``refused`` as that has it.
     """
-    preimages = tuple(_preimages(log.preimages, step))
+    preimages = tuple(_preimages(log.preimages, step, refused))
     if left is None:
         left = exclude_foreign_edits(log, step, find_remains(log, step, alive_until))
     left = _with_hashes(log, step, left)
@@ -399,6 +401,7 @@ def seal_step(
         absences=_absences(log, before, end, last) if before else (),
         begun=before.begun if before else begin.seq,
         spared=tuple(_signatures_at(log, spared)),
+        refused=tuple(refused),
         # (Without a file or a link among it, there is nothing of which a hash could be told.)
         noted=all(found is None or stat.S_ISDIR(found.mode) for _, found in left.paths),
     )
@@ -433,9 +436,9 @@ def preimage_numbers(records: Iterable[Mutation]) -> set[int]:
     return {keeping.number for keeping, _ in kept_preimages(records) if keeping.number}
 
 
-def _preimages(preimages: Preimages, step: OpenStep) -> Iterator[Preimage]:
+def _preimages(preimages: Preimages, step: OpenStep, refused: Sequence[Mutation]) -> Iterator[Preimage]:
     """What the step needs of the log. A kept file has no other name and a process still writes to is copied."""
-    for keeping, _ in kept_preimages(step.records):
+    for keeping, _ in kept_preimages([*step.records, *refused]):
         number, how = keeping.number, keeping.how
         found = preimages.metadata_of(number) if number else None
         if found is None:

@@ -1,13 +1,14 @@
 """What could not be put back where it belongs, because something else is there now: kept for its owner, for good.
 
-It lies in a directory of the log under the number of the record that would have brought it back. Nothing here is ever
-removed by Holdfast.
+It lies in a directory of the log under the number of the record that would have brought it back. Holdfast removes
+nothing here, but for what has come back to where it belongs.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
@@ -85,6 +86,25 @@ class Quarantine:
         if keeping.how in (KeepMethod.COPIED, KeepMethod.INLINE):
             self._describe(name, metadata)
         return True
+
+    def give_back(self, record: int, keeping: Keeping) -> bool:
+        """Put the preimage of the record back to where `keep` has taken it from. Idempotent. False if it is gone.
+
+        What was in the record itself stays, until it is `forgotten <forget>`.
+        """
+        if keeping.how not in (KeepMethod.MOVED, KeepMethod.LINKED, KeepMethod.COPIED):
+            return True
+        if self._preimages.metadata_of(keeping.number) is None:
+            try:
+                self._preimages.move_in(self._fd, _name(record), keeping.number)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def forget(self, record: int) -> None:
+        """Remove the copy of what is back where it belongs, if there is one."""
+        with suppress(FileNotFoundError):
+            os.unlink(_name(record), dir_fd=self._fd)
 
     def _write(self, name: bytes, content: bytes) -> None:
         temporary = name + b".new"

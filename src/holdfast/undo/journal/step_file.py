@@ -113,6 +113,11 @@ class StepHead(msgspec.Struct, frozen=True, kw_only=True):
     """The same, with the sequence number at which that was over; 0: not yet."""
     absences: tuple[tuple[int, int], ...] = ()
     """When it was undone, and when it was brought forward again, where other steps began in between: without it."""
+    refused: tuple[Mutation, ...] = ()
+    """The records of the state that it came from that are not reversed, as the system refused to change what they, or
+    later ones of the same, are about. They wait: for the same reversal to be asked for again, or the opposite one,
+    which puts them back among the step's.
+    """
 
     def was_undone_at(self, seq: int) -> bool:
         """Whether what began then began without the step, though it is later."""
@@ -131,6 +136,12 @@ class SealedStep(msgspec.Struct, frozen=True):
 
     head: StepHead
     records: tuple[Mutation, ...]
+
+    def leaving(self, state: State) -> SealedStep:
+        """What brings the step out of a state: itself, or where it has left that already, `StepHead.refused` alone."""
+        if self.head.state == state:
+            return self
+        return SealedStep(msgspec.structs.replace(self.head, state=state), self.head.refused)
 
 
 _encoder = msgspec.msgpack.Encoder()

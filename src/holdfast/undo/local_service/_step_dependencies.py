@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import named_steps, step_options
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.journal.step_file import StepHead
+    from holdfast.undo.journal.step_file import State, StepHead
     from holdfast.undo.log import UndoLog
 
 _EVER = float("inf")
@@ -35,38 +37,39 @@ class Dependency(NamedTuple):
     """What both have to do with."""
 
 
-def dependencies(log: UndoLog, steps: Iterable[StepId]) -> list[Dependency]:
+def dependencies(log: UndoLog, steps: Iterable[StepId], state: State | None = None) -> list[Dependency]:
     """The steps that are in the way of finished ones, or of those that are in their way in turn.
 
     The latter only through steps in the same state: one that is open, or done where undone ones are to be redone, has
-    to go by itself first. Raises as `UndoLog.read` does.
+    to go by itself first. ``state`` is the one that they are to leave (None: that of the first): one that has left it
+    is there with what the system refused (`SealedStep.leaving`), as are the others. Raises as `UndoLog.read` does.
     """
 
     @cache
-    def reach_of(step: StepId) -> Footprint:
-        return footprint_of(log.read(step).records, log.recorder.aliases)
+    def reach_of(step: StepId, state: State) -> Footprint:
+        return footprint_of(log.read(step).leaving(state).records, log.recorder.aliases)
 
     @cache
-    def acting_since(step: StepId) -> int:
-        return min((record.seq for record in log.read(step).records), default=log.heads[step].first)
+    def acting_since(step: StepId, state: State) -> int:
+        return min((record.seq for record in log.read(step).leaving(state).records), default=log.heads[step].first)
 
     chosen = list(dict.fromkeys(steps))
-    state = log.heads[chosen[0]].state
+    state = state or log.heads[chosen[0]].state
     mine = frozenset(chosen)
     waiting = sorted((one for one in _others(log, reach_of) if one.step not in mine), key=_until)
     met = FootprintIndex[_Other]()
     found: dict[StepId, Dependency] = {}
     while chosen:
-        head = log.heads[chosen.pop()]
+        head = msgspec.structs.replace(log.heads[chosen.pop()], state=state)
         # (What ended before all that is looked at began is in no step's way, and there may be very much of it.)
         while waiting and _until(waiting[-1]) > head.first:
             other = waiting.pop()
             met.add(other, other.reach())
         if not met:
             continue
-        reach_ = reach_of(head.id)
+        reach_ = reach_of(head.id, state)
         for other in met.find_meeting(reach_):
-            if other.step in found or not _is_in_the_way(head, other, partial(acting_since, head.id)):
+            if other.step in found or not _is_in_the_way(head, other, partial(acting_since, head.id, state)):
                 continue
             if (at := reach_.meets(other.reach())) is not None:
                 found[other.step] = Dependency(other.step, other.state, at)
@@ -75,12 +78,14 @@ def dependencies(log: UndoLog, steps: Iterable[StepId]) -> list[Dependency]:
     return list(found.values())
 
 
-def refuse_overlaps(log: UndoLog, steps: Sequence[StepId]) -> None:
-    """Raise `RefusedError` if finished steps, all in one state, cannot be reversed together without others."""
-    found = dependencies(log, steps)
+def refuse_overlaps(log: UndoLog, steps: Sequence[StepId], state: State | None = None) -> None:
+    """Raise `RefusedError` if finished steps cannot be reversed together without others; ``state`` as `dependencies`
+    has it.
+    """
+    state = state or log.heads[steps[0]].state
+    found = dependencies(log, steps, state)
     if not found:
         return
-    state = log.heads[steps[0]].state
     first = [need for need in found if need.state != state] or found
     message = (
         f"{named_steps(steps)} cannot be {'undone' if state == 'done' else 'redone'} without more: "
@@ -125,10 +130,13 @@ class _Other(NamedTuple):
     was_undone_at: Callable[[int], bool] = lambda _seq: False
 
 
-def _others(log: UndoLog, reach_of: Callable[[StepId], Footprint]) -> Iterator[_Other]:
+def _others(log: UndoLog, reach_of: Callable[[StepId, State], Footprint]) -> Iterator[_Other]:
     for head in log.heads.values():
-        reach = partial(reach_of, head.id)
+        reach = partial(reach_of, head.id, head.state)
         yield _Other(head.id, head.state, head.first, _end(head), head.acted, reach, head.was_undone_at)
+        if head.refused:
+            before: State = "done" if head.state == "undone" else "undone"
+            yield _Other(head.id, before, head.first, _end(head), head.acted, partial(reach_of, head.id, before))
         for path, until in head.late if head.state == "done" else ():
             its = partial(_reach_of_file, log, head.id, path)
             yield _Other(head.id, head.state, head.first, until, head.acted, its)

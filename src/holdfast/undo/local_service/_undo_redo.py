@@ -23,9 +23,9 @@ from holdfast.undo.local_service._content_match import adopt_matching, still_bro
 from holdfast.undo.local_service._step_dependencies import refuse_overlaps
 from holdfast.undo.local_service._write_obstacles import refuse_obstacles
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
-from holdfast.undo.reversal.durable_reversal import ReversalResult, ordered_records, reverse
+from holdfast.undo.reversal.durable_reversal import ReversalResult, note_crossed, ordered_records, reverse
 from holdfast.undo.reversal.reversal_context import is_refusal
-from holdfast.undo.tree.signatures import is_as_left, is_unknown, signature
+from holdfast.undo.tree.signatures import is_as_left, is_unknown, is_untouched, signature
 from holdfast.undo.whole_writes import AT_ONCE, TRY_AGAIN, leased_reason
 
 if TYPE_CHECKING:
@@ -57,17 +57,17 @@ def redo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> Rever
     return _change(log, list(steps), "undone", force=force)
 
 
-def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -> ReversalResult:
+def _change(log: UndoLog, steps: Sequence[StepId], state: State, *, force: bool) -> ReversalResult:
     with log.recorder.gate:
         for finished in finish_failed(log):
             if set(finished.steps) == set(steps) and all(log.heads[step].state != state for step in steps):
                 return finished  # what was asked for again
         settle_late_writes(log)
         log.directories.close()  # (what a change before this one has opened may lie elsewhere by now)
-        sealed = adopt_matching(log, _read(log, steps, state))
+        sealed = _recognised(log, _read(log, steps, state))
         if not force:
             _refuse(log, sealed)
-        for one in sealed:
+        for one in map(log.read, steps):
             if bad := damaged_preimages(log.preimages, one.head, one.records):
                 raise IntegrityError(
                     f"step {one.head.id} cannot be reversed: {len(bad)} of its preimages are missing or damaged",
@@ -87,32 +87,56 @@ def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool) -> None:
     with log.recorder.gate:
         settle_late_writes(log)
         log.directories.close()
-        _refuse(log, adopt_matching(log, _read(log, steps, "undone" if forward else "done"), keep=False))
+        _refuse(log, _recognised(log, _read(log, steps, "undone" if forward else "done"), keep=False))
 
 
-def _read(log: UndoLog, steps: Iterable[StepId], state: str) -> list[SealedStep]:
-    sealed = [log.read(step) for step in steps]
-    for one in sealed:
-        if one.head.state != state:
-            word = "undone already" if state == "done" else "not undone"
-            raise NotFoundError(f"step {one.head.id} is {word}")
+def _read(log: UndoLog, steps: Iterable[StepId], state: State) -> list[SealedStep]:
+    """What brings the steps out of the state: of one that has left it, what the system had refused."""
+    sealed: list[SealedStep] = []
+    for step in steps:
+        one = log.read(step)
+        if one.head.state != state and not one.head.refused:
+            raise NotFoundError(f"step {step} is {'undone already' if state == 'done' else 'not undone'}")
+        sealed.append(one.leaving(state))
     return sealed
+
+
+def _recognised(log: UndoLog, sealed: Sequence[SealedStep], *, keep: bool = True) -> list[SealedStep]:
+    """The same, by what is there now: as `adopt_matching` does, and where something was refused, by what the system
+    lets be changed again.
+    """
+    again = [one for one in sealed if log.heads[one.head.id].state != one.head.state]
+    found = adopt_matching(log, sealed, keep=keep and not again)
+    for at, one in enumerate(found):
+        left = dict(one.head.left)
+        for path in objects_by_path(log.heads[one.head.id].refused):
+            if path in left and is_untouched(log.directories, path, left[path]):
+                left[path] = signature(log.directories, path)
+        found[at] = msgspec.structs.replace(one, head=msgspec.structs.replace(one.head, left=tuple(left.items())))
+    return found
 
 
 def _refuse(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     _refuse_unprotected(sealed)
-    refuse_overlaps(log, [one.head.id for one in sealed])
+    refuse_overlaps(log, [one.head.id for one in sealed], sealed[0].head.state)
     _refuse_writers(log, sealed)
-    _refuse_unreversed(sealed)
+    _refuse_unreversed(log, sealed)
     refuse_obstacles(log, sealed)
     lost = list(dict.fromkeys(path for path, _ in changed_paths(log, sealed)))
     _refuse_barriers(log, sealed, frozenset(lost))
     _refuse_foreign_edits(log, sealed, lost)
 
 
-def _refuse_unreversed(sealed: Sequence[SealedStep]) -> None:
-    """What could not be changed when the steps came to where they are stayed, and no record tells of it any more."""
-    stayed = {met.path for one in sealed for met in one.head.conflicts if is_refusal(met.reason)}
+def _refuse_unreversed(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
+    """What could not be changed when the steps came to where they are stayed, and no record tells of it any more, where
+    an earlier version has done that.
+    """
+    stayed = {
+        met.path
+        for one in sealed
+        for met in (() if log.heads[one.head.id].refused else one.head.conflicts)
+        if is_refusal(met.reason)
+    }
     if stayed:
         done, before = ("undone", "redone") if sealed[0].head.state == "done" else ("redone", "undone")
         raise RefusedError(
@@ -137,9 +161,7 @@ def _note_what_is_crossed(log: UndoLog, sealed: Sequence[SealedStep]) -> list[Se
             if path in lost or (not found.isdisjoint((path, b"")) and not is_as_left(log.directories, path, left))
         ]
         if mine:
-            known = msgspec.structs.replace(head, crossed=tuple(sorted({*head.crossed, *mine})))
-            one = msgspec.structs.replace(one, head=known)
-            log.write(one)
+            one = note_crossed(log, one, tuple(sorted({*head.crossed, *mine})))
         noted.append(one)
     return noted
 
@@ -252,7 +274,9 @@ def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequ
     state, steps = sealed[0].head.state, named_steps(one.head.id for one in sealed)
     unknown = {at: (head, path) for head, path, now in _unknown(log, sealed) for at in (now, path)}
     unsaid = [path for path in lost if path in unknown]
-    conflicts = {met.path for one in sealed for met in one.head.conflicts}
+    # (What the system refused is compared with what there was then: it did not stay so.)
+    stopped = [one.head for one in sealed if not one.head.refused]
+    conflicts = {met.path for head in stopped for met in head.conflicts}
     stayed = [path for path in lost if path in conflicts]
     code = "barrier"
     if (other := _rolled_back_since(log, sealed)) is not None:

@@ -33,7 +33,7 @@ from holdfast.undo.journal.segments import read_journal
 from holdfast.undo.recovery._resumed_edits import InterruptedReversal, changed_since_interruption
 from holdfast.undo.reversal.access_grants import revoke_access
 from holdfast.undo.reversal.durable_reversal import ResumePoint, ReversalResult, carry_out, reopen_step
-from holdfast.undo.reversal.reversal_context import Conflict
+from holdfast.undo.reversal.reversal_context import Conflict, is_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,6 +68,8 @@ class SortedJournal(msgspec.Struct):
     """What each has left of the objects that it has changed."""
     conflicts: dict[int, list[Conflict]] = msgspec.field(default_factory=dict[int, list[Conflict]])
     """Those that each has met."""
+    refused: dict[int, dict[int, str]] = msgspec.field(default_factory=dict[int, dict[int, str]])
+    """See `ResumePoint.refused`."""
 
 
 def sort_records(records: Iterable[AnyRecord]) -> SortedJournal:
@@ -87,6 +89,8 @@ def sort_records(records: Iterable[AnyRecord]) -> SortedJournal:
             case ReversalConflict():
                 conflict = Conflict(record.step, record.path, record.reason, record.failed if record.aside else None)
                 story.conflicts.setdefault(within.get(record.step, 0), []).append(conflict)
+                if is_refusal(record.reason):
+                    story.refused.setdefault(within.get(record.step, 0), {})[record.failed] = record.reason
             case Begin():
                 story.parts.setdefault(within.get(record.step, 0), {})[record.step] = StepRecords(record)
             case ForeignEdit():
@@ -143,7 +147,8 @@ def unfinished_steps(log: UndoLog, story: SortedJournal) -> tuple[StepId, ...]:
 
 def _finish(log: UndoLog, note: ReversalBegin, story: SortedJournal) -> ReversalResult | None:
     parts = story.parts.get(note.seq, {})
-    pending = [log.read(step) for step in note.steps if not _is_finished(log, step, parts.get(step))]
+    unfinished = [step for step in note.steps if not _is_finished(log, step, parts.get(step))]
+    pending = [log.read(step).leaving("undone" if note.forward else "done") for step in unfinished]
     if not pending:
         return None
     # Where one is finished, all were reversed.
@@ -165,7 +170,7 @@ def _finish(log: UndoLog, note: ReversalBegin, story: SortedJournal) -> Reversal
     if note.spares:
         foreign |= foreign_objects(log, pending)
     conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))
-    return carry_out(log, pending, note, ResumePoint(position, conflicts, foreign))
+    return carry_out(log, pending, note, ResumePoint(position, conflicts, foreign, story.refused.get(note.seq, {})))
 
 
 def _is_finished(log: UndoLog, step: StepId, part: StepRecords | None) -> bool:

@@ -57,6 +57,7 @@ def _finished(head: StepHead) -> Callable[[bool], StepInfo]:
         unprotected=head.protected,
         exit_code=head.exit_code,
         barrier_after=barrier_after,
+        refused=("undo" if head.state == "undone" else "redo") if head.refused else "",
     )
 
 

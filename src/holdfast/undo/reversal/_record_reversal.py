@@ -41,10 +41,12 @@ from holdfast.undo.journal.records import (
 )
 from holdfast.undo.journal.step_footprint import objects_by_path
 from holdfast.undo.reversal._object_restorer import ObjectRestorer
+from holdfast.undo.reversal._refused_records import RefusedRecords
 from holdfast.undo.reversal.access_grants import grant_access
 from holdfast.undo.reversal.reversal_context import (
     ELSE,
     FOREIGN_EDIT,
+    LOST,
     NOT_DESCRIBED,
     OBJECT,
     UNPROTECTED,
@@ -53,6 +55,7 @@ from holdfast.undo.reversal.reversal_context import (
     conflict_reason,
     describe,
     is_pristine,
+    is_refusal,
     lstat_of,
     refusal_reason,
 )
@@ -60,7 +63,7 @@ from holdfast.undo.tree.signatures import NOT_OURS, place_at, signature
 from holdfast.undo.whole_writes import leased_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
     from holdfast.undo.interceptor import Place
     from holdfast.undo.reversal.reversal_context import Conflict, ReversalTools
@@ -83,13 +86,15 @@ class Reversal:
         unseen: Iterable[Identity] = (),
         *,
         forward: bool = False,
+        again: Mapping[int, bool] = MappingProxyType({}),
     ) -> None:
         """``foreign`` are the objects that others have changed since: they are left as they are.
 
         ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
         keep the mtime that they have now, unless the step knows of an older one (False), by the steps of which that is
         so. ``unseen`` are objects of which it is not known how they look, as a directory above them may be closed.
-        ``forward``: undone steps are brought forward.
+        ``forward``: undone steps are brought forward. ``again`` are the sequence numbers of records that were refused
+        before, and whether what belongs there can be had (False: it was kept aside, and is gone).
         """
         self._context = ReversalContext(tools, foreign, known)
         self._recorder, self._directories = tools.recorder, tools.directories
@@ -101,6 +106,8 @@ class Reversal:
         self._opened: set[bytes] = set()
         """Directories in which what is unseen was looked at."""
         self._made: dict[int, Identity] = {}
+        self._again = again
+        self._refused = RefusedRecords(self._aliases, {})
         self.paths = 0
         """How many records were reversed."""
 
@@ -109,15 +116,23 @@ class Reversal:
         """What could not be brought back, ``known`` included."""
         return self._context.conflicts
 
+    @property
+    def refused(self) -> Set[int]:
+        """The sequence numbers of the records that are not reversed as the system refuses that, of them or of newer
+        ones that have to do with the same.
+        """
+        return self._refused.seqs
+
     def run(
         self,
         records: Sequence[Mutation],
         cut: int | None,
         before: Callable[[int, tuple[Signature, ...]], None],
+        refused: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         """Reverse ``records``, the last first, or from the position ``cut`` on, at which it was cut short before.
         ``before`` is told each position first, and -1 last; and with it how the objects now look that the reversal of
-        the record before has changed.
+        the record before has changed. ``refused`` are the records before ``cut`` that the system refused, and why.
 
         Holds the gate of the recorder throughout: mutations of others wait. What the system does not let this user
         change is left as it is, and a conflict. Raises `StorageError` (of the log `OSError`, too) where the system
@@ -127,6 +142,13 @@ class Reversal:
         self._context.created = frozenset(self._made.values())
         self._context.other_links = OtherLinks(self._directories, self._aliases, records)
         start = len(records) - 1 if cut is None else cut
+        self._refused = RefusedRecords(self._aliases, self._made)
+        for record in reversed(records[start + 1 :]):
+            if (
+                not isinstance(record, Made)
+                and (reason := refused.get(record.seq) or self._refused.reason(record)) is not None
+            ):
+                self._refused.add(record, reason)
         with self._recorder.gate:
             left: tuple[Signature, ...] = ()
             for position in range(start, -1, -1):
@@ -136,10 +158,21 @@ class Reversal:
                 before(position, left)
                 left = ()
                 self._context.step, self._context.seq = record.step, record.seq
-                if position == start and self._context.quarantine.holds(record.seq):
-                    reason = self._refusal(record) or ELSE
-                    self._context.note(_last_path(record), reason, aside=True)  # where it was cut short
+                if not self._again.get(record.seq, True):
+                    self._context.note(_last_path(record), LOST)
                     continue
+                stuck = self._refused.reason(record)
+                if position == start and record.seq not in self._again and self._context.quarantine.holds(record.seq):
+                    reason = stuck or self._refusal(record) or ELSE
+                    self._context.note(_last_path(record), reason, aside=True)  # where it was cut short
+                    if is_refusal(reason):
+                        self._refused.add(record, reason)
+                    continue
+                if stuck is not None:
+                    self._give_up(record, stuck)
+                    self._refused.add(record, stuck)
+                    if not isinstance(record, Touch):
+                        continue
                 try:
                     self._reverse_with_access(records, position, partial(before, position))
                 except BlockingIOError as error:
@@ -153,6 +186,8 @@ class Reversal:
                         at = display(_last_path(record)) or "."
                         raise StorageError(f"{at}: {error.strerror}", hint=room_hint(error)) from error
                     self._give_up(record, reason)
+                    if is_refusal(reason):
+                        self._refused.add(record, reason)
                 finally:
                     if position == cut:
                         self._may_have_changed(record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,10 +17,10 @@ from holdfast.undo.completion.step_sealer import ConcurrentSteps, StepEnd, find_
 from holdfast.undo.foreign_edits.detection import edited_by_other_name, left_by_steps
 from holdfast.undo.journal.records import Content, Made, Meta, PutBack, ReversalBegin, ReversalPosition, Touch
 from holdfast.undo.journal.step_file import StepConflict
-from holdfast.undo.journal.step_footprint import objects_by_path
+from holdfast.undo.journal.step_footprint import kept_preimages, objects_by_path
 from holdfast.undo.reversal._record_reversal import Reversal
-from holdfast.undo.reversal.reversal_context import MOVED, NO_FOREIGN_EDIT, Conflict, ReversalTools
-from holdfast.undo.tree.signatures import NOT_OURS, is_as_left, is_unknown, signature, unknown_signature
+from holdfast.undo.reversal.reversal_context import LOST, MOVED, NO_FOREIGN_EDIT, Conflict, ReversalTools, is_refusal
+from holdfast.undo.tree.signatures import NOT_OURS, is_as_left, is_unknown, is_untouched, signature, unknown_signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -52,6 +53,8 @@ class ResumePoint(NamedTuple):
     """Those that it had met."""
     foreign: frozenset[Identity] = frozenset()
     """Objects that others have changed since: they stay as they are, and no step left them so."""
+    refused: Mapping[int, str] = MappingProxyType({})
+    """The sequence numbers of the records that the system had refused to reverse, and why."""
 
 
 _FROM_THE_START = ResumePoint(None)
@@ -61,6 +64,8 @@ def reverse(
     log: UndoLog, sealed: Sequence[SealedStep], *, forward: bool = False, foreign: frozenset[Identity] | None = None
 ) -> ReversalResult:
     """Reverse finished steps without asking whether they may be; what conflicts is left and reported.
+
+    ``sealed`` is what brings the steps out of the state that they are to leave (`SealedStep.leaving`).
 
     ``foreign`` is given by a recovery: what others have changed since, which is left as it is. Raises as
     `carry_out` does.
@@ -74,7 +79,7 @@ def reverse(
             reopen_step(log, one)
     except StorageError as error:
         raise _interrupted_error(log, sealed, error) from error
-    return carry_out(log, sealed, note, ResumePoint(None, (), foreign or frozenset()))
+    return carry_out(log, sealed, note, ResumePoint(None, foreign=foreign or frozenset()))
 
 
 def reopen_step(log: UndoLog, one: SealedStep) -> None:
@@ -130,43 +135,139 @@ def _carry_out(
     tools = ReversalTools(log.recorder, log.preimages, log.quarantine, log.directories)
     dated = {} if note.forward else _restored_mtimes(log, sealed)
     sealed, named_again = _note_renamed_edits(log, sealed)
+    again = _give_back(log, ordered_records(sealed)[: _until(unfinished)], sealed)
+    waiting, lost = _take_waiting(log, sealed)
     of_steps = left_by_steps(log, sealed, unfinished.foreign)
     reversal = Reversal(
-        tools, unfinished.foreign, unfinished.conflicts, dated, _unseen_objects(sealed), forward=note.forward
+        tools,
+        unfinished.foreign,
+        unfinished.conflicts,
+        dated,
+        _unseen_objects(sealed),
+        forward=note.forward,
+        again=again,
     )
-    reversal.run(records, unfinished.position, before)
-    conflicts = reversal.conflicts
+    reversal.run(records, unfinished.position, before, unfinished.refused)
+    conflicts = [*reversal.conflicts, *lost]
     state = "done" if note.forward else "undone"
     foreign = _find_foreign_edits(log, sealed, state, conflicts, unfinished.foreign - of_steps, named_again)
-    again = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
-    concurrent = ConcurrentSteps(again)
+    recorded = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
+    concurrent = ConcurrentSteps(recorded)
     # (In the order in which they act: of what two of them leave at a path, the later counts.)
-    for one in sorted(sealed, key=lambda one: again[one.head.id][-1].seq if again[one.head.id] else 0):
-        head = one.head
+    for one in sorted(sealed, key=lambda one: recorded[one.head.id][-1].seq if recorded[one.head.id] else 0):
+        head, stored = one.head, log.read(one.head.id)
+        refused = _refused_records(one, reversal.refused, conflicts)
         opened = log.recorder.end(head.id, head.exit_code)
         left = find_remains(log, opened, foreign=foreign.paths, concurrent=concurrent)
         told = {found.path for found in conflicts if found.step == head.id}
         stays = _unreversed_paths(log, head, left, told)
+        held = _held_paths(log, head, [*refused, *waiting[head.id]])
         if note.spares:
             known = told | objects_by_path(one.records).keys()
             conflicts += [Conflict(head.id, path, MOVED) for path in stays if path not in known]
         troubles = [StepConflict(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
+        # (Where this reversal itself has changed something, there is what it has left.)
+        paths = held | dict(left.paths) | {path: was for path, was in held.items() if was != NOT_OURS} | stays
+        if is_again := stored.head.state == state:
+            # (What it had reversed before is as it was left then, or others' matter.)
+            paths = dict(stored.head.left) | paths
+            left = left._replace(others=tuple(dict.fromkeys((*stored.head.others, *left.others))))
+            troubles = [*(met for met in stored.head.conflicts if not is_refusal(met.reason)), *troubles]
+        if older := stored.records if is_again else waiting[head.id]:
+            last = opened.records[-1].seq if opened.records else opened.begin.seq
+            opened.records[:0] = older
+            opened.span = last, last
+        untouched = {path for path, was in held.items() if was != NOT_OURS}
         seal_step(
             log,
             opened,
-            StepEnd(state, head.ended_at, head.exit_code, troubles, note.spares),
-            before=head,
-            left=left._replace(paths=(*left.paths, *stays.items())),
+            StepEnd(state, head.ended_at, head.exit_code, troubles, note.spares or (is_again and head.rolled_back)),
+            before=msgspec.structs.replace(
+                head,
+                state=stored.head.state,
+                crossed=tuple(one for one in head.crossed if one[1] not in untouched),
+            ),
+            left=left._replace(paths=tuple(paths.items())),
             spared=foreign.spared,
+            refused=refused,
         )
         # (What could not be put back is not among them any more: it lies aside.)
+        needed = preimage_numbers([*opened.records, *refused])
         given_back = {record.number for record in opened.records if isinstance(record, PutBack)}
-        for number in preimage_numbers(one.records) - preimage_numbers(opened.records) - given_back:
+        for number in preimage_numbers(one.records) - needed - given_back:
             log.preimages.discard(number)
+        waited = {record.seq for record in stored.head.refused} - {met.aside for met in troubles}
+        for met in stored.head.conflicts:
+            if met.aside in waited and is_refusal(met.reason):
+                log.quarantine.forget(met.aside)
     log.restart()
     steps, what = tuple(one.head.id for one in sealed), "redo" if note.forward else "rollback"
     _log.info("%s executed", what, steps=steps, operations=reversal.paths, conflicts=len(conflicts))
     return ReversalResult(steps, reversal.paths, tuple(conflicts))
+
+
+def _until(unfinished: ResumePoint) -> int | None:
+    """How many of the records are left to reverse; None: all."""
+    return None if unfinished.position is None else unfinished.position + 1
+
+
+def _give_back(log: UndoLog, records: Iterable[Mutation], sealed: Iterable[SealedStep]) -> dict[int, bool]:
+    """Take what is kept aside for records that were refused before, and are to be reversed now, to where it was kept.
+    Returns their sequence numbers, and whether it was there.
+    """
+    refused = {record.seq for one in sealed for record in log.heads[one.head.id].refused}
+    return {record.seq: _is_given_back(log, record) for record in records if record.seq in refused}
+
+
+def _is_given_back(log: UndoLog, record: Mutation) -> bool:
+    """Whether what lies aside for the record, if anything does, is where it was kept again."""
+    if all(record.seq != met.aside for met in log.heads[record.step].conflicts):
+        return True
+    return all(log.quarantine.give_back(record.seq, keeping) for keeping, _ in kept_preimages([record]))
+
+
+def _take_waiting(log: UndoLog, sealed: Iterable[SealedStep]) -> tuple[dict[StepId, list[Mutation]], list[Conflict]]:
+    """The records of each step that wait in the state that it is about to come back to, with what was put aside for
+    them where it was kept; and a conflict for each of which that is gone.
+    """
+    waiting: dict[StepId, list[Mutation]] = {}
+    lost: list[Conflict] = []
+    for one in sealed:
+        stored = log.heads[one.head.id]
+        mine = waiting.setdefault(stored.id, [])
+        for record in stored.refused if stored.state == one.head.state else ():
+            if _is_given_back(log, record):
+                mine.append(record)
+            elif not isinstance(record, Made):
+                lost.append(Conflict(stored.id, record.path, LOST))
+    return waiting, lost
+
+
+def _refused_records(one: SealedStep, refused: Set[int], conflicts: Iterable[Conflict]) -> list[Mutation]:
+    """What of the step waits, as the system refused it: nothing where all that it refused are the times of directories
+    that are another user's.
+    """
+    if not any(met.step == one.head.id and is_refusal(met.reason) for met in conflicts):
+        return []
+    return [
+        record
+        for record in one.records
+        if record.seq in refused or (isinstance(record, Made) and record.make in refused)
+    ]
+
+
+def _held_paths(log: UndoLog, head: StepHead, records: Sequence[Mutation]) -> dict[bytes, Signature | None]:
+    """What there is where the system refused to change it: as the step had left it, or others'.
+
+    The ctime alone says nothing: chattr(1), which protects and releases it, changes that.
+    """
+    known = dict(head.left)
+    held: dict[bytes, Signature | None] = {}
+    for path in objects_by_path(records):
+        if path in known:
+            was, now = known[path], signature(log.directories, path)
+            held[path] = now if is_untouched(log.directories, path, was) else NOT_OURS
+    return held
 
 
 def _unreversed_paths(
@@ -204,10 +305,16 @@ def _note_renamed_edits(log: UndoLog, sealed: Sequence[SealedStep]) -> tuple[Seq
         mine = {(one.head.state, path) for path, left in one.head.left if path in found and not (left and left.mode)}
         if not mine.issubset(one.head.crossed):
             crossed = tuple(sorted({*one.head.crossed, *mine}))
-            one = msgspec.structs.replace(one, head=msgspec.structs.replace(one.head, crossed=crossed))
-            log.write(one)
+            one = note_crossed(log, one, crossed)
         noted.append(one)
     return noted, frozenset(found.values())
+
+
+def note_crossed(log: UndoLog, one: SealedStep, crossed: tuple[tuple[State, bytes], ...]) -> SealedStep:
+    """Note `StepHead.crossed` of what brings a step out of a state; returns it with that."""
+    stored = log.read(one.head.id)
+    log.write(msgspec.structs.replace(stored, head=msgspec.structs.replace(stored.head, crossed=crossed)))
+    return msgspec.structs.replace(one, head=msgspec.structs.replace(one.head, crossed=crossed))
 
 
 def _restored_mtimes(log: UndoLog, sealed: Sequence[SealedStep]) -> dict[StepId, dict[Identity, bool]]:

@@ -154,6 +154,14 @@ def is_as_left(directories: Directories, path: bytes, left: Signature | None) ->
     return is_same(left, now, partial(place_at, directories, path))
 
 
+def is_untouched(directories: Directories, path: bytes, left: Signature | None) -> bool:
+    """Whether the path is as a step left it, but for what chattr(1) may have changed there: the ctime."""
+    now = signature(directories, path)
+    if left is None or now is None or not stat.S_ISREG(left.mode):
+        return is_as_left(directories, path, left)
+    return (left.key, left.mode, left.size, left.mtime) == (now.key, now.mode, now.size, now.mtime)
+
+
 def is_same(left: Signature | None, now: Signature | None, place: Callable[[], Place]) -> bool:
     """Whether an object that a step left, and that looks as ``now``, is unchanged; wherever it is.
 

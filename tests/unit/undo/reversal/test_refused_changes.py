@@ -124,8 +124,10 @@ def test_it_is_refused_before_anything_is_changed_and_goes_on_once_that_is_lifte
 @pytest.mark.parametrize("case", CASES)
 def test_forced_it_is_left_named_with_its_cause_and_kept_aside(bench: Bench, case: Case) -> None:
     plant(bench)
+    before = bench.photograph()
     with bench.keeper() as log:
         step = bench.step(log, work)
+        after = bench.photograph()
         note(bench, log, step)
         with case.obstruct(bench.tree / case.at):
             left = {met.path: met for met in undo(log, [step], force=True).conflicts}
@@ -139,11 +141,51 @@ def test_forced_it_is_left_named_with_its_cause_and_kept_aside(bench: Bench, cas
         assert stayed[b"free"].content == b"before"
         assert b"late" not in stayed
         assert [info.state for info in LocalUndoService(log).steps()] == ["partly"]
-        note(bench, log, step)
-        with pytest.raises(RefusedError, match="stayed as it was"):
+        assert redo(log, [step]).conflicts == ()
+        bench.assert_as(after)
+        assert undo(log, [step]).conflicts == ()
+        bench.assert_as(before)
+        assert list(bench.directory.glob("aside/*")) == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_forced_undo_left_is_undone_when_that_is_asked_for_again(bench: Bench, case: Case) -> None:
+    plant(bench)
+    before = bench.photograph()
+    with bench.keeper() as log:
+        step = bench.step(log, work)
+        after = bench.photograph()
+        with case.obstruct(bench.tree / case.at):
+            for _ in range(2):
+                assert undo(log, [step], force=True).conflicts
+                (info,) = LocalUndoService(log).steps()
+                assert (info.state, info.refused) == ("partly", "undo")
+            with pytest.raises(RefusedError) as caught:
+                undo(log, [step])
+            assert caught.value.code == "unwritable"
+        assert undo(log, [step]).conflicts == ()
+        bench.assert_as(before)
+        (info,) = LocalUndoService(log).steps()
+        assert (info.state, info.refused) == ("undone", "")
+        assert list(bench.directory.glob("aside/*")) == []
+        redo(log, [step])
+        bench.assert_as(after)
+        undo(log, [step])
+        bench.assert_as(before)
+
+
+def test_what_others_edited_meanwhile_is_not_overwritten_unasked(bench: Bench) -> None:
+    plant(bench)
+    with bench.keeper() as log:
+        step = bench.step(log, work)
+        with protected(bench.tree / "d/edited"):
+            undo(log, [step], force=True)
+        (bench.tree / "d/edited").write_bytes(b"another's")
+        with pytest.raises(RefusedError, match="d/edited"):
+            undo(log, [step])
+        with pytest.raises(RefusedError, match="d/edited"):
             redo(log, [step])
-        assert redo(log, [step], force=True).conflicts == ()
-        assert (bench.tree / "free").read_bytes() == b"the step's"
+        assert (bench.tree / "d/edited").read_bytes() == b"another's"
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -192,6 +234,38 @@ def test_an_undo_that_was_killed_in_the_middle_is_finished_but_for_it(tmp_path: 
         if not ended.killed:
             return
     raise AssertionError(f"it has more than {3 * MOST} changes")
+
+
+@pytest.mark.parametrize("change", [undo, redo])
+def test_what_follows_a_forced_undo_is_finished_if_it_is_killed(
+    tmp_path: Path, change: Callable[[UndoLog, list[StepId]], object]
+) -> None:
+    """I3."""
+
+    def go_on(bench: Bench, step: StepId) -> None:
+        with bench.keeper() as log:
+            change(log, [step])
+
+    for fatal in range(1, MOST):
+        bench = Bench(tmp_path / str(fatal))
+        plant(bench)
+        before = bench.photograph()
+        with bench.keeper() as log:
+            step = bench.step(log, work)
+            after = bench.photograph()
+            with protected(bench.tree / "d"):
+                undo(log, [step], force=True)
+        ended = run_killed(partial(go_on, bench, step), fatal * 5, calls=MUTATIONS)
+        with bench.keeper() as log:
+            finished = recover(log).finished
+            if change is redo and (finished or log.heads[step].state == "done"):
+                bench.assert_as(after)
+            undo(log, [step]) if log.heads[step].state == "done" or log.heads[step].refused else None
+            bench.assert_as(before)
+        assert list(bench.directory.glob("aside/*")) == []
+        if not ended.killed:
+            return
+    raise AssertionError(f"it has more than {5 * MOST} changes")
 
 
 def test_a_step_that_is_rolled_back_leaves_it(bench: Bench) -> None:
