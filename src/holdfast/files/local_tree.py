@@ -116,11 +116,6 @@ class LocalTree:
         """The rules from outside the tree."""
         return self._sources
 
-    def obey(self, capture: Capture) -> None:
-        """Capture what these settings say from now on."""
-        self._capture = capture
-        self._sources.exclude = capture.exclude
-
     @property
     def excluded(self) -> ExcludedDirectories:
         """Says of a directory whether nothing in it is captured; asked by watchers, and renewed by every full scan."""

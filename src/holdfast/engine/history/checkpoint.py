@@ -113,7 +113,8 @@ def create_checkpoint(
 
         check_label(request.label)
     with context.lock():
-        context.require_configured()
+        if request.kind != "rescue":  # (What mends the file may come next.)
+            context.require_configured()
         return create_checkpoint_locked(context, request, progress)
 
 

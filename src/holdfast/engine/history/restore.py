@@ -28,12 +28,10 @@ from holdfast.engine.history.status import (
     changes_ignore_rules,
     ignored_paths,
     only_uncaptured_paths,
-    saved_exclude,
     scan_tree,
 )
 from holdfast.engine.opening.context import with_disk_reserve
 from holdfast.engine.opening.identity import recreate_root
-from holdfast.engine.opening.opener import WORKSPACE_FILE, load_settings
 from holdfast.engine.opening.operation_journal import (
     OperationNotes,
     new_operation,
@@ -47,7 +45,7 @@ from holdfast.files.ignore.sqlite_files import database_of, with_companions
 from holdfast.files.scan.secret_files import is_credential
 from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured, after_of
-from holdfast.model.errors import ConfigError, HoldfastError, NotFoundError, RefusedError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.message_text import could_not_change
@@ -291,8 +289,7 @@ def carry_out(
     # (Before it was cut short it may have brought the rest there as well.)
     brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, operation.paths)
     report_restored(context, (*brought.deletes, *brought.writes))
-    if any(change.path == WORKSPACE_FILE for change in (*brought.deletes, *brought.writes)):
-        _obey_settings(context, saved_exclude(context, now.root))
+    context.renew_settings()
     applied = applied._replace(skipped=[*spared, *applied.skipped])
     reached = settled = not operation.paths and not applied.skipped
     seen: Sequence[Change] = ()
@@ -345,26 +342,6 @@ def _warn_of_differences(seen: Sequence[Change], target: Checkpoint, named: Cont
 def _named(paths: Sequence[bytes]) -> str:
     more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
     return ", ".join(map(display, paths[:_MOST_NAMED])) + more
-
-
-def _obey_settings(context: Context, before: Collection[str]) -> None:
-    """Have the tree obey the workspace's own settings as they are now: those that went had the patterns ``before``."""
-    from holdfast.files.local_tree import LocalTree
-
-    tree = context.tree
-    if not isinstance(tree, LocalTree):
-        return
-    try:
-        found = load_settings(flags={}, environ=os.environ, root=context.workspace.path, home=context.home).capture
-    except ConfigError:
-        return  # as with a file that a user has spoilt: what was excluded stays so
-    # (What the caller's own settings exclude stays excluded, wherever they are from.)
-    exclude = [pattern for pattern in tree.sources.exclude if pattern not in before]
-    tree.obey(
-        found._replace(
-            exclude=tuple(dict.fromkeys([*exclude, *found.exclude])), credentials=context.settings.capture.credentials
-        )
-    )
 
 
 def _nothing_changed(left: Sequence[NotCaptured]) -> RefusedError:

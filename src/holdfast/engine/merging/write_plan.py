@@ -82,7 +82,7 @@ def carry_out(
     """
     _check(writes, deletes)
     sizes = _sizes(context, writes, source)
-    if kind == "rescue":
+    if kind == "rescue" or context.misconfigured is not None:
         ours = operations.checkpoint(context, CheckpointRequest("rescue"), progress).checkpoint
     else:
         ours = operations.save(context).checkpoint
