@@ -54,8 +54,10 @@ def test_flags_of_the_caller_win_over_a_file_that_changes(tree: Path, home: Path
     holdfast.init(tree, home=home).close()
     (tree / "large").write_text("12345")
     with holdfast.open(tree, home=home, flags={"capture.max_file_bytes": 4}) as workspace:
-        (tree / "holdfast.toml").write_text("[capture]\nmax_file_bytes = 3\n")
-        assert {one.path for one in workspace.checkpoint().not_captured} == {b"large", b"holdfast.toml"}
+        (tree / "key.pem").write_text("K")
+        (home / "config.toml").write_text("[capture]\nmax_file_bytes = 99\nexclude = ['*.pem']\n")
+        saved = workspace.checkpoint()
+        assert ([one.path for one in saved.not_captured], saved.checkpoint.total_files) == ([b"large"], 0)
 
 
 def test_a_store_that_is_open_stays(tree: Path, home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from contextlib import suppress
 from functools import partial
 
@@ -681,16 +682,22 @@ class Opener:
         return [one for one in own if not under(path, one)]
 
 
+_TICK = 2_000_000_000
+"""Nanoseconds between two times that any file system tells apart."""
+
+
 class _Configuration:
     """The files of one workspace; see `holdfast.engine.opening.context.Configuration`.
 
-    They are compared by what they hold: `stat` may say the same of two versions written within one tick of the clock.
+    What they hold is compared unless `stat` says that they are what they were: that costs every operation little.
     """
 
     def __init__(self, opener: Opener, workspace: WorkspaceRow) -> None:
         self._opener = opener
         self._workspace = workspace
         self._known: SettingsFiles | None = None
+        self._seen: tuple[tuple[int, ...], ...] | None = None
+        """What `stat` said before they were read; None if it may say the same of what is written after that."""
 
     def read_first(self) -> tuple[Settings, ConfigError | None]:
         """The settings for opening the workspace, and what is wrong with its file if it is opened in spite of that.
@@ -704,6 +711,8 @@ class _Configuration:
 
     def read_changed(self) -> ReadSettings | None:
         """See `Configuration.read_changed`."""
+        if self._seen is not None and self._seen == self._look():
+            return None
         held = self._held()
         return None if held is not None and held == self._known else self._read(held)
 
@@ -717,10 +726,28 @@ class _Configuration:
 
     def _held(self) -> SettingsFiles | None:
         """What the files hold; None if one cannot be read."""
+        seen, now = self._look(), time.time_ns()
+        # (A file that was changed just now may be changed once more within the same tick of its clock.)
+        self._seen = None if any(about and max(about[-2:]) + _TICK > now for about in seen) else seen
         try:
             return read_settings_files(self._workspace.path, self._opener.home)
         except ConfigError:
+            self._seen = None
             return None
+
+    def _look(self) -> tuple[tuple[int, ...], ...]:
+        """What `stat` says of the files; nothing of one that is not there, or cannot be asked about."""
+        found: list[tuple[int, ...]] = []
+        for directory, name in ((self._workspace.path, WORKSPACE_FILE), (self._opener.home, HOME_FILE)):
+            try:
+                about = os.stat(directory + b"/" + name, follow_symlinks=name == HOME_FILE)
+            except OSError:
+                found.append(())
+            else:
+                found.append(
+                    (about.st_dev, about.st_ino, about.st_mode, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+                )
+        return tuple(found)
 
     def _read(self, held: SettingsFiles | None) -> ReadSettings:
         found = self._opener.read_settings_of(self._workspace, held)
