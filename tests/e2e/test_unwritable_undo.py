@@ -75,6 +75,7 @@ def test_what_a_forced_undo_left_goes_back_once_it_can_be_changed(
     if goes_forward:
         cli("redo", "--force")
         assert differences(after, photograph(cli.root)) == []
+    assert change.split("/")[1] in cli("undo", "--run", "--dry-run").out
     cli("undo", "--run")
     assert differences(before, photograph(cli.root)) == []
     assert "partly" not in cli("steps").out

@@ -281,7 +281,11 @@ class LocalUndoService:
             if any(opened.id == step for opened in self._recorder.open_steps):
                 return path_changes(self._recorder.step(step).records)
             sealed = self._undo_log.read(step)
-        return path_changes(sealed.records, backward=sealed.head.state == "undone")
+        is_undone = sealed.head.state == "undone"
+        found = path_changes(sealed.records, backward=is_undone)
+        if sealed.head.refused:  # (the rest of what the step did)
+            found += [one for one in path_changes(sealed.head.refused, backward=not is_undone) if one not in found]
+        return found
 
     def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
         """See `UndoService.conflicts`."""

@@ -260,7 +260,8 @@ def test_what_follows_a_forced_undo_is_finished_if_it_is_killed(
             finished = recover(log).finished
             if change is redo and (finished or log.heads[step].state == "done"):
                 bench.assert_as(after)
-            undo(log, [step]) if log.heads[step].state == "done" or log.heads[step].refused else None
+            if log.heads[step].state == "done" or log.heads[step].refused:
+                undo(log, [step])
             bench.assert_as(before)
         assert list(bench.directory.glob("aside/*")) == []
         if not ended.killed:
