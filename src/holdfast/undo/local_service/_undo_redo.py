@@ -155,7 +155,7 @@ def _note_what_is_crossed(log: UndoLog, sealed: Sequence[SealedStep]) -> list[Se
     for one in sealed:
         head = one.head
         found = log.barriers.found_by_steps(head.id, _since(one))
-        mine = [
+        mine: list[tuple[State, bytes]] = [
             (head.state, path)
             for path, left in head.left
             if path in lost or (not found.isdisjoint((path, b"")) and not is_as_left(log.directories, path, left))

@@ -302,7 +302,9 @@ def _note_renamed_edits(log: UndoLog, sealed: Sequence[SealedStep]) -> tuple[Seq
     noted: list[SealedStep] = []
     for one in sealed:
         # (Where the step has left something of its own, that is there again once this is reversed.)
-        mine = {(one.head.state, path) for path, left in one.head.left if path in found and not (left and left.mode)}
+        mine: set[tuple[State, bytes]] = {
+            (one.head.state, path) for path, left in one.head.left if path in found and not (left and left.mode)
+        }
         if not mine.issubset(one.head.crossed):
             crossed = tuple(sorted({*one.head.crossed, *mine}))
             one = note_crossed(log, one, crossed)

@@ -298,7 +298,7 @@ def made_elsewhere(workspace: Workspace, tree: Path, rules: str, kind: str) -> C
         write(tree, path, content)
     held = workspace.checkpoint().checkpoint
     workspace.restore(before.id)
-    context = workspace._context  # pyright: ignore[reportPrivateUsage]
+    context = workspace._context
     with context.lock():
         entry = manifest.get(context.store.pages, held.root, b"rules")
         changes = [Change(b".gitignore", None, entry), Change(b"rules", entry, None)]
