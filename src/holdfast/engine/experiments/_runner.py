@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.holder.request_server import RequestServer
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.shell.execution import StreamName
-    from holdfast.model.config.settings import Capture
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_results import ForkResult
     from holdfast.model.session_types import CommandEntry, SessionId
@@ -51,21 +50,19 @@ class AttemptRunner:
         open_session: Open,
         began: CheckpointId,
         root: bytes,
-        capture: Capture,
         tell: Tell | None,
         stop: threading.Event,
         door: RequestServer | None = None,
     ) -> None:
-        """Every fork has to begin with the tree ``began``, which was captured by the rules ``capture``, and is made of
-        the directory ``root``. ``stop`` ends all of them: what runs is ended with its children, what waits is not
-        begun. What is asked at ``door`` is done while they run, on the thread of `run`.
+        """Every fork has to begin with the tree ``began``, and is made of the directory ``root``. ``stop`` ends all of
+        them: what runs is ended with its children, what waits is not begun. What is asked at ``door`` is done while
+        they run, on the thread of `run`.
         """
         self._door = door
         self._order = order
         self._open = open_session
         self._began = began
         self._root = root
-        self._capture = capture
         self._tell = tell
         self._telling = threading.Lock()
         self._stop = stop
@@ -198,12 +195,12 @@ class AttemptRunner:
         return outcome
 
     def _begins_otherwise(self, fork: Session, tree: CheckpointId) -> bool:
-        """Whether a fork begins with other files than it was made of. By other rules, as an attempt may have changed
-        them since the session was opened, the same files make another tree.
+        """Whether a fork begins with other files than it was made of. By other rules, as they may have been changed
+        since the tree was saved, the same files make another tree.
         """
         changes = fork.workspace.diff(self._began, tree, renames=False).changes
-        if not changes or fork.context.settings.capture == self._capture:
-            return bool(changes)
+        if not changes:
+            return False
         left_out = only_uncaptured_paths(fork.context, tree, changes)
         rest = [one for one in changes if one.path not in left_out]
         if any(one.before is not None for one in rest):

@@ -190,8 +190,7 @@ def experiment(
 
     forks = AttemptForks(make, session, order, identity, point, parallel)
     try:
-        capture = session.context.settings.capture
-        runner = AttemptRunner(order, opened, began, session.root, capture, tell, stop, session.door())
+        runner = AttemptRunner(order, opened, began, session.root, tell, stop, session.door())
         outcomes = runner.run(forks, parallel)
         if stop.is_set():
             raise HoldfastError("the experiment was cancelled; nothing of it is left", code="cancelled")

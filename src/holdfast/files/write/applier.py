@@ -373,7 +373,7 @@ class _Work:
         try:
             if signature_of(os.fstat(fd)) != signature_of(seen):
                 return CHANGED
-            self._chmod(path, fd, seen, after)
+            self._chmod(path, fd, fd, seen, after)
             info = os.fstat(fd)
         except BaseException:
             os.close(fd)
@@ -389,7 +389,8 @@ class _Work:
         try:
             if signature_of(os.fstat(fd)) != signature_of(seen):
                 return CHANGED
-            self._chmod(path, fd, seen, after)
+            # fchmod(2) takes no O_PATH descriptor, but its entry in /proc leads to exactly that file.
+            self._chmod(path, fd, proc_path(fd), seen, after)
             info = os.fstat(fd)
         finally:
             os.close(fd)
@@ -398,13 +399,13 @@ class _Work:
         self.written.append(path)
         return None
 
-    def _chmod(self, path: bytes, fd: int, seen: os.stat_result, after: Entry) -> None:
-        """Give a file the permissions that it is to have; set-id bits that a user has set stay.
+    def _chmod(self, path: bytes, fd: int, at: int | str, seen: os.stat_result, after: Entry) -> None:
+        """Give a file the permissions that it is to have; set-id bits that a user has set stay. It is open as ``fd``,
+        and changed ``at`` that or a path.
 
         The bits of the group are the mask of an access control list: one that they would let grant more than it does
         goes, as where the content changes too. It lets nobody in on the way.
         """
-        at = proc_path(fd)  # (fchmod(2) takes no O_PATH descriptor, but its entry in /proc leads to exactly that file)
         if after.permissions & 0o070 & ~seen.st_mode and _ACCESS_LIST in dict(read_xattrs(fd)):
             os.chmod(at, seen.st_mode & 0o7707)
             os.removexattr(at, _ACCESS_LIST)

@@ -6,8 +6,6 @@ are read by every short command.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import IntegrityError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -59,6 +57,8 @@ class TextCipher:
             return text
         if self._catalog.keys is None and not text.startswith(_MAGIC):
             return text
+        from base64 import b64encode
+
         from holdfast.store.objects import sealed_values
 
         value = text.encode()
@@ -99,6 +99,8 @@ class TextCipher:
         keys = self._catalog.keys
         place = f"{table} {column} {row}"
         if is_encrypted(stored):
+            from base64 import b64decode
+
             from holdfast.store.objects import sealed_values
 
             try:
@@ -118,10 +120,12 @@ def is_encrypted(stored: str) -> bool:
 
 def plain_text(stored: str) -> str:
     """A text that is not encrypted, of what is stored: one that only looks like a value with the magic is itself."""
-    from holdfast.store.objects import sealed_values
-
     if not stored.startswith(_MAGIC):
         return stored
+    from base64 import b64decode
+
+    from holdfast.store.objects import sealed_values
+
     try:
         return sealed_values.unescape(b64decode(stored, validate=True)).decode()
     except (ValueError, IntegrityError):

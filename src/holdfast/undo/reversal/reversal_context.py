@@ -37,7 +37,7 @@ UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
 DETACHED: Final = "its other names were not found: it is an object of its own now"
 MOVED: Final = "another step has brought it here"
 NOT_DESCRIBED: Final = "it is back, but the system refuses some of its owner, permissions, attributes and times"
-LOST: Final = "what was kept aside for it is not there any more"
+LOST: Final = "the copy that was kept aside for it is gone"
 NO_FOREIGN_EDIT: Final = frozenset({UNPROTECTED, DETACHED, MOVED, NOT_DESCRIBED, LOST})
 """Conflicts with no other change: what is there is what the reversal left."""
 
