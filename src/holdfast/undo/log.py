@@ -74,6 +74,9 @@ class UndoLog:
             self.has_damage = False
             """A finished step could not be read."""
             self.heads = self._read_heads()
+            """Of finished steps. A change puts another mapping in its place: several threads go through it, and steps
+            end meanwhile.
+            """
             self._sizes = {step: self._size(head) for step, head in self.heads.items()}
             """Bytes of each finished step: of its file, in which small contents are, and of its preimages."""
             self._used = sum(self._sizes.values())
@@ -263,7 +266,7 @@ class UndoLog:
         self._used -= self._sizes.get(head.id, 0)
         self._sizes[head.id] = self._size(head)
         self._used += self._sizes[head.id]
-        self.heads[head.id] = head
+        self.heads = {**self.heads, head.id: head}
 
     def _size(self, head: StepHead) -> int:
         return os.stat(self._path(head.id)).st_size + sum(preimage.size for preimage in head.preimages)
@@ -280,7 +283,8 @@ class UndoLog:
         for preimage in self.heads[step].preimages:
             self.preimages.discard(preimage.number)
         os.unlink(self._path(step))
-        head = self.heads.pop(step)
+        head = self.heads[step]
+        self.heads = {one: kept for one, kept in self.heads.items() if one != step}
         self._used -= self._sizes.pop(step)
         self._units[_unit(head)] -= 1
         if not self._units[_unit(head)]:

@@ -266,7 +266,9 @@ def _last_changes(log: UndoLog, since: int) -> dict[bytes, int]:
     """
     later = sorted((head for head in log.heads.values() if head.left_at > since), key=lambda head: head.left_at)
     found = {path: head.left_at for head in later for path, _ in head.left}
-    return found | {path: log.recorder.seq for step in log.unsealed.values() for path in objects_by_path(step.records)}
+    return found | {
+        path: log.recorder.seq for step in tuple(log.unsealed.values()) for path in objects_by_path(step.records)
+    }
 
 
 def _is_last(log: UndoLog, directories: Directories, path: bytes) -> bool:

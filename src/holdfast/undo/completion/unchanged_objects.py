@@ -81,7 +81,7 @@ def _is_known_to_others(log: UndoLog, step: OpenStep) -> bool:
     return (
         bool(log.recorder.renames_by_others(step))
         or any(max(head.last, head.looked_at, head.acted) > first for head in log.heads.values())
-        or any(other.looked_at > first for other in log.unsealed.values() if other is not step)
+        or any(other.looked_at > first for other in tuple(log.unsealed.values()) if other is not step)
     )
 
 
