@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpenedByKernel(NamedTuple):
-    """What the kernel is told of a file that was opened."""
+    """The answer to the opening of a file."""
 
     flags: int = 0
     """``FOPEN_*``"""

@@ -109,7 +109,7 @@ class P9Server:
         return True
 
     def _hang_up(self) -> None:
-        # (No thread has to wait any more: neither one that reads nor one that sends, whoever holds the lock.)
+        # (No thread waits any more: neither one that reads nor one that sends, which may hold the lock.)
         try:
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -150,9 +150,14 @@ class SharedMemory:
 
     def replace(self, regions: Iterable[tuple[MemoryRegion, int]]) -> None:
         """There are these alone. Descriptors are closed. Raises `FormatError`."""
+        left = list(regions)
         self._mapped.clear()
-        for region, descriptor in regions:
-            self._map(region, descriptor)
+        try:
+            while left:
+                self._map(*left.pop(0))
+        finally:
+            for _, descriptor in left:
+                os.close(descriptor)
         self.memory = GuestMemory(self._mapped.values())
 
     def add(self, region: MemoryRegion, descriptor: int) -> None:

@@ -24,12 +24,7 @@ from holdfast.engine.history.checkpoint import (
     create_checkpoint_or_part,
 )
 from holdfast.engine.history.history_writer import next_state, record_end
-from holdfast.engine.history.status import (
-    changes_ignore_rules,
-    ignored_paths,
-    only_uncaptured_paths,
-    scan_tree,
-)
+from holdfast.engine.history.status import changes_ignore_rules, ignored_paths, only_uncaptured_paths, scan_tree
 from holdfast.engine.opening.context import with_disk_reserve
 from holdfast.engine.opening.identity import recreate_root
 from holdfast.engine.opening.operation_journal import (

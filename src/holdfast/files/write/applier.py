@@ -404,7 +404,7 @@ class _Work:
         and changed ``at`` that or a path.
 
         The bits of the group are the mask of an access control list: one that they would let grant more than it does
-        goes, as where the content changes too. It lets nobody in on the way.
+        goes, as where the content changes too. No further user can open the file in between.
         """
         if after.permissions & 0o070 & ~seen.st_mode and _ACCESS_LIST in dict(read_xattrs(fd)):
             os.chmod(at, seen.st_mode & 0o7707)

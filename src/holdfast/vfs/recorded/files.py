@@ -218,7 +218,11 @@ class RecordedFiles:
             raise TooManyError
 
     def _added(self, node: int, fd: int, flags: int) -> RecordedFile:
-        kept = self._objects[node]
+        try:
+            kept = self._objects[node]
+        except OSError:
+            os.close(fd)  # (Its last lookup was given back meanwhile.)
+            raise
         file = RecordedFile(self, node, kept, fd, flags)
         self._objects.note_opened(kept, fd, writes=file.writes)
         self._opened.add(file)

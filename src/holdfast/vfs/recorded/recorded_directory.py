@@ -1,6 +1,6 @@
 """A real directory as a writable file system, each change recorded before it happens.
 
-Permissions are checked by the kernel of those who ask, by what it is told of modes, owners and access control lists.
+The asking kernel checks permissions, by the modes, owners and access control lists that it gets.
 """
 
 from __future__ import annotations

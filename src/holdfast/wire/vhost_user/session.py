@@ -83,7 +83,7 @@ class Device(NamedTuple):
     )
     """`ProtocolFeature.STATUS` can be among them; CONFIG comes by itself."""
     config: bytes = b""
-    """The configuration space, at most 256 bytes, which nobody can write. If it is empty, the front end has its own:
+    """The configuration space, at most 256 bytes, which cannot be written. If it is empty, the front end has its own:
     QEMU does for virtio-fs, and warns of a back end that offers one.
     """
 

@@ -13,10 +13,18 @@ import pytest
 
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
-from holdfast.testing.vhost_user_frontend import BrokenVringError, Frontend
+from holdfast.testing.vhost_user_frontend import (
+    BrokenVringError,
+    Frontend,
+    RefusedRequestError,
+    mem_region,
+    mem_table,
+)
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.negotiation import Wishes
 from holdfast.wire.fuse.protocol_constants import Opcode
+from holdfast.wire.vhost_user.messages import MemoryRegion
+from holdfast.wire.vhost_user.protocol_constants import Request
 
 from ....protocol.fuse import structures as c
 from ....protocol.fuse.structures import request
@@ -210,13 +218,19 @@ def test_one_that_hangs_up_ends_its_mount(guest: Guest) -> None:
 def test_memory_that_is_not_there_is_refused(guest: Guest) -> None:
     small = os.memfd_create("small")
     os.ftruncate(small, 4096)
-    from holdfast.testing.vhost_user_frontend import RefusedRequestError, mem_region
-    from holdfast.wire.vhost_user.messages import MemoryRegion
-    from holdfast.wire.vhost_user.protocol_constants import Request
-
     region = MemoryRegion(0x1_0000_0000, 1 << 20, 0x7000_0000_0000, 0)
     with pytest.raises(RefusedRequestError):
         guest.frontend.command(mem_region(Request.ADD_MEM_REG, region, [small]))
     os.close(small)
     guest.mount()
     assert guest.readlink() == b"target"
+
+
+def test_a_table_of_memory_that_is_not_there_leaves_no_descriptor_open(guest: Guest) -> None:
+    """(The fixture counts them.)"""
+    small = os.memfd_create("small")
+    os.ftruncate(small, 4096)
+    regions = [MemoryRegion(number << 32, 1 << 20, 0x7000_0000_0000 + (number << 32), 0) for number in range(1, 4)]
+    with pytest.raises(RefusedRequestError):
+        guest.frontend.command(mem_table(regions, [small] * 3))
+    os.close(small)

@@ -84,6 +84,17 @@ def test_steps_are_listed_oldest_first_with_what_they_did(bench: Bench) -> None:
             service.changes(99)
 
 
+def test_steps_may_end_and_go_while_a_thread_goes_through_the_others(bench: Bench) -> None:
+    with bench.keeper() as log:
+        first, second = bench.step(log, write(b"one")), bench.step(log, write(b"two"))
+        going = iter(log.heads.values())
+        assert next(going).id == first
+        third = bench.step(log, write(b"three"))
+        log.remove(first)
+        assert [head.id for head in going] == [second]
+        assert list(log.heads) == [second, third]
+
+
 def test_what_a_step_did_is_told_also_once_it_is_undone(bench: Bench) -> None:
     (bench.tree / "old").write_bytes(b"old")
 
