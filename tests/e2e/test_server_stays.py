@@ -30,13 +30,20 @@ KEEPS_OPEN = "exec >> served; while :; do echo more; sleep 0.05; done"
 
 
 class Server:
-    """What a run has left running."""
+    """What a run has left running. It begins its ``script`` when the run's command has ended; with ``early`` the command
+    ends when the server has written.
+    """
 
-    def __init__(self, cli: Cli, script: str) -> None:
+    def __init__(self, cli: Cli, script: str, *, early: bool = False) -> None:
         self.cli = cli
         self.pid_file = cli.root.parent / f"pid-{len(list(cli.root.parent.iterdir()))}"
-        command = f"echo by-run > f; sh -c 'echo $$ > {self.pid_file}; {script}' < /dev/null > /dev/null 2>&1 &"
+        command_ended = self.pid_file.with_suffix(".go")
+        wait = "" if early else f"while ! [ -e {command_ended} ]; do sleep 0.01; done; "
+        command = f"echo by-run > f; sh -c 'echo $$ > {self.pid_file}; {wait}{script}' < /dev/null > /dev/null 2>&1 &"
+        if early:
+            command += "while ! [ -s served ]; do sleep 0.01; done"
         cli.process("run", "--", "sh", "-c", command)
+        command_ended.touch()
         wait_until(lambda: self.pid_file.exists() and self.pid_file.read_text().endswith("\n"), "the server")
         self.pid = int(self.pid_file.read_text())
 
@@ -191,3 +198,18 @@ def test_what_a_server_holds_stays_in_an_undo_to_a_prompt_which_is_said(bench: C
     # (Until the kernel has let go of the last of its processes.)
     wait_until(lambda: bench.process("undo", "--to", prompt).returncode == 0, "that it can be undone")
     assert not (bench.root / "served").exists()
+
+
+def test_an_undo_to_a_prompt_is_refused_where_the_run_itself_has_written_what_its_server_holds(
+    bench: Cli, start: list[Server]
+) -> None:
+    with holdfast.open(bench.root, home=bench.home) as workspace:
+        prompt = f"prompt:{workspace.prompt('start the server').prompt}"
+    server = Server(bench, OPENS_ANEW, early=True)
+    start.append(server)
+    server.goes_on()
+    for words in (("--dry-run",), ()):
+        error = bench("undo", "--to", prompt, *words, "--json", code=4).error
+        assert "has to do with served too" in error["message"]
+        assert "--stop" in error["hint"]
+    assert (bench.root / "f").read_text() == "by-run\n"

@@ -489,10 +489,10 @@ class HistoryNavigator:
                         self._running.refuse_edited(changes, state)
                         root = checkpoint.root
                         continue
-                    self._running.refuse_older(leaving)
                 if done and self._is_by_steps(state, leaving, checkpoint.root, root, done):
                     root = checkpoint.root
                     continue
+                self._running.refuse_older(leaving)
                 late = steps_that_wrote_late(
                     self._service, self._pages, checkpoint.root, root, (*done, *self._running.ids)
                 )
