@@ -68,7 +68,7 @@ class GivenDirectory(Payload, frozen=True, kw_only=True):
 class GivenIsolation(Payload, frozen=True, kw_only=True):
     """Where commands run, instead of what is configured (what is hidden, and variables, come on top of that)."""
 
-    level: Literal["none", "namespace"] | msgspec.UnsetType = msgspec.UNSET
+    level: Literal["none", "namespace", "vm"] | msgspec.UnsetType = msgspec.UNSET
     network: Literal["open", "disabled", "allow"] | msgspec.UnsetType = msgspec.UNSET
     allow: Texts | msgspec.UnsetType = msgspec.UNSET
     dns: Texts | msgspec.UnsetType = msgspec.UNSET

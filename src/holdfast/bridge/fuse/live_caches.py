@@ -51,7 +51,8 @@ class LiveCaches:
         self.wished: Final = WANTED & ~_LOCAL_LOCKS | (
             Init.POSIX_ACL | Init.PASSTHROUGH if os.geteuid() == 0 else Init(0)
         )
-        self.directory = RecordedDirectory(host, kept, node_type=KernelNode)
+        # (A guest's root is no root of this system's, to which a device would be the hardware.)
+        self.directory = RecordedDirectory(host, kept, node_type=KernelNode, makes_devices=transport.is_local)
         self._objects = objects = self.directory.objects
         self._device = transport.backing_device if passes else None
         self._backings = BackingFiles(None)

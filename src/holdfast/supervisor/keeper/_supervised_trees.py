@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.keeper.mounted_trees import MountedTree, MountedTrees
     from holdfast.supervisor.syscalls.caller_access import Freezer
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.service import Thresholds
+    from holdfast.undo.service import StepOutcome, Thresholds
 
 _log = Log(__name__)
 
@@ -113,10 +113,11 @@ class SupervisedTrees:
             raise HoldfastError(
                 "this workspace supervises as many processes as it can", hint="end some of its runs"
             ) from error
-        if request.mounted:
-            self._mounted.serve(run, client, client.descriptors.pop(0), self._processes, self._close_ended)
-        else:
+        if request.served_by == "filter":
             self._serve_calls(client, run)
+        else:
+            device = client.descriptors.pop(0)
+            self._mounted.serve(run, client, device, self._processes, self._close_ended, request.served_by)
         self._runs[client] = run
         self._guard()
         run.handed_in = record_inherited(agent, self._keeper.workspace, lambda: self._steps.step_of(run.agents))
@@ -216,6 +217,13 @@ class SupervisedTrees:
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `RemoteUndoService.expect`."""
         return self._steps.expect(self._joined(id_), tuple(command))
+
+    def settle_step(self, step: StepId, exit_code: int | None) -> Callable[[], StepOutcome]:
+        """See `RunService.settle`: what a mount has been asked for up to now belongs to the step."""
+        run = self._steps.run_expecting(step)
+        if run is not None:
+            self._mounted.settle(run)
+        return self._steps.settle(step, exit_code)
 
     def begin_line(self, label: str, id_: str) -> None:
         """See `RemoteUndoService.begin_line`."""

@@ -1,7 +1,9 @@
-"""Trees that are served by a mount instead of a filter: what their processes change comes as requests of the kernel's.
+"""Trees that are served by a mount instead of a filter: what their processes change comes as requests of the kernel's,
+or of a virtual machine's kernel.
 
-Another module (`KeeperSettings.server` names it) serves a mount, on threads of its own, by the device and a
-`MountHost`. Those threads ask here which step a process's change belongs to, and the thread that serves calls answers.
+Another module (`KeeperSettings.server` names it) serves a mount, on threads of its own, by the device (or the machine's
+socket) and a `MountHost`. Those threads ask here which step a process's change belongs to, and the thread that serves
+calls answers.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.ipc.server import Client
+    from holdfast.supervisor.control.keeper_port import ServedBy
     from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.process_tree.members import Processes, Run, StepGroup
     from holdfast.undo.journal.records import StepId
@@ -62,7 +65,7 @@ class ServedMount(Protocol):
 class MountFactory(Protocol):
     """Begins to serve."""
 
-    def __call__(self, device: int, host: MountHost) -> ServedMount:
+    def __call__(self, device: int, host: MountHost, served_by: ServedBy) -> ServedMount:
         """Serve the mounted ``device``, and take it over. Raises `HoldfastError` or `OSError`, and does not take it."""
         ...
 
@@ -105,7 +108,7 @@ class MountHost:
         keeper = self._keeper
         if keeper.service.is_quiet:
             raise HeldError(0, "another process changes the tree")
-        group = self._groups.get(tid)
+        group = self._known_group(tid)
         if group is not None and group.step and self._is_plain(group) and not keeper.selector.poll(0, 1):
             # (If there is something to do for the serving thread, it may be that another step has ended.)
             return group.step
@@ -118,6 +121,9 @@ class MountHost:
         finally:
             with self._lock:
                 self.waiting -= 1
+
+    def _known_group(self, tid: int) -> StepGroup | None:
+        return self._groups.get(tid)
 
     def _is_plain(self, group: StepGroup) -> bool:
         """Whether its step is its own, as nearly always."""
@@ -146,6 +152,19 @@ class MountHost:
     def end(self) -> None:
         """Nothing may be changed any more. From any thread."""
         self._over.set()
+
+
+class MachineHost(MountHost):
+    """What the file system of a virtual machine asks. The host knows nothing of a guest's processes: a change belongs
+    to the command that is expected of the run, or where there is none to what the machine does by itself, of which each
+    pause ends a step.
+    """
+
+    def _known_group(self, tid: int) -> StepGroup:
+        del tid
+        return self._run.awaited or self._run.agents
+
+    _group = _known_group
 
 
 class _StepQuestion:
@@ -210,18 +229,28 @@ class MountedTrees:
         return bool(self._trees)
 
     def serve(
-        self, run: Run, client: Client, device: int, processes: Processes, close_ended: Callable[[Run], None]
+        self,
+        run: Run,
+        client: Client,
+        device: int,
+        processes: Processes,
+        close_ended: Callable[[Run], None],
+        served_by: ServedBy = "mount",
     ) -> None:
         """Serve a run's mount, whose ``device`` is taken over in any case; see `MountHost`. Raises `HoldfastError`."""
-        anchors = frozenset((run.agent, client.peer.pid))
-        host = MountHost(self._keeper, run, anchors, processes, close_ended)
+        if served_by == "mount":
+            anchors = frozenset((run.agent, client.peer.pid))
+            host = MountHost(self._keeper, run, anchors, processes, close_ended)
+        else:  # (Nothing of a guest's is a process here, and the one that joins asks for a person.)
+            anchors = frozenset((run.agent,))
+            host = MachineHost(self._keeper, run, anchors, processes, close_ended)
         try:
             if not self._server:
                 raise UnsupportedError(
                     "the keeper that this workspace has serves no mounts", hint="try again when what it runs has ended"
                 )
             mounting: MountFactory = importlib.import_module(self._server).serve
-            mount = mounting(device, host)
+            mount = mounting(device, host, served_by)
         except OSError as error:
             os.close(device)
             raise StorageError(f"the mount cannot be served: {error.strerror}") from error
