@@ -161,8 +161,8 @@ class SlowRequests:
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         """``own`` is told which threads these are, ``lapsed`` of each ticket that was not answered while its operation
-        could be kept back, which is ``patience`` seconds: what it holds is to be refused soon. ``most`` at a time have a
-        thread of their own.
+        could be kept back, which is ``patience`` seconds: what it holds is to be refused soon. ``most`` at a time have
+        a thread of their own.
         """
         self._patience = patience
         self._own = own

@@ -13,7 +13,7 @@ import select
 import socket
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine.opening.undo_log import log_directory
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.config.settings import Isolation
-    from holdfast.sandbox.images.image import Image
     from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.undo.service import RunEnding, Thresholds, TicketInfo

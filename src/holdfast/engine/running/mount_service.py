@@ -109,8 +109,8 @@ class ServedMount:
 
 
 class ServedMachine:
-    """Implements `holdfast.supervisor.keeper.mounted_trees.ServedMount` for a virtual machine, whose guest may mount the
-    tree any number of times, one after the other.
+    """Implements `holdfast.supervisor.keeper.mounted_trees.ServedMount` for a virtual machine, whose guest may mount
+    the tree any number of times, one after the other.
 
     While a change is held the machine is stopped, so that a request is kept back for as long as its safeguard says.
     Nothing tells a guest of what others change: what its kernel remembers it asks for again after a second.

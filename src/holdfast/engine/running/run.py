@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.model.config.settings import Isolation, OutsidePolicy, Safeguard
     from holdfast.engine.running.machine import PreparedMachine
+    from holdfast.model.config.settings import Isolation, OutsidePolicy, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.store.catalog_records import Cursor
     from holdfast.supervisor.control.remote_service import RemoteUndoService

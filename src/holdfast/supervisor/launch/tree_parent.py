@@ -35,7 +35,6 @@ from holdfast.processes.process_tree import (
 )
 from holdfast.supervisor.confinement.filter_shim import CANNOT_EXECUTE, GO, enter
 from holdfast.supervisor.control.keeper_port import JoinRequest
-from holdfast.supervisor.launch.keeper_connection import join, preload_keeper
 from holdfast.supervisor.launch._parent_messages import (
     RELAYED,
     LaunchReport,
@@ -43,6 +42,7 @@ from holdfast.supervisor.launch._parent_messages import (
     receive_message,
     send_message,
 )
+from holdfast.supervisor.launch.keeper_connection import join, preload_keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

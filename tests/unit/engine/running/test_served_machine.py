@@ -1,0 +1,152 @@
+"""A keeper serves the files of a virtual machine: the changes of its guest are those of the command that is expected."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.supervisor.control.keeper_port import JoinRequest
+from holdfast.supervisor.keeper.keeper import Keeper
+from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
+from holdfast.supervisor.launch.keeper_connection import join
+from holdfast.testing.vhost_user_frontend import Frontend
+from holdfast.undo.service import OFF, Thresholds
+from holdfast.wire.fuse.protocol_constants import Opcode
+
+from ....protocol.fuse import structures as c
+from ....protocol.fuse.structures import request
+from ....waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
+
+LIMIT = 20.0
+
+
+class Guest:
+    """A guest, with its monitor, of which the keeper knows a process."""
+
+    def __init__(self, settings: KeeperSettings, thresholds: Thresholds) -> None:
+        self.monitor = subprocess.Popen(["sleep", "600"])
+        ours, theirs = socket.socketpair()
+        asked = JoinRequest("r", self.monitor.pid, False, (b"machine",), settings.root, 0, thresholds, "machine")
+        with ours:
+            self.keeper: RemoteUndoService = join(settings, asked, ours.fileno())[0]
+        self.frontend = Frontend(theirs, seconds=LIMIT)
+        self.frontend.negotiate()
+        self.frontend.start(0)
+        self.queue = self.frontend.start(1)
+        self.unique = 0
+        assert self.ask(Opcode.INIT, bytes(c.InitIn(major=7, minor=38, max_readahead=1 << 17))) == 0
+
+    def send(self, opcode: int, body: bytes) -> None:
+        self.unique += 1
+        self.queue.add([bytes(request(opcode, body, unique=self.unique))], [4096], indirect=True)
+        self.frontend.kick(1)
+
+    def answer(self) -> int:
+        """The number of the error; 0: none."""
+        while not (used := self.queue.take_used()):
+            self.frontend.wait_for_call(1)
+        return -int.from_bytes(used[0].data[4:8], "little", signed=True)
+
+    def ask(self, opcode: int, body: bytes) -> int:
+        self.send(opcode, body)
+        return self.answer()
+
+    def mkdir(self, name: bytes) -> int:
+        return self.ask(Opcode.MKDIR, bytes(c.MkDirIn(0o755, 0o22)) + name + b"\0")
+
+    def rmdir(self, name: bytes) -> int:
+        return self.ask(Opcode.RMDIR, name + b"\0")
+
+    def changed(self, step: int) -> list[bytes]:
+        return [change.path for change in self.keeper.changes(step)]
+
+    def close(self) -> None:
+        self.frontend.close()
+        self.keeper.close()
+        self.monitor.kill()
+        self.monitor.wait()
+
+
+@pytest.fixture(name="settings")
+def _settings(tmp_path: Path) -> KeeperSettings:
+    for name in ("tree", "log", "home"):
+        (tmp_path / name).mkdir()
+    return KeeperSettings(
+        root=os.fsencode(tmp_path / "tree"),
+        log=os.fsencode(tmp_path / "log"),
+        forbidden=(os.fsencode(tmp_path / "home"),),
+        server="holdfast.engine.running.mount_service",
+    )
+
+
+@contextmanager
+def served(settings: KeeperSettings, thresholds: Thresholds = OFF) -> Iterator[Guest]:
+    keeper = Keeper(settings)
+    thread = threading.Thread(target=keeper.serve, daemon=True)
+    thread.start()
+    guest = Guest(settings, thresholds)
+    try:
+        yield guest
+    finally:
+        guest.close()
+        thread.join(LIMIT)
+        assert not thread.is_alive(), "it ends with its last run"
+
+
+def test_what_a_command_changes_is_its_step_and_what_comes_between_is_another(
+    settings: KeeperSettings, tmp_path: Path
+) -> None:
+    with served(settings) as guest:
+        step = guest.keeper.expect("r", [b"make", b"dirs"])
+        assert guest.mkdir(b"made") == 0
+        assert guest.mkdir(b"also") == 0
+        done = guest.keeper.settle(step, 3)
+        assert done.info is not None
+        assert (done.info.id, done.info.paths, done.info.exit_code) == (step, 2, 3)
+        assert guest.mkdir(b"between") == 0
+        second = guest.keeper.expect("r", [b"rmdir", b"made"])
+        assert guest.rmdir(b"made") == 0
+        guest.keeper.settle(second, 0)
+        assert guest.changed(step) == [b"also", b"made"]
+        assert guest.changed(second) == [b"made"]
+        (between,) = (one.id for one in guest.keeper.steps() if one.id not in (step, second))
+        guest.keeper.undo([second])
+        assert (tmp_path / "tree" / "made").is_dir()
+        assert guest.changed(between) == [b"between"]
+        guest.frontend.close()
+        assert guest.keeper.leave().forgotten == 0
+
+
+def test_nothing_of_a_guest_makes_a_device(settings: KeeperSettings, tmp_path: Path) -> None:
+    with served(settings) as guest:
+        assert guest.ask(Opcode.MKNOD, bytes(c.MkNodIn(mode=0o60666, rdev=0x800)) + b"sda\0") == 1
+        assert not os.listdir(tmp_path / "tree")
+        assert guest.ask(Opcode.MKNOD, bytes(c.MkNodIn(mode=0o10644)) + b"fifo\0") == 0
+
+
+def test_what_a_safeguard_holds_is_answered_when_a_person_has_said_so(settings: KeeperSettings, tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "tree" / f"f{number}").write_text("kept")
+    with served(settings, Thresholds(deletes=2)) as guest:
+        step = guest.keeper.expect("r", [b"x"])
+        assert guest.ask(Opcode.UNLINK, b"f0\0") == 0
+        guest.send(Opcode.UNLINK, b"f1\0")
+        wait_until(lambda: bool(guest.keeper.held()), "that it is held")
+        (ticket,) = guest.keeper.held()
+        assert ticket.step == step
+        guest.keeper.answer(ticket.id, allow=False)
+        assert guest.answer() == 1
+        assert sorted(os.listdir(tmp_path / "tree")) == ["f0", "f1", "f2"]
+        assert guest.keeper.settle(step, 1).denied
