@@ -118,10 +118,11 @@ def prepare_machine(
     user = pwd.getpwuid(os.geteuid())
     home = b"/root" if user.pw_uid == 0 else os.path.join(b"/home", os.fsencode(user.pw_name))
     network = parse_network(isolation.network, isolation.allow, isolation.dns)
+    kind = "virtiofs" if settings.filesystem == "auto" else settings.filesystem
     boot = BootPlan(
         hostname="holdfast",
         user=GuestUser(user.pw_name, user.pw_uid, user.pw_gid, home),
-        mounts=(GuestMount("workspace", root, "virtiofs", read_only=False),),
+        mounts=(GuestMount("workspace", root, kind, read_only=False),),
         network=network,
         environment=_environment(settings.environment, os.environb),
         files=_files(settings.files, home),
@@ -132,7 +133,7 @@ def prepare_machine(
         memory=settings.memory,
         cpus=settings.cpus,
         disk=None,
-        shares=(Share("workspace", root, read_only=False, kind="virtiofs"),),
+        shares=(Share("workspace", root, read_only=False, kind=kind),),
         network=network,
         boot=boot,
         log=kept,
@@ -183,7 +184,7 @@ def _joined(machine: Machine, command: MachineCommand, settings: KeeperSettings)
         directory=command.directory,
         read_only=0,
         thresholds=command.thresholds,
-        served_by="machine",
+        served_by=machine.shares[0].kind,
     )
     (files,) = machine.files
     keeper, _ = join(settings, request, files.fileno())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.bridge.fuse.change_watcher import watch_changes
 from holdfast.bridge.fuse.live_caches import LiveCaches
 from holdfast.bridge.fuse.served_file_system import ServedFileSystem
+from holdfast.bridge.p9.p9_server import P9Server
 from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.server.request_threads import ServingThreads
@@ -24,6 +25,7 @@ from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
 from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.log import Log
+from holdfast.vfs.recorded.recorded_directory import RecordedDirectory
 
 if TYPE_CHECKING:
     from holdfast.bridge.server.transport import Transport
@@ -108,7 +110,7 @@ class ServedMount:
         self._caches.close()
 
 
-class ServedMachine:
+class ServedVirtiofs:
     """Implements `holdfast.supervisor.keeper.mounted_trees.ServedMount` for a virtual machine, whose guest may mount
     the tree any number of times, one after the other.
 
@@ -197,6 +199,55 @@ class _GuestMount:
         self.caches.close()
 
 
+class Served9p:
+    """The same by 9P: ``connection`` is a stream to the guest's kernel, which mounts the tree once."""
+
+    def __init__(self, connection: int, host: MountHost) -> None:
+        """See `serve`."""
+        self._host = host
+        self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._directory = RecordedDirectory(host, host.preimages, makes_devices=False)
+        self._server = P9Server(socket.socket(fileno=connection), self._directory, patience=inf)
+        self._server.start()
+        self._thread = threading.Thread(target=self._wait, name="holdfast-machine", daemon=True)
+        self._thread.start()
+        self._is_open = True
+
+    @property
+    def over(self) -> int:
+        """See `ServedMount.over`."""
+        return self._over
+
+    def held_for_writing(self) -> frozenset[int]:
+        """See `ServedMount.held_for_writing`."""
+        return self._directory.objects.held_for_writing(True)
+
+    def forget(self) -> None:
+        """See `ServedMount.forget`: a guest that mounts so remembers nothing."""
+
+    def settle(self) -> None:
+        """See `ServedMount.settle`."""
+        self._server.settle(_GUEST_SETTLE_SECONDS, lambda: self._host.waiting)
+
+    def close(self) -> bool:
+        """See `ServedMount.close`."""
+        if not self._is_open:
+            return True
+        if not self._server.stop(_END_SECONDS):
+            return False
+        self._thread.join()
+        self._is_open = False
+        self._directory.close()
+        os.close(self._over)
+        return True
+
+    def _wait(self) -> None:
+        self._server.wait()
+        os.eventfd_write(self._over, 1)
+
+
 def serve(device: int, host: MountHost, served_by: ServedBy) -> mounted_trees.ServedMount:
     """See `holdfast.supervisor.keeper.mounted_trees.MountFactory`."""
-    return ServedMachine(device, host) if served_by == "machine" else ServedMount(device, host)
+    if served_by == "virtiofs":
+        return ServedVirtiofs(device, host)
+    return Served9p(device, host) if served_by == "9p" else ServedMount(device, host)

@@ -16,7 +16,7 @@ MAX_REQUEST_BYTES: Final = 1 << 20
 MAX_ANSWER_BYTES: Final = 1 << 28
 
 
-ServedBy = Literal["filter", "mount", "machine"]
+ServedBy = Literal["filter", "mount", "virtiofs", "9p"]
 
 
 class JoinRequest(NamedTuple):
@@ -34,7 +34,7 @@ class JoinRequest(NamedTuple):
     """When the run wants a person to be asked."""
     served_by: ServedBy
     """With ``mount`` the tree sees the workspace by a mount alone, and the device of that comes in place of a listener;
-    with ``machine`` the agent is a virtual machine, and its file system's socket comes there.
+    with the last two the agent is a virtual machine, and the socket of its file system comes there.
     """
 
 

@@ -15,6 +15,7 @@ from holdfast.supervisor.control.keeper_port import JoinRequest
 from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.supervisor.launch.keeper_connection import join
+from holdfast.testing.p9_client import P9Client
 from holdfast.testing.vhost_user_frontend import Frontend
 from holdfast.undo.service import OFF, Thresholds
 from holdfast.wire.fuse.protocol_constants import Opcode
@@ -38,7 +39,7 @@ class Guest:
     def __init__(self, settings: KeeperSettings, thresholds: Thresholds) -> None:
         self.monitor = subprocess.Popen(["sleep", "600"])
         ours, theirs = socket.socketpair()
-        asked = JoinRequest("r", self.monitor.pid, False, (b"machine",), settings.root, 0, thresholds, "machine")
+        asked = JoinRequest("r", self.monitor.pid, False, (b"machine",), settings.root, 0, thresholds, "virtiofs")
         with ours:
             self.keeper: RemoteUndoService = join(settings, asked, ours.fileno())[0]
         self.frontend = Frontend(theirs, seconds=LIMIT)
@@ -150,3 +151,36 @@ def test_what_a_safeguard_holds_is_answered_when_a_person_has_said_so(settings: 
         assert guest.answer() == 1
         assert sorted(os.listdir(tmp_path / "tree")) == ["f0", "f1", "f2"]
         assert guest.keeper.settle(step, 1).denied
+
+
+def exchange(connection: socket.socket, asked: bytes) -> bytes:
+    connection.sendall(asked)
+    length = connection.recv(4, socket.MSG_WAITALL)
+    return length + connection.recv(int.from_bytes(length, "little") - 4, socket.MSG_WAITALL)
+
+
+def test_a_guest_that_speaks_9p_is_served_likewise(settings: KeeperSettings, tmp_path: Path) -> None:
+    keeper = Keeper(settings)
+    thread = threading.Thread(target=keeper.serve, daemon=True)
+    thread.start()
+    monitor = subprocess.Popen(["sleep", "600"])
+    ours, theirs = socket.socketpair()
+    asked = JoinRequest("r", monitor.pid, False, (b"machine",), settings.root, 0, OFF, "9p")
+    with ours:
+        remote = join(settings, asked, ours.fileno())[0]
+    try:
+        with remote, theirs:
+            client = P9Client(lambda asked: exchange(theirs, asked))
+            root = client.attach()
+            step = remote.expect("r", [b"mkdir"])
+            client.mkdir(root, b"made")
+            done = remote.settle(step, 0)
+            assert done.info is not None
+            assert done.info.paths == 1
+            remote.undo([step])
+            assert not os.listdir(tmp_path / "tree")
+    finally:
+        monitor.kill()
+        monitor.wait()
+        thread.join(LIMIT)
+    assert not thread.is_alive()
