@@ -31,6 +31,8 @@ SECTIONS: dict[str, list[type]] = {
     ],
     "restore, undo, redo": [workspace.ChangedTree, workspace.Restored, workspace.RestoredByCommand],
     "run": [steps.Ran, steps.UnansweredTicket],
+    "vm status": [commands.VmStatus, commands.RunningMachine],
+    "vm reset": [commands.VmReset],
     "steps": [steps.Steps, steps.Step, steps.StepWithChanges, steps.PathChange, steps.DiscardedSteps],
     "step": [steps.BegunStep, steps.RolledBack, steps.Conflict],
     "barriers": [steps.Barriers, steps.Barrier],

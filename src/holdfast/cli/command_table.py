@@ -27,6 +27,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "run": {
         "run": ("run", "run a command and record its changes, so that undo can reverse them"),
+        "vm": ("vm", "the virtual machines that such commands run in: status, reset"),
         "steps": ("steps_barriers_safeguard", "list the steps of such commands"),
         "step": ("steps_barriers_safeguard", "group what follows into one step: begin, commit, rollback"),
         "barriers": ("steps_barriers_safeguard", "list edits by other processes between the steps"),

@@ -16,8 +16,8 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.engine.opening.undo_log import log_directory
 from holdfast.engine.running.keeper_watch import KeeperWatch
+from holdfast.engine.running.machine_state import DISK, RunningMachine, machine_directory, noted
 from holdfast.model.errors import ChannelError, HoldfastError, UnsupportedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -66,7 +66,6 @@ _SYSTEM: Final = frozenset(
 _STOP_SECONDS: Final = 20.0
 _PIECE_BYTES: Final = 1 << 16
 _LARGEST_FILE: Final = 1 << 20
-DISK: Final = b"machine.qcow2"
 
 
 class PreparedMachine(NamedTuple):
@@ -92,11 +91,6 @@ class MachineCommand(NamedTuple):
     """The caller's."""
     run: str
     thresholds: Thresholds
-
-
-def machine_directory(context: Context) -> bytes:
-    """Where what stays of the workspace's machine is: beside its undo log."""
-    return log_directory(context) + b".machine"
 
 
 def prepare_machine(
@@ -162,6 +156,7 @@ def run_in_machine(
         plan = plan._replace(disk=prepared.disk)
     with ExitStack() as context:
         machine = context.enter_context(Machine.start(plan, prepared.accelerator))
+        context.enter_context(noted(plan.log, _running(plan, prepared, machine, command.run)))
         keeper = context.enter_context(_joined(machine, command, settings))
         with _watched(machine, keeper, settings.log):
             try:
@@ -172,6 +167,18 @@ def run_in_machine(
                 machine.stop(_STOP_SECONDS)
         parted(keeper.leave())
         return code
+
+
+def _running(plan: MachinePlan, prepared: PreparedMachine, machine: Machine, run: str) -> RunningMachine:
+    return RunningMachine(
+        run=run,
+        pid=machine.pid,
+        image=plan.image.name,
+        accelerator=prepared.accelerator,
+        filesystem=plan.shares[0].kind,
+        persistent=prepared.disk is not None,
+        started_at=time.time(),
+    )
 
 
 @contextmanager

@@ -141,6 +141,32 @@ class DetachedWatch(TypedDict):
     limits: str | None
 
 
+class RunningMachine(TypedDict):
+    """A virtual machine that runs."""
+
+    run: str
+    pid: int
+    image: str
+    accelerator: str
+    filesystem: str
+    persistent: bool
+    started_at: float
+    memory_bytes: int
+
+
+class VmStatus(TypedDict):
+    """What there is of a workspace's virtual machines."""
+
+    running: list[RunningMachine]
+    disk_bytes: int | None
+
+
+class VmReset(TypedDict):
+    """Whether there was a disk, which is removed."""
+
+    reset: bool
+
+
 class StoppedWatch(TypedDict):
     """What became of one that was to stop."""
 
