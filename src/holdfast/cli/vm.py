@@ -36,12 +36,8 @@ def _status(console: Console, arguments: argparse.Namespace) -> int:
         return 0
     for one in found.running:
         kept = "its disk stays" if one.persistent else "its disk goes with it"
-        console.answer(
-            [
-                f"run {one.run}: image {one.image}, {one.accelerator}, files by {one.filesystem}, "
-                f"{size(one.memory_bytes)} of memory, {kept}"
-            ]
-        )
+        about = f"image {one.image}, {one.accelerator}, files by {one.filesystem}, {size(one.memory_bytes)} of memory"
+        console.answer([f"run {one.run}: {about}, {kept}"])
     if not found.running:
         console.say("No virtual machine of this workspace runs.")
     if found.disk_bytes is not None:
@@ -64,14 +60,14 @@ def _reset(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "vm": Command(
-        description="The virtual machines that `holdfast run --isolation vm` and sessions start: what runs, and the "
-        "disk that keeps what is installed in one. The workspace's files are no part of it; undo takes "
-        "back changes to those (docs/guide/virtual-machines.md).",
+        description="The virtual machines in which commands run with `--isolation vm`: how they fare, and the "
+        "disk that keeps the programs installed in one. The files of the workspace are no part of it; undo reverses "
+        "changes to those (docs/guide/virtual-machines.md).",
         configure=_nothing,
         run=_family,
         examples=(
             ("holdfast run --isolation vm -- make", "in a machine of its own"),
-            ("holdfast vm status", "what runs, and what the disk takes"),
+            ("holdfast vm status", "those that run, and the size of the disk"),
             ("holdfast vm reset", "begin anew from the image"),
         ),
         verbs=VERBS,
@@ -81,10 +77,10 @@ COMMANDS = {
         "files, memory of this host in use), and how much the disk takes that stays from one to the next.",
         configure=_nothing,
         run=_status,
-        examples=(("holdfast vm status", "what runs"),),
+        examples=(("holdfast vm status", "those that run"),),
     ),
     "vm reset": Command(
-        description="Remove the disk that stays: what was installed in the virtual machine is gone, and the next one "
+        description="Remove the disk that stays: the programs installed in the virtual machine are gone, and the next one "
         "begins anew from its image. Refused while one runs. The workspace stays as it is.",
         configure=_nothing,
         run=_reset,

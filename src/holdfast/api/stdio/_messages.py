@@ -83,6 +83,8 @@ class SessionStart(Payload, frozen=True, kw_only=True):
 
     working_directories: Annotated[list[GivenDirectory], msgspec.Meta(min_length=1, max_length=8)] | None = None
     isolation: GivenIsolation = GivenIsolation()
+    vm_mode: Literal["persistent", "ephemeral"] | None = None
+    """Whether the disk of a virtual machine stays after the session; null: as the settings say."""
     guard: bool = False
     """Turns the safeguards' preset on."""
     outside: Literal["barrier", "warn", "lock"] | None = None

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.hosting.executor import CommandOutcome, LostCommand, State
     from holdfast.engine.hosting.monitor import HostEvent
     from holdfast.engine.opening.context import Context
+    from holdfast.engine.running.machine_state import RunningMachine
     from holdfast.model.config.settings import Isolation
     from holdfast.model.ids import CheckpointId
     from holdfast.supervisor.control.remote_service import RemoteUndoService
@@ -513,6 +514,21 @@ class HostedDirectory:
             return DirectoryRules(self.thresholds, self._limits)
         held_to = strictest([self.thresholds, log.thresholds()])
         return DirectoryRules(held_to if held_to.asks else self.thresholds, log.limits())
+
+    # -- its virtual machine -------------------------------------------------------------------------------------------
+
+    def machine(self) -> RunningMachine | None:
+        """The virtual machine that its commands run in; None if none does."""
+        if self.isolation is None or self.isolation.level != "vm":
+            return None
+        with self._opened() as (workspace, _):
+            return next((one for one in workspace.vm_status().running if one.run == self.run), None)
+
+    def reset_machine(self) -> None:
+        """Have the next virtual machine begin as its image is. Raises `RefusedError` while one runs."""
+        if self.isolation is not None and self.isolation.level == "vm":
+            with self._opened() as (workspace, _):
+                workspace.vm_reset()
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

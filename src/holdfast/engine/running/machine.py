@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import pwd
 import select
-import socket
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine.running.keeper_watch import KeeperWatch
 from holdfast.engine.running.machine_state import DISK, RunningMachine, machine_directory, noted
+from holdfast.files.linux.case_sensitivity import IGNORES_CASE, ignores_case
 from holdfast.model.errors import ChannelError, HoldfastError, UnsupportedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -33,6 +33,7 @@ from holdfast.supervisor.control.keeper_port import JoinRequest
 from holdfast.supervisor.launch.keeper_connection import join
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
@@ -118,7 +119,7 @@ def prepare_machine(
         user=GuestUser(user.pw_name, user.pw_uid, user.pw_gid, home),
         mounts=(GuestMount("workspace", root, kind, read_only=False),),
         network=network,
-        environment=_environment(settings.environment, os.environb),
+        environment=_environment((*settings.environment, *isolation.environment), os.environb),
         files=_files(settings.files, home),
         clock=time.time(),
     )
@@ -298,6 +299,8 @@ def _check(isolation: Isolation, root: bytes) -> None:
     for name, instead in (("memory", "vm.memory"), ("disk", "vm.disk"), ("processes", "vm.cpus")):
         if getattr(isolation, name):
             raise UsageError(f"isolation.{name} is for namespaces", hint=f"a virtual machine is limited by {instead}")
+    if ignores_case(root):
+        raise UnsupportedError(f"a virtual machine cannot show {display(root)}: {IGNORES_CASE}")
     if root in _SYSTEM:
         raise UnsupportedError(f"a virtual machine cannot show {display(root)}: its own system is there")
 
