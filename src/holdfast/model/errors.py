@@ -161,6 +161,14 @@ class ChannelError(HoldfastError):
     code = "channel"
 
 
+class MachineError(HoldfastError):
+    """A virtual machine has ended, or does not answer (exit 1). The code says which: ``vm_not_started``, ``vm_hung``,
+    ``vm_crashed`` or ``vm_killed``; the message has the last lines of its console.
+    """
+
+    code = "vm_crashed"
+
+
 def unexpected(error: Exception) -> HoldfastError:
     """What to say of an error that Holdfast did not raise on purpose: of the system's, of too little memory or too few
     threads, or of a mistake of its own (code ``bug``).

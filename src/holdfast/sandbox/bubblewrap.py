@@ -31,7 +31,7 @@ _KERNEL = (
 _PSEUDO = (b"/proc", b"/sys")
 """What the kernel shows of itself, and of the box."""
 
-_Kind = Literal["readable", "shown", "shared", "writable", "own", "empty", "scratch", "blank", "given"]
+_Kind = Literal["readable", "shown", "shared", "writable", "own", "empty", "scratch", "blank", "given", "device"]
 
 
 class HostFiles(NamedTuple):
@@ -58,7 +58,7 @@ def paths_to_examine(files: FileAccess, needed: Iterable[bytes]) -> tuple[bytes,
     """The paths that `mounts` wants to know of."""
     return (
         *TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *files.readable, *files.lent, *needed,
-        *files.credentials, *files.visible, *(files.home.shown if files.home is not None else ()),
+        *files.credentials, *files.visible, *(files.home.shown if files.home is not None else ()), *files.devices,
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def mounts(
     for path in TMP:
         add(path, "scratch" if files.tmp == "own" else "shared")
     credentials = [path for path in files.credentials if _can_be_hidden(path, files, found.values())]
-    home = None if files.home is None or _is_in(files.home.path, (files.workspace, *files.writable)) else files.home
+    home = None if files.home is None or _is_in(files.home.path, (*_workspace(files), *files.writable)) else files.home
     unseen = (*files.hidden, *files.secret, *credentials)
     if home is not None and not _covered(home.path, found.values()):
         for path in home.shown:
@@ -110,15 +110,18 @@ def mounts(
     readable = [path for path in files.readable if not _is_in(path, (*files.hidden, *files.secret, *_PSEUDO))]
     for path in readable:
         add(path, "readable")
-    for path in _between((files.workspace, *readable), TMP if files.tmp == "own" else ()):
+    for path in _between((*_workspace(files), *readable), TMP if files.tmp == "own" else ()):
         # A directory that something is mounted on cannot be renamed, and what is known by its path with it.
         if _covered(path, found.values()):
             found.setdefault(path, SandboxMount(path, "empty"))
-    found[files.workspace] = SandboxMount(files.workspace, "writable", origin=files.origin)
+    for path in _workspace(files):
+        found[path] = SandboxMount(path, "writable", origin=files.origin)
     for path in files.secret:
         add(path, "empty")
     for path in files.lent:
         add(path, "readable")
+    for path in files.devices:
+        add(path, "device")
     if resolver is not None:
         found[resolver.path] = resolver
     return sorted(found.values(), key=lambda mount: mount.path.split(b"/"))
@@ -160,6 +163,8 @@ def arguments(
         elif kind == "shown":
             # (The user's programs go on: what was there when it was looked for may be gone.)
             found += [b"--ro-bind-try", path, path]
+        elif kind == "device":
+            found += [b"--dev-bind", path, path]
         elif kind == "readable":
             found += [b"--ro-bind", path, path]
         elif kind == "scratch":
@@ -203,7 +208,9 @@ def _covered(path: bytes, made: Iterable[SandboxMount]) -> bool:
 
 def _can_be_hidden(path: bytes, files: FileAccess, made: Iterable[SandboxMount]) -> bool:
     """Whether a path of `FileAccess.credentials` has to be hidden, and can be."""
-    if path == b"/" or _is_in(path, (files.workspace, *files.visible, *files.hidden, *files.secret, b"/dev", *_PSEUDO)):
+    if path == b"/" or _is_in(
+        path, (*_workspace(files), *files.visible, *files.hidden, *files.secret, b"/dev", *_PSEUDO)
+    ):
         return False
     return not _covered(path, made) or _is_in(path, (*files.writable, *files.readable))
 
@@ -212,14 +219,18 @@ def _is_in(path: bytes, directories: Iterable[bytes]) -> bool:
     return any(is_beneath(path, each) for each in directories)
 
 
+def _workspace(files: FileAccess) -> tuple[bytes, ...]:
+    return () if files.workspace is None else (files.workspace,)
+
+
 def _check(files: FileAccess, host: HostFiles) -> None:
-    for path in (files.workspace, *files.secret, *files.hidden, *files.writable):
+    for path in (*_workspace(files), *files.secret, *files.hidden, *files.writable):
         if not path.startswith(b"/") or path == b"/":
             raise UsageError(f"{display(path)} is no path of something that can be hidden or written to in a box")
         if _is_in(path, (b"/dev", *_PSEUDO)):
             raise UsageError(f"{display(path)}: what lies there is the box's own")
     for path in files.hidden:
-        if is_beneath(path, files.workspace):
+        if _is_in(path, _workspace(files)):
             raise UsageError(
                 f"{display(path)} lies in the workspace: Holdfast could not tell hidden files there from removed ones",
                 hint="hide paths outside of the workspace",

@@ -65,7 +65,7 @@ class Namespace:
             if isinstance(network, AllowedConnections) and os.path.exists(_RESOLVER):
                 resolver = SandboxMount(os.path.realpath(_RESOLVER), "given", holding(_firewall.resolver_file(network)))
                 fds.append(resolver.fd)
-            needed = needed_places()
+            needed = needed_places() if files.workspace is not None else []
             if resolver is None and not isinstance(network, NoNetwork):
                 needed.append(os.path.realpath(_RESOLVER))
             questions = bubblewrap.paths_to_examine(files, needed)
@@ -122,9 +122,8 @@ def _without_links(files: FileAccess) -> FileAccess:
     def real(paths: tuple[bytes, ...]) -> tuple[bytes, ...]:
         return tuple(os.path.realpath(path) if path.startswith(b"/") else path for path in paths)
 
-    (workspace,) = real((files.workspace,))
     return files._replace(
-        workspace=workspace,
+        workspace=None if files.workspace is None else os.path.realpath(files.workspace),
         secret=real(files.secret),
         hidden=real(files.hidden),
         writable=real(files.writable),

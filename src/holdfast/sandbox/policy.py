@@ -69,8 +69,10 @@ class PrivateHome(NamedTuple):
 class FileAccess(NamedTuple):
     """What is there of the host's files. All paths are absolute."""
 
-    workspace: bytes
-    """Writable, at its own path."""
+    workspace: bytes | None
+    """Writable, at its own path. None: there is no workspace, and neither Python nor Holdfast's modules are there for
+    what runs inside; so a program of the system's is run.
+    """
     secret: tuple[bytes, ...] = ()
     """Never visible, whatever else is said: Holdfast's home, and its undo log where that lies elsewhere."""
     hidden: tuple[bytes, ...] = ()
@@ -95,6 +97,8 @@ class FileAccess(NamedTuple):
     """
     home: PrivateHome | None = None
     """None: it is as any other directory; so it is where the workspace, or what is ``writable``, has it in it."""
+    devices: tuple[bytes, ...] = ()
+    """Device files that can be used as the user may outside, besides the harmless ones."""
 
 
 class Quota(NamedTuple):

@@ -1,0 +1,1 @@
+"""Images of virtual machines."""

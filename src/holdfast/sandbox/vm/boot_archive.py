@@ -1,0 +1,106 @@
+"""The archive that the host appends to an image's first file system at each start: what the guest is told. Pure.
+
+It is a cpio in the format ``newc``, uncompressed. The kernel unpacks one archive after the other, whatever the first
+was compressed with; the second begins at a multiple of four bytes.
+
+Source: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.sandbox.policy import AllowedConnections, NoNetwork
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.sandbox.policy import Network
+    from holdfast.sandbox.vm.plan import BootPlan, Share
+
+VERSION = 1
+"""Of ``plan.json``."""
+_FOLDER = "holdfast"
+_ALIGNED = 4
+_NAME_SERVER = "10.0.2.3"
+"""QEMU's, which asks the first one of the box's ``/etc/resolv.conf``."""
+
+
+def boot_archive(
+    boot: BootPlan, shares: Sequence[Share], network: Network, *, init: bytes, shim: bytes, clock: float
+) -> bytes:
+    """What to append. ``init`` and ``shim`` are programs (`holdfast.sandbox.vm.guest_init`, `holdfast.sandbox.shim`),
+    ``clock`` is the time, in seconds since the epoch.
+    """
+    names = [f"files/{number}" for number in range(len(boot.files))]
+    plan = {
+        "version": VERSION,
+        "hostname": boot.hostname,
+        "user": {**boot.user._asdict(), "home": _text(boot.user.home)},
+        "mounts": [
+            {"tag": share.tag, "path": _text(share.path), "type": share.kind, "read_only": share.read_only}
+            for share in shares
+        ],
+        "network": {"mode": _mode(network), "dns": _name_servers(network)},
+        "environment": dict(boot.environment),
+        "files": [
+            {"source": name, "path": _text(file.path), "mode": file.mode}
+            for name, file in zip(names, boot.files, strict=True)
+        ],
+        "clock": clock,
+    }
+    content = [("plan.json", json.dumps(plan).encode()), ("guest_init.py", init), ("shim.py", shim)]
+    content += [(name, file.content) for name, file in zip(names, boot.files, strict=True)]
+    folders = [_FOLDER, *([f"{_FOLDER}/files"] if boot.files else [])]
+    # (Shell programs and secrets alike: only root may look in.)
+    return cpio(
+        [
+            *((folder, stat.S_IFDIR | 0o755, b"") for folder in folders),
+            *((f"{_FOLDER}/{name}", stat.S_IFREG | _mode_of(name), data) for name, data in content),
+        ]
+    )
+
+
+def cpio(entries: Iterable[tuple[str, int, bytes]]) -> bytes:
+    """An archive of entries that belong to root: name, type and mode as `os.stat` has them, and content."""
+    out = bytearray()
+    for number, (name, mode, content) in enumerate((*entries, ("TRAILER!!!", 0, b"")), 1):
+        raw = name.encode() + b"\0"
+        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(raw), 0)
+        out += b"070701" + b"".join(b"%08X" % field for field in fields) + raw
+        pad(out)
+        out += content
+        pad(out)
+    return bytes(out)
+
+
+def pad(archive: bytearray) -> None:
+    """Make it end where another one may begin."""
+    archive += bytes(-len(archive) % _ALIGNED)
+
+
+def _mode_of(name: str) -> int:
+    return 0o644 if name == "shim.py" else 0o600
+
+
+def _text(path: bytes) -> str:
+    return base64.b64encode(path).decode()
+
+
+def _mode(network: Network) -> str:
+    if isinstance(network, NoNetwork):
+        return "disabled"
+    return "allow" if isinstance(network, AllowedConnections) else "open"
+
+
+def _name_servers(network: Network) -> list[str]:
+    """QEMU's own asks the first that the box knows, wherever that is; those after it the guest asks by themselves."""
+    if isinstance(network, NoNetwork):
+        return []
+    if not isinstance(network, AllowedConnections):
+        return [_NAME_SERVER]
+    servers = [server for server in network.dns if server.version == 4]
+    return [_NAME_SERVER, *(str(server) for server in servers[1:] if not server.is_loopback)] if servers else []

@@ -1,0 +1,106 @@
+"""The command line of QEMU for a machine. Pure.
+
+Everything that QEMU uses comes to it as an open descriptor: sockets by their numbers, files as ``/proc/self/fd/N``,
+which opens the same file wherever it lies. So the box that QEMU is in need not show it any directory of the user's.
+
+Sources: qemu(1); QEMU's docs/specs/vmgenid; docs/interop/vhost-user.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.model.errors import UsageError
+from holdfast.sandbox.policy import NoNetwork
+from holdfast.sandbox.vm.plan import CONTROL_PORT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.sandbox.vm.plan import Accelerator, MachinePlan
+
+MEMORY_UNIT = 2 << 20
+LEAST_MEMORY = 128 << 20
+_TAG = re.compile(r"[A-Za-z0-9._-]{1,36}")
+_MOST_CPUS = 255
+
+_SYSTEM_CALLS = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+_KERNEL = "console=ttyS0 quiet panic=-1 audit=0"
+"""A guest whose kernel panics reboots at once, and with ``-no-reboot`` QEMU ends then and says so."""
+_NO_MITIGATIONS = "mitigations=off"
+"""What the processor's own speculation could give away, emulation has not: there, the mitigations only take time."""
+
+
+class Descriptors(NamedTuple):
+    """Numbers of descriptors that QEMU inherits."""
+
+    monitor: int
+    console: int
+    control: int
+    """Connected sockets."""
+    kernel: int
+    initrd: int
+    root: int
+    disk: int | None
+    """Open files."""
+    shares: Sequence[int]
+    """For each of the plan's shares, a connected socket at whose other end a vhost-user back end serves it."""
+
+
+def check(plan: MachinePlan) -> None:
+    """Raise `UsageError` if no machine can be made of the plan."""
+    if plan.memory < LEAST_MEMORY or plan.memory % MEMORY_UNIT:
+        raise UsageError(
+            f"a machine cannot have {plan.memory} bytes of memory",
+            hint=f"at least {LEAST_MEMORY >> 20} MiB, and a multiple of {MEMORY_UNIT >> 20} MiB",
+        )
+    if not 1 <= plan.cpus <= _MOST_CPUS:
+        raise UsageError(f"a machine cannot have {plan.cpus} processors", hint=f"from 1 to {_MOST_CPUS}")
+    tags = [share.tag for share in plan.shares]
+    for tag in tags:
+        if not _TAG.fullmatch(tag) or tags.count(tag) > 1:
+            raise UsageError(f"{tag!r} is no tag for a directory of a machine")
+
+
+def arguments(program: bytes, plan: MachinePlan, accelerator: Accelerator, given: Descriptors) -> list[bytes]:
+    """What to execute. The plan must have passed `check`."""
+    emulated = accelerator.kind == "tcg"
+    words = [
+        "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-sandbox", _SYSTEM_CALLS,
+        "-machine", "q35,memory-backend=mem,usb=off,vmport=off,smbus=off", "-m", f"{plan.memory >> 20}M",
+        "-object", f"memory-backend-memfd,id=mem,size={plan.memory},share=on",
+        "-accel", "tcg,thread=multi" if emulated else "kvm", "-cpu", "max" if emulated else "host",
+        "-smp", f"{plan.cpus}",
+        "-kernel", _path(given.kernel), "-initrd", _path(given.initrd),
+        "-append", f"{_KERNEL} {_NO_MITIGATIONS}" if emulated else _KERNEL,
+        *_socket("monitor", given.monitor), "-mon", "chardev=monitor,mode=control",
+        *_socket("console", given.console), "-serial", "chardev:console",
+        "-device", "virtio-serial-pci",
+        *_socket("control", given.control), "-device", f"virtserialport,chardev=control,name={CONTROL_PORT}",
+        "-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
+        "-device", "vmgenid,guid=auto",
+        "-blockdev", f"driver=file,node-name=root,filename={_path(given.root)},read-only=on",
+        "-device", "virtio-blk-pci,drive=root,serial=root",
+    ]  # fmt: skip
+    if given.disk is not None:
+        # (What the guest's file system gives up is given up in the file, too.)
+        words += [
+            "-blockdev", f"driver=file,node-name=disk-file,filename={_path(given.disk)},discard=unmap",
+            "-blockdev", "driver=qcow2,node-name=disk,file=disk-file,discard=unmap",
+            "-device", "virtio-blk-pci,drive=disk,serial=disk",
+        ]  # fmt: skip
+    for share, fd in zip(plan.shares, given.shares, strict=True):
+        words += [*_socket(f"share-{fd}", fd), "-device", f"vhost-user-fs-pci,chardev=share-{fd},tag={share.tag}"]
+    if not isinstance(plan.network, NoNetwork):
+        # (Without an option ROM: nothing is booted from the network.)
+        words += ["-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="]
+    return [program, *map(str.encode, words)]
+
+
+def _path(fd: int) -> str:
+    return f"/proc/self/fd/{fd}"
+
+
+def _socket(name: str, fd: int) -> list[str]:
+    return ["-chardev", f"socket,id={name},fd={fd}"]

@@ -1,0 +1,396 @@
+"""A running virtual machine: QEMU as a child of this process, in a box of namespaces.
+
+QEMU is not trusted with anything of the user's: what a guest makes of it by an error in an emulated device has no
+privileges, sees the system's programs and libraries alone, read-only, and has the network that the plan says. All that
+it works with comes to it as open descriptors. It ends with this process, also if that is killed.
+
+Threads: the methods may be called by any. One thread belongs to each machine, takes in what QEMU and the console say,
+and has started QEMU: bubblewrap ends its box when the thread that started it does.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import ChannelError, MachineError, StorageError, room_hint
+from holdfast.model.paths import display
+from holdfast.processes.helper_process import start_in_own_session
+from holdfast.processes.kill_on_exit import ends_with_us
+from holdfast.processes.process_tree import descendants
+from holdfast.sandbox.namespace import Namespace
+from holdfast.sandbox.namespace_entry import FAILED
+from holdfast.sandbox.policy import FileAccess, SandboxPolicy
+from holdfast.sandbox.secret_places import OF_THE_SYSTEM
+from holdfast.sandbox.vm import boot_archive, command_line, disk
+from holdfast.sandbox.vm.console import Console, harmless_lines
+from holdfast.sandbox.vm.monitor import EventLoopThread, Monitor, require_library
+from holdfast.sandbox.vm.programs import find_qemu
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from holdfast.sandbox.policy import Network
+    from holdfast.sandbox.vm.plan import Accelerator, MachinePlan
+
+_SYSTEM = (
+    b"usr",
+    b"bin",
+    b"sbin",
+    b"lib",
+    b"lib32",
+    b"lib64",
+    b"libx32",
+    b"etc",
+    b"nix",
+    b"gnu",
+    b"dev",
+    b"proc",
+    b"sys",
+)
+"""Of what lies in ``/``: where programs and libraries are, and what the box has of its own."""
+_KVM = b"/dev/kvm"
+_STOP_SECONDS = 10.0
+_QUIT_SECONDS = 2.0
+_DRAIN_SECONDS = 1.0
+_PIECE = 1 << 16
+_ERROR_BYTES = 1 << 13
+_KILLED = 128
+
+
+class Machine:
+    """A machine that was started. Leaving it as a context manager stops it."""
+
+    @classmethod
+    def start(cls, plan: MachinePlan, accelerator: Accelerator) -> Machine:
+        """Start QEMU. The guest is not up yet when this returns: its first line comes over `control`, or `fileno` can
+        be read, and `failure` says why. Each share must be served at its socket before the guest can begin.
+
+        Raises `UsageError` for a plan that contradicts itself, `UnsupportedError` if a program, a library or isolation
+        by namespaces is missing, `LockedError` if another machine has the disk, `StorageError`.
+        """
+        command_line.check(plan)
+        require_library()
+        program = find_qemu()
+        with ExitStack() as closing:
+            machine = cls(plan, accelerator, program, closing)
+            machine._closing = closing.pop_all()
+            return machine
+
+    def __init__(self, plan: MachinePlan, accelerator: Accelerator, program: str, closing: ExitStack) -> None:
+        """See `start`, which calls this."""
+        self._closing = closing
+        self._errors = bytearray()
+        self._paused = False
+        try:
+            self._console = Console(plan.log)
+            closing.callback(self._console.close)
+            files = _open_files(plan, closing)
+        except OSError as error:
+            where = f" {display(os.fsencode(error.filename))}" if error.filename else ""
+            raise StorageError(f"cannot open{where}: {error.strerror}", hint=room_hint(error)) from error
+        self._thread = EventLoopThread("holdfast-machine")
+        closing.callback(self._thread.stop)
+        with ExitStack() as theirs:
+
+            def connected() -> tuple[socket.socket, int]:
+                ours, its = socket.socketpair()
+                closing.enter_context(ours)
+                return ours, theirs.enter_context(its).fileno()
+
+            monitor, monitor_fd = connected()
+            console, console_fd = connected()
+            self.control, control_fd = connected()
+            """Our end of the port that the shim speaks at."""
+            shares = [connected() for _ in plan.shares]
+            self.files = tuple(ours for ours, _ in shares)
+            """For each of the plan's shares, the socket at which a vhost-user back end is to serve it."""
+            given = command_line.Descriptors(
+                monitor_fd, console_fd, control_fd, *files, [descriptor for _, descriptor in shares]
+            )
+            words = command_line.arguments(os.fsencode(program), plan, accelerator, given)
+            keep = [fd for fd in (monitor_fd, console_fd, control_fd, *files, *given.shares) if fd is not None]
+            box = Namespace(_policy(plan.network, with_kvm=accelerator.kind == "kvm"))
+            prepared = closing.enter_context(box.prepare(words, directory=b"/", environment={}, keep=keep))
+            self._child: subprocess.Popen[bytes] = self._thread.call(
+                lambda: start_in_own_session(
+                    prepared.arguments,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    environment=prepared.environment,
+                    pass_fds=(*keep, *prepared.descriptors),
+                )
+            )
+        closing.callback(self._kill)
+        closing.enter_context(ends_with_us(self.pid))
+        self._pidfd = os.pidfd_open(self.pid)
+        closing.callback(os.close, self._pidfd)
+        assert self._child.stderr is not None
+        closing.enter_context(self._child.stderr)
+        self._sources = {console.fileno(): self._console.add, self._child.stderr.fileno(): self._add_error}
+        self._thread.call(self._listen)
+        closing.callback(lambda: self._thread.call(self._hear_out))
+        self._monitor = Monitor(self._thread, monitor)
+        closing.callback(self._monitor.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """Our child, which ends when QEMU does."""
+        return self._child.pid
+
+    def fileno(self) -> int:
+        """A descriptor of that child (pidfd_open(2)): it can be read when the machine has ended."""
+        return self._pidfd
+
+    def exit_code(self) -> int | None:
+        """What QEMU has ended with; 128 and more, or less than 0, if it was killed. None: it runs."""
+        return self._child.poll()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for it to end. Whether it has."""
+        if self.exit_code() is not None:
+            return True
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        if not poll.poll(seconds * 1000):
+            return False
+        self._child.wait()
+        return True
+
+    def memory_in_use(self) -> int:
+        """Bytes of the host's memory that it takes: what the guest has touched of its own, and QEMU besides."""
+        return sum(map(_resident, descendants(self.pid)))
+
+    def console_tail(self, lines: int = 20) -> str:
+        """The last lines of the console, of printable characters alone."""
+        return self._console.tail(lines)
+
+    # -- what it is told -----------------------------------------------------------------------------------------------
+
+    @property
+    def monitor(self) -> Monitor:
+        """QEMU's control."""
+        return self._monitor
+
+    def pause(self) -> None:
+        """Hold the guest's processors; does nothing if they are held. Raises `ChannelError` if QEMU is gone."""
+        self._monitor.execute("stop")
+        self._paused = True
+
+    def resume(self) -> None:
+        """Let them go on; does nothing if they do. Raises as `pause`."""
+        self._monitor.execute("cont")
+        self._paused = False
+
+    def stop(self, seconds: float = _STOP_SECONDS) -> None:
+        """End the machine, in order if that does not take longer than ``seconds``: the guest ends its processes, writes
+        what is unwritten and powers off when its control channel closes. Then QEMU is told to quit, and killed at last.
+
+        Nothing of it is left when this returns. May be called again.
+        """
+        if self._closing is None:
+            return
+        if seconds > 0 and self.exit_code() is None:
+            with suppress(OSError):
+                if self._paused:
+                    self._resume_quietly()
+                self.control.shutdown(socket.SHUT_RDWR)
+            self.wait(seconds)
+        if self.exit_code() is None:
+            with suppress(ChannelError):
+                self._monitor.execute("quit")
+                self.wait(_QUIT_SECONDS)
+        self._kill()
+        closing, self._closing = self._closing, None
+        closing.close()
+
+    def failure(self, *, answered: bool = False) -> MachineError:
+        """Why the machine is of no use: for a caller that waits for it in vain, or whose control channel has ended.
+        ``answered``: it had come up before.
+
+        The code is ``vm_not_started`` (it did not come up), ``vm_hung`` (it did, runs and does not answer),
+        ``vm_crashed`` (QEMU or the guest's kernel failed, or the guest ended by itself) or ``vm_killed``.
+        """
+        code, what = self._diagnosis(answered)
+        lines = self.console_tail().split("\n")
+        shown = "".join(f"\n  {line}" for line in lines if line)
+        return MachineError(f"{what}{'; the end of its console:' if shown else ''}{shown}", code=code)
+
+    def _diagnosis(self, answered: bool) -> tuple[str, str]:
+        if not self.wait(0):
+            status = self._status()
+            if answered:
+                return "vm_hung", f"the machine does not answer{status}"
+            return "vm_not_started", f"the machine did not come up in time{status}"
+        if self._closing is not None:
+            self._monitor.wait_for_end(_DRAIN_SECONDS)
+            self._thread.call(self._hear_out)
+        ended, reason = self._child.wait(), self._monitor.shutdown_reason
+        errors = harmless_lines(bytes(self._errors))
+        early = "vm_crashed" if answered else "vm_not_started"
+        if ended == FAILED:
+            return "vm_not_started", errors[-1] if errors else "the box of the machine could not be made"
+        if ended < 0 or ended > _KILLED:
+            return "vm_killed", f"the machine was killed ({_signal_name(abs(ended) % _KILLED)})"
+        if ended:
+            return early, f"QEMU has failed ({ended}){': ' if errors else ''}{errors[-1] if errors else ''}"
+        if "Kernel panic" in self.console_tail(100):
+            return "vm_crashed", "the guest's kernel has panicked"
+        if reason == "guest-reset":
+            return "vm_crashed", "the guest has restarted, which ends its machine"
+        if reason == "guest-shutdown":
+            return early, "the guest has powered off by itself"
+        return early, f"the machine has ended{f' ({reason})' if reason else ''}"
+
+    def _status(self) -> str:
+        try:
+            status = str(self._monitor.execute("query-status").get("status"))
+        except ChannelError as error:
+            return f": {error.message}"
+        return "" if status in ("running", "prelaunch") else f": QEMU says that it is {status}"
+
+    # -- behind the scenes ---------------------------------------------------------------------------------------------
+
+    def _resume_quietly(self) -> None:
+        with suppress(ChannelError):
+            self.resume()
+
+    def _listen(self) -> None:
+        for fd, take in self._sources.items():
+            os.set_blocking(fd, False)
+            self._thread.loop.add_reader(fd, self._take, fd, take)
+
+    def _take(self, fd: int, take: _Take) -> bool:
+        """Whether more may come."""
+        try:
+            data = os.read(fd, _PIECE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            take(data)
+        else:
+            self._thread.loop.remove_reader(fd)
+        return bool(data)
+
+    def _hear_out(self) -> None:
+        """Take in what an ended QEMU has left in its sockets. (Of one that lives, no more than its sockets hold.)"""
+        until = time.monotonic() + _DRAIN_SECONDS
+        for fd, take in self._sources.items():
+            while self._take(fd, take) and time.monotonic() < until:
+                pass
+
+    def _add_error(self, data: bytes) -> None:
+        self._errors += data
+        del self._errors[:-_ERROR_BYTES]
+
+    def _kill(self) -> None:
+        if self._child.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._child.wait()
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Take = Callable[[bytes], object]
+
+
+def _open_files(plan: MachinePlan, closing: ExitStack) -> tuple[int, int, int, int | None]:
+    """Kernel, first file system, root and disk."""
+
+    def opened(path: bytes) -> int:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        closing.callback(os.close, fd)
+        return fd
+
+    kernel, root = opened(plan.image.kernel), opened(plan.image.root)
+    initrd = os.memfd_create("holdfast-initrd")
+    closing.callback(os.close, initrd)
+    with open(initrd, "wb", closefd=False) as file:
+        file.write(_initrd(plan))
+    locked = None
+    if plan.disk is not None:
+        locked = disk.open_disk(plan.disk)
+        closing.callback(os.close, locked)
+    return kernel, initrd, root, locked
+
+
+def _initrd(plan: MachinePlan) -> bytearray:
+    """The image's, and the boot archive."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    with (
+        open(plan.image.initrd, "rb") as first,
+        open(os.path.join(here, "guest_init.py"), "rb") as init,
+        open(os.path.join(os.path.dirname(here), "shim.py"), "rb") as shim,
+    ):
+        whole = bytearray(first.read())
+        boot_archive.pad(whole)
+        whole += boot_archive.boot_archive(
+            plan.boot, plan.shares, plan.network, init=init.read(), shim=shim.read(), clock=time.time()
+        )
+    return whole
+
+
+def _policy(network: Network, *, with_kvm: bool) -> SandboxPolicy:
+    """The box of QEMU."""
+    tops = tuple(b"/" + name for name in sorted(os.listdir(b"/")) if name not in _SYSTEM)
+    # (As root, QEMU could read what a user could not.)
+    secret = tuple(path for pattern in OF_THE_SYSTEM for path in map(os.fsencode, glob.glob(pattern)))
+    files = FileAccess(None, hidden=(*tops, *secret), devices=(_KVM,) if with_kvm else ())
+    return SandboxPolicy(files, network, environment=())
+
+
+def _resident(process: int) -> int:
+    try:
+        with open(f"/proc/{process}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0  # it has ended
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def first_line(machine: Machine, seconds: float) -> bytes:
+    """The first line that the guest writes to its control port, within so many seconds: for trying whether one comes.
+    Raises `MachineError`.
+    """
+    until = time.monotonic() + seconds
+    line = bytearray()
+    waiting = select.poll()
+    waiting.register(machine.control, select.POLLIN)
+    waiting.register(machine.fileno(), select.POLLIN)
+    while b"\n" not in line:
+        left = until - time.monotonic()
+        ready = [fd for fd, _ in waiting.poll(max(left, 0) * 1000)]
+        piece = machine.control.recv(_PIECE) if machine.control.fileno() in ready else b""
+        if not piece:
+            raise machine.failure()
+        line += piece
+    return bytes(line.partition(b"\n")[0])

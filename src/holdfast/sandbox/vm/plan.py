@@ -1,0 +1,80 @@
+"""What a virtual machine is to be: values. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.sandbox.images.image import Image
+    from holdfast.sandbox.policy import Network
+
+CONTROL_PORT = "holdfast.control"
+"""The virtio-serial port that the shim in the guest speaks at."""
+
+
+class Share(NamedTuple):
+    """A directory of the host's that the guest mounts at the same path. Another process serves it."""
+
+    tag: str
+    """Unique in a machine: at most 36 characters, ASCII letters, digits, ``.``, ``_`` and ``-``."""
+    path: bytes
+    """Absolute."""
+    read_only: bool = False
+    kind: Literal["virtiofs"] = "virtiofs"
+
+
+class GuestUser(NamedTuple):
+    """Whom the commands run as. The guest makes the account where its image has none."""
+
+    name: str
+    uid: int
+    gid: int
+    home: bytes
+
+
+class GuestFile(NamedTuple):
+    """A file that is to be in the guest from the start. It belongs to the guest's user."""
+
+    path: bytes
+    """Absolute."""
+    content: bytes
+    mode: int = 0o600
+
+
+class BootPlan(NamedTuple):
+    """What the guest's first program prepares."""
+
+    user: GuestUser
+    hostname: str = "holdfast"
+    environment: Mapping[str, str] = {}
+    """Of the shim, and so of every command."""
+    files: tuple[GuestFile, ...] = ()
+
+
+class MachinePlan(NamedTuple):
+    """All that a machine is made of."""
+
+    image: Image
+    memory: int
+    """Bytes; a multiple of 2 MiB."""
+    cpus: int
+    boot: BootPlan
+    network: Network
+    log: bytes
+    """A directory, for ``console.log``."""
+    disk: bytes | None = None
+    """A qcow2 that holds an ext4, with what the guest changes in its file system. None: that is in its memory, and
+    gone with it.
+    """
+    shares: tuple[Share, ...] = ()
+
+
+class Accelerator(NamedTuple):
+    """How the guest's instructions are carried out."""
+
+    kind: Literal["kvm", "tcg"]
+    """By the processor, or by emulation."""
+    note: str = ""
+    """If by emulation: why, in one line for people."""

@@ -1,0 +1,35 @@
+"""The programs that virtual machines need."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from holdfast.model.errors import UnsupportedError
+from holdfast.processes.child import Limits, run
+from holdfast.sandbox.namespace import SYSTEM_PATH
+
+_SECONDS = 20.0
+
+
+def find_program(name: str, package: str) -> str:
+    """Where a program is. Raises `UnsupportedError` naming the package that has it."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
+    if found is None:
+        raise UnsupportedError(
+            f"the program {name} is not installed, which virtual machines need", hint=f"install {package}"
+        )
+    return os.path.realpath(found)
+
+
+def find_qemu() -> str:
+    """The emulator. Raises `UnsupportedError`."""
+    if (machine := os.uname().machine) != "x86_64":
+        raise UnsupportedError(f"virtual machines are not made on {machine} yet, but on x86_64")
+    return find_program("qemu-system-x86_64", "qemu-system-x86")
+
+
+def qemu_version(program: str) -> str:
+    """The first line of what it says its version is; empty if it says nothing."""
+    ended = run([program, "--version"], Limits(_SECONDS, 1 << 16))
+    return ended.output.partition(b"\n")[0].decode("utf-8", "replace")
