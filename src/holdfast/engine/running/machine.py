@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pwd
 import select
+import signal
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -26,9 +27,9 @@ from holdfast.sandbox.images.image_store import ImageStore
 from holdfast.sandbox.policy import let_through, parse_network
 from holdfast.sandbox.terminal_command import run_at_channel
 from holdfast.sandbox.vm.accelerator import choose_accelerator
-from holdfast.sandbox.vm.boot_archive import BootPlan, GuestFile, GuestMount, GuestUser
 from holdfast.sandbox.vm.disk import create_disk
-from holdfast.sandbox.vm.machine import Machine, MachinePlan, Share
+from holdfast.sandbox.vm.machine import Machine
+from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestFile, GuestUser, MachinePlan, Share
 from holdfast.supervisor.control.keeper_port import JoinRequest
 from holdfast.supervisor.launch.keeper_connection import join
 
@@ -73,7 +74,7 @@ class PreparedMachine(NamedTuple):
     """What was looked up before anything began."""
 
     plan: MachinePlan
-    accelerator: str
+    accelerator: Accelerator
     disk: bytes | None
     """Where the disk is that stays; it may not be there yet."""
     disk_bytes: int
@@ -115,23 +116,18 @@ def prepare_machine(
     network = parse_network(isolation.network, isolation.allow, isolation.dns)
     kind = "virtiofs" if settings.filesystem == "auto" else settings.filesystem
     boot = BootPlan(
-        hostname="holdfast",
-        user=GuestUser(user.pw_name, user.pw_uid, user.pw_gid, home),
-        mounts=(GuestMount("workspace", root, kind, read_only=False),),
-        network=network,
+        GuestUser(user.pw_name, user.pw_uid, user.pw_gid, home),
         environment=_environment((*settings.environment, *isolation.environment), os.environb),
         files=_files(settings.files, home),
-        clock=time.time(),
     )
     plan = MachinePlan(
         image=image,
         memory=settings.memory,
         cpus=settings.cpus,
-        disk=None,
-        shares=(Share("workspace", root, read_only=False, kind=kind),),
-        network=network,
         boot=boot,
+        network=network,
         log=kept,
+        shares=(Share("workspace", root, kind=kind),),
     )
     accelerator = choose_accelerator(context.home, image)
     disk = os.path.join(kept, DISK) if persistent else None
@@ -163,7 +159,7 @@ def run_in_machine(
             try:
                 code = _converse(machine, keeper, command, prepared.start_seconds)
             except ChannelError as error:
-                raise machine.failure(error) from error
+                raise machine.failure() from error
             finally:
                 machine.stop(_STOP_SECONDS)
         parted(keeper.leave())
@@ -175,7 +171,7 @@ def _running(plan: MachinePlan, prepared: PreparedMachine, machine: Machine, run
         run=run,
         pid=machine.pid,
         image=plan.image.name,
-        accelerator=prepared.accelerator,
+        accelerator=prepared.accelerator.kind,
         filesystem=plan.shares[0].kind,
         persistent=prepared.disk is not None,
         started_at=time.time(),
@@ -234,7 +230,7 @@ def _watched(machine: Machine, keeper: RemoteUndoService, log: bytes) -> Generat
         found = {fd for fd, _ in ends.poll()}
         if keeper.fileno() in found and over not in found:
             lost.append(True)
-            machine.kill()
+            signal.pidfd_send_signal(machine.fileno(), signal.SIGKILL)
 
     held: set[int] = set()
 
