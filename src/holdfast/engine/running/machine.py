@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine.running.keeper_watch import KeeperWatch
 from holdfast.engine.running.machine_state import DISK, RunningMachine, machine_directory, noted
+from holdfast.engine.running.read_only_share import shared_read_only
 from holdfast.files.linux.case_sensitivity import IGNORES_CASE, ignores_case
 from holdfast.model.errors import ChannelError, HoldfastError, UnsupportedError, UsageError
 from holdfast.model.log import Log
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.config.settings import Isolation
+    from holdfast.supervisor.control.keeper_port import ServedBy
     from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.undo.service import RunEnding, Thresholds, TicketInfo
@@ -93,6 +95,8 @@ class MachineCommand(NamedTuple):
     """The caller's."""
     run: str
     thresholds: Thresholds
+    read_only: Sequence[int] = ()
+    """Descriptors of the directories that it sees besides."""
 
 
 def prepare_machine(
@@ -127,7 +131,10 @@ def prepare_machine(
         boot=boot,
         network=network,
         log=kept,
-        shares=(Share("workspace", root, kind=kind),),
+        shares=(
+            Share("workspace", root, kind=kind),
+            *(Share(f"other-{at}", path, read_only=True, kind=kind) for at, path in enumerate(read_only)),
+        ),
     )
     accelerator = choose_accelerator(context.home, image)
     disk = os.path.join(kept, DISK) if persistent else None
@@ -154,7 +161,11 @@ def run_in_machine(
     with ExitStack() as context:
         machine = context.enter_context(Machine.start(plan, prepared.accelerator))
         context.enter_context(noted(plan.log, _running(plan, prepared, machine, command.run)))
-        keeper = context.enter_context(_joined(machine, command, settings))
+        kind, (files, *others) = plan.shares[0].kind, machine.files
+        for directory, connection in zip(command.read_only, others, strict=True):
+            own = (*settings.forbidden, settings.log)
+            context.enter_context(shared_read_only(directory, connection, kind, own))
+        keeper = context.enter_context(_joined(machine.pid, files, kind, command, settings))
         with _watched(machine, keeper, settings.log):
             try:
                 code = _converse(machine, keeper, command, prepared.start_seconds)
@@ -179,18 +190,19 @@ def _running(plan: MachinePlan, prepared: PreparedMachine, machine: Machine, run
 
 
 @contextmanager
-def _joined(machine: Machine, command: MachineCommand, settings: KeeperSettings) -> Generator[RemoteUndoService]:
+def _joined(
+    monitor: int, files: socket.socket, kind: ServedBy, command: MachineCommand, settings: KeeperSettings
+) -> Generator[RemoteUndoService]:
     request = JoinRequest(
         run=command.run,
-        agent=machine.pid,
+        agent=monitor,
         one_step=False,
         command=tuple(command.words) or (b"virtual machine",),
         directory=command.directory,
         read_only=0,
         thresholds=command.thresholds,
-        served_by=machine.shares[0].kind,
+        served_by=kind,
     )
-    (files,) = machine.files
     keeper, _ = join(settings, request, files.fileno())
     files.close()
     with keeper:

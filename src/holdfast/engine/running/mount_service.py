@@ -12,7 +12,7 @@ import socket
 import threading
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.bridge.fuse.change_watcher import watch_changes
 from holdfast.bridge.fuse.live_caches import LiveCaches
@@ -25,6 +25,7 @@ from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
 from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.log import Log
+from holdfast.vfs.recorded.callers import RecordingHost
 from holdfast.vfs.recorded.recorded_directory import RecordedDirectory
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.control.keeper_port import ServedBy
     from holdfast.supervisor.keeper import mounted_trees
     from holdfast.supervisor.keeper.mounted_trees import MountHost
+    from holdfast.vfs.recorded.callers import LogNames
 
 _LOG = Log(__name__)
 _FIRST_SECONDS = 5.0
@@ -110,6 +112,25 @@ class ServedMount:
         self._caches.close()
 
 
+class MachineFiles(RecordingHost, Protocol):
+    """The port to the owner of a directory that a machine sees."""
+
+    @property
+    def preimages(self) -> LogNames:
+        """What the undo log keeps."""
+        ...
+
+    @property
+    def is_read_only(self) -> bool:
+        """Nothing of it may be changed."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """How many threads that serve wait for the one that calls `settle`."""
+        ...
+
+
 class ServedVirtiofs:
     """Implements `holdfast.supervisor.keeper.mounted_trees.ServedMount` for a virtual machine, whose guest may mount
     the tree any number of times, one after the other.
@@ -118,7 +139,7 @@ class ServedVirtiofs:
     Nothing tells a guest of what others change: what its kernel remembers it asks for again after a second.
     """
 
-    def __init__(self, connection: int, host: MountHost) -> None:
+    def __init__(self, connection: int, host: MachineFiles) -> None:
         """See `serve`."""
         self._host = host
         self._socket = socket.socket(fileno=connection)
@@ -186,8 +207,8 @@ class ServedVirtiofs:
 class _GuestMount:
     """One mount in a guest."""
 
-    def __init__(self, transport: Transport, host: MountHost) -> None:
-        self.caches = LiveCaches(host, host.preimages, transport)
+    def __init__(self, transport: Transport, host: MachineFiles) -> None:
+        self.caches = LiveCaches(host, host.preimages, transport, is_read_only=host.is_read_only)
         self._served = ServedFileSystem(self.caches.directory, self.caches)
         self.server = FuseServer(transport, self._served, patience=inf)
 
@@ -202,12 +223,14 @@ class _GuestMount:
 class Served9p:
     """The same by 9P: ``connection`` is a stream to the guest's kernel, which mounts the tree once."""
 
-    def __init__(self, connection: int, host: MountHost) -> None:
+    def __init__(self, connection: int, host: MachineFiles) -> None:
         """See `serve`."""
         self._host = host
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._directory = RecordedDirectory(host, host.preimages, makes_devices=False)
-        self._server = P9Server(socket.socket(fileno=connection), self._directory, patience=inf)
+        self._directory = RecordedDirectory(host, host.preimages, makes_devices=False, is_read_only=host.is_read_only)
+        self._server = P9Server(
+            socket.socket(fileno=connection), self._directory, is_read_only=host.is_read_only, patience=inf
+        )
         self._server.start()
         self._thread = threading.Thread(target=self._wait, name="holdfast-machine", daemon=True)
         self._thread.start()

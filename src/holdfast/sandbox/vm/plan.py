@@ -22,7 +22,7 @@ class Share(NamedTuple):
     path: bytes
     """Absolute."""
     read_only: bool = False
-    kind: Literal["virtiofs"] = "virtiofs"
+    kind: Literal["virtiofs", "9p"] = "virtiofs"
 
 
 class GuestUser(NamedTuple):

@@ -86,6 +86,7 @@ class MountHost:
         """
         self.root_fd, self.hidden, self.interceptor, self.preimages = keeper.workspace
         self.lapse = keeper.lapse
+        self.is_read_only = False
         self._keeper = keeper
         self._run = run
         self._anchors = anchors

@@ -30,11 +30,12 @@ class RecordedDirectory:
         node_type: type[Node] = Node,
         most: int = MOST_FILES,
         makes_devices: bool = True,
+        is_read_only: bool = False,
     ) -> None:
         """At most ``most`` files, and as many directories, may be open at a time. Unless it ``makes_devices``, one that
-        stands for hardware cannot be made (EPERM).
+        stands for hardware cannot be made (EPERM). If it ``is_read_only``, its host refuses every change.
         """
-        self.is_read_only: Final = False
+        self.is_read_only: Final = is_read_only
         self.objects = NodeRegistry(host.root_fd, host.hidden, node_type=node_type)
         self.credited = Credited()
         self.names = RecordedNames(host, self.objects, self.credited, makes_devices=makes_devices)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.engine.running.read_only_share import shared_read_only
 from holdfast.supervisor.control.keeper_port import JoinRequest
 from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
@@ -25,7 +26,7 @@ from ....protocol.fuse.structures import request
 from ....waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
     from holdfast.supervisor.control.remote_service import RemoteUndoService
@@ -92,8 +93,16 @@ def _settings(tmp_path: Path) -> KeeperSettings:
     )
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Generator[None]:
+    """Threads that answer the keeper end when that has; other tests count threads and descriptors."""
+    before = threading.active_count()
+    yield
+    wait_until(lambda: threading.active_count() == before, "the end of all threads")
+
+
 @contextmanager
-def served(settings: KeeperSettings, thresholds: Thresholds = OFF) -> Iterator[Guest]:
+def served(settings: KeeperSettings, thresholds: Thresholds = OFF) -> Generator[Guest]:
     keeper = Keeper(settings)
     thread = threading.Thread(target=keeper.serve, daemon=True)
     thread.start()
@@ -184,3 +193,30 @@ def test_a_guest_that_speaks_9p_is_served_likewise(settings: KeeperSettings, tmp
         monitor.wait()
         thread.join(LIMIT)
     assert not thread.is_alive()
+
+
+def test_what_a_machine_sees_read_only_is_refused_by_the_server(tmp_path: Path) -> None:
+    (tmp_path / "shown" / "own").mkdir(parents=True)
+    (tmp_path / "shown" / "f").write_text("content")
+    root = os.open(tmp_path / "shown", os.O_PATH | os.O_DIRECTORY)
+    ours, theirs = socket.socketpair()
+    hidden = [os.fsencode(tmp_path / "shown" / "own")]
+    with theirs, shared_read_only(root, ours, "9p", hidden):
+        client = P9Client(lambda asked: exchange(theirs, asked))
+        top = client.attach()
+        listed = client.walk(top)
+        client.open(listed)
+        assert {entry.name for entry in client.list(listed)} - {b".", b".."} == {b"f"}
+        file = client.walk(top, b"f")
+        client.open(file)
+        assert client.read(file, 0, 100) == b"content"
+        for change in (
+            lambda: client.mkdir(top, b"made"),
+            lambda: client.unlinkat(top, b"f"),
+            lambda: client.open(client.walk(top, b"f"), os.O_WRONLY),
+            lambda: client.set_attributes(file, 1 << 3, size=0),
+        ):
+            with pytest.raises(OSError, match=r"\[Errno 30\]"):
+                change()
+    os.close(root)
+    assert (tmp_path / "shown" / "f").read_text() == "content"
