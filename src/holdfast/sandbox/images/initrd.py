@@ -47,9 +47,16 @@ def first_program() -> bytes:
         return stream.read()
 
 
-def boot_key(busybox: bytes, kernel_package: str) -> str:
+def init_key() -> str:
+    """What the first program is, and which modules are asked for, as a SHA-256."""
+    made_of = hashlib.sha256(hashlib.sha256(first_program()).digest())
+    made_of.update(" ".join((*NEEDED, "-", *WANTED)).encode())
+    return made_of.hexdigest()
+
+
+def boot_key(busybox: bytes, kernel_packages: str) -> str:
     """What kernel and initrd are made of, as a SHA-256: those of an image with the same key need not be made again."""
-    made_of = hashlib.sha256()
-    for part in (kernel_package.encode(), busybox, first_program(), " ".join((*NEEDED, "-", *WANTED)).encode()):
-        made_of.update(hashlib.sha256(part).digest())
+    made_of = hashlib.sha256(init_key().encode())
+    made_of.update(hashlib.sha256(busybox).digest())
+    made_of.update(kernel_packages.encode())
     return made_of.hexdigest()

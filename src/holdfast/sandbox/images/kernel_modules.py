@@ -80,7 +80,8 @@ class _Choice:
                     f"the kernel's module {name} depends on {one}, which is not there", code="kernel_lacks_module"
                 )
         for one in facts.before:
-            self._visit(one) or self._visit_alias(one)
+            if not self._visit(one):
+                self._visit_alias(one)
         self._chosen.append(Module(name, content))
         return True
 
@@ -196,7 +197,7 @@ def elf_section(content: bytes, wanted: bytes, path: bytes) -> bytes:
         offset, size, count, names_at = header[6], header[11], header[12], header[13]
         if size < _SECTION.size or names_at >= count:
             raise FormatError(f"{display(path)}: its section headers are damaged")
-        sections = [_SECTION.unpack_from(content, offset + number * size) for number in range(count)]
+        sections: list[tuple[int, ...]] = [_SECTION.unpack_from(content, offset + number * size) for number in range(count)]
     except struct.error:
         raise FormatError(f"{display(path)}: it is cut short") from None
     names = _cut(content, sections[names_at], path)
