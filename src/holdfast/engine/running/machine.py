@@ -24,7 +24,7 @@ from holdfast.model.errors import ChannelError, HoldfastError, UnsupportedError,
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.sandbox.channel import Channel
-from holdfast.sandbox.images.image_store import ImageStore
+from holdfast.sandbox.images.store import ImageStore
 from holdfast.sandbox.policy import let_through, parse_network
 from holdfast.sandbox.terminal_command import run_at_channel
 from holdfast.sandbox.vm.accelerator import choose_accelerator

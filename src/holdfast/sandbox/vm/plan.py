@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.sandbox.images.image import Image
+    from holdfast.sandbox.images.manifest import Image
     from holdfast.sandbox.policy import Network
 
 CONTROL_PORT = "holdfast.control"
