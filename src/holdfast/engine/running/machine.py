@@ -213,16 +213,13 @@ def _converse(machine: Machine, keeper: RemoteUndoService, command: MachineComma
     if not command.words:
         _relay(machine.control)
         return 0
-    with Channel(machine.control, machine.control, start_seconds=start_seconds) as channel:
+    with Channel(machine.control, machine.control) as channel:
+        channel.await_shim(start_seconds)
         step = keeper.expect(command.run, command.words)
         code = None
         try:
             code = run_at_channel(
-                channel,
-                step,
-                command.words,
-                directory=command.directory,
-                environment=_environment(_TERMINAL, command.environment),
+                channel, step, command.words, command.directory, let_through(_TERMINAL, command.environment)
             )
         finally:
             keeper.settle(step, code)
