@@ -80,8 +80,8 @@ COMMANDS = {
         examples=(("holdfast vm status", "those that run"),),
     ),
     "vm reset": Command(
-        description="Remove the disk that stays: the programs installed in the virtual machine are gone, and the next one "
-        "begins anew from its image. Refused while one runs. The workspace stays as it is.",
+        description="Remove the disk that stays: the programs installed in the virtual machine are gone, and the next "
+        "one begins anew from its image. Refused while one runs. The workspace stays as it is.",
         configure=_nothing,
         run=_reset,
         examples=(("holdfast vm reset", "begin anew"),),

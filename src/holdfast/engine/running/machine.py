@@ -95,6 +95,8 @@ class MachineCommand(NamedTuple):
     """The caller's."""
     run: str
     thresholds: Thresholds
+    tells_apart: bool = True
+    """Each child of the command makes a step of its own, where its file system says which process a change is by (not 9P)."""
     read_only: Sequence[int] = ()
     """Descriptors of the directories that it sees besides."""
 
@@ -165,10 +167,10 @@ def run_in_machine(
         for directory, connection in zip(command.read_only, others, strict=True):
             own = (*settings.forbidden, settings.log)
             context.enter_context(shared_read_only(directory, connection, kind, own))
-        keeper = context.enter_context(_joined(machine.pid, files, kind, command, settings))
+        keeper = context.enter_context(_joined(machine.pid, files, machine.processes, kind, command, settings))
         with _watched(machine, keeper, settings.log):
             try:
-                code = _converse(machine, keeper, command, prepared.start_seconds)
+                code = _converse(machine, keeper, kind, command, prepared.start_seconds)
             except ChannelError as error:
                 raise machine.failure() from error
             finally:
@@ -191,7 +193,12 @@ def _running(plan: MachinePlan, prepared: PreparedMachine, machine: Machine, run
 
 @contextmanager
 def _joined(
-    monitor: int, files: socket.socket, kind: ServedBy, command: MachineCommand, settings: KeeperSettings
+    monitor: int,
+    files: socket.socket,
+    port: socket.socket,
+    kind: ServedBy,
+    command: MachineCommand,
+    settings: KeeperSettings,
 ) -> Generator[RemoteUndoService]:
     request = JoinRequest(
         run=command.run,
@@ -203,24 +210,28 @@ def _joined(
         thresholds=command.thresholds,
         served_by=kind,
     )
-    keeper, _ = join(settings, request, files.fileno())
+    keeper, _ = join(settings, request, files.fileno(), port=port.fileno())
     files.close()
+    port.close()
     with keeper:
         yield keeper
 
 
-def _converse(machine: Machine, keeper: RemoteUndoService, command: MachineCommand, start_seconds: float) -> int:
+def _converse(
+    machine: Machine, keeper: RemoteUndoService, kind: ServedBy, command: MachineCommand, start_seconds: float
+) -> int:
     if not command.words:
         _relay(machine.control)
         return 0
     with Channel(machine.control, machine.control) as channel:
         channel.await_shim(start_seconds)
+        given = let_through(_TERMINAL, command.environment)
+        if command.tells_apart and kind == "virtiofs":
+            return run_at_channel(channel, 1, command.words, command.directory, given)
         step = keeper.expect(command.run, command.words)
         code = None
         try:
-            code = run_at_channel(
-                channel, step, command.words, command.directory, let_through(_TERMINAL, command.environment)
-            )
+            code = run_at_channel(channel, step, command.words, command.directory, given)
         finally:
             keeper.settle(step, code)
         return code

@@ -1,4 +1,4 @@
-"""What there is of a workspace's virtual machines: those that run, each with a note of its own, and the disk that stays.
+"""What there is of a workspace's virtual machines: those that run, each with a note, and the disk that stays.
 
 A note is locked by the process whose machine it is, for as long as that lives: one that is not locked was left by a
 process that was killed. Its machine has ended with it.

@@ -173,7 +173,9 @@ def run(
             from holdfast.engine.running.machine import MachineCommand, run_in_machine
 
             words = () if invocation.is_shim else command
-            in_machine = MachineCommand(words, directory, surroundings, identity, asked_for, policy.read_only)
+            in_machine = MachineCommand(
+                words, directory, surroundings, identity, asked_for, not invocation.one_step, policy.read_only
+            )
             with meanwhile:
                 code = run_in_machine(machine, in_machine, settings, parted=parting.append)
         else:

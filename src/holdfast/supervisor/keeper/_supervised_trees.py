@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.control.keeper_port import JoinRequest
     from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.keeper.mounted_trees import MountedTree, MountedTrees
+    from holdfast.supervisor.process_tree.members import StepGroup
     from holdfast.supervisor.syscalls.caller_access import Freezer
     from holdfast.undo.journal.records import StepId
     from holdfast.undo.service import StepOutcome, Thresholds
@@ -117,7 +118,9 @@ class SupervisedTrees:
             self._serve_calls(client, run)
         else:
             device = client.descriptors.pop(0)
-            self._mounted.serve(run, client, device, self._processes, self._close_ended, request.served_by)
+            self._mounted.serve(
+                run, client, device, self._processes, self._close_ended, request.served_by, self._group_ended
+            )
         self._runs[client] = run
         self._guard()
         run.handed_in = record_inherited(agent, self._keeper.workspace, lambda: self._steps.step_of(run.agents))
@@ -375,8 +378,11 @@ class SupervisedTrees:
         self._keeper.selector.unregister(pidfd)
         group = self._processes.ended(pidfd)
         if group is not None:
-            self._mounted.settle(group.run)
-            self._steps.close(group)
+            self._group_ended(group)
+
+    def _group_ended(self, group: StepGroup) -> None:
+        self._mounted.settle(group.run)
+        self._steps.close(group)
 
     def holds(self, pid: int) -> bool:
         """Whether a process belongs to a tree, or looks after one. One that we cannot see, or that is gone already,

@@ -11,11 +11,13 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import socket
 import threading
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.model.errors import HeldError, StorageError, UnsupportedError
 from holdfast.model.log import Log
+from holdfast.supervisor.keeper.guest_processes import GuestProcesses
 from holdfast.supervisor.process_tree.members import descends_from, thread_group
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ class MountHost:
         if group is not None and group.step and self._is_plain(group) and not keeper.selector.poll(0, 1):
             # (If there is something to do for the serving thread, it may be that another step has ended.)
             return group.step
-        question = _StepQuestion(lambda: self._find(tid))
+        question = _StepQuestion(lambda: self._find(tid, group))
         with self._lock:
             self.waiting += 1
         try:
@@ -131,10 +133,11 @@ class MountHost:
         explicit = self._keeper.service.explicit_step(self._run.id)
         return not (group.ambient or group.explicit or group.barred or explicit is not None)
 
-    def _find(self, tid: int) -> StepId:
+    def _find(self, tid: int, group: StepGroup | None) -> StepId:
         # (What has ended before this was asked for has done what it did, and what it left is looked at first.)
         self._close_ended(self._run)
-        group = self._group(tid)
+        if group is None:
+            group = self._group(tid)
         step = self._keeper.steps.step_of(group)
         self._groups[tid] = group
         return step
@@ -156,16 +159,39 @@ class MountHost:
 
 
 class MachineHost(MountHost):
-    """What the file system of a virtual machine asks. The host knows nothing of a guest's processes: a change belongs
-    to the command that is expected of the run, or where there is none to what the machine does by itself, of which each
-    pause ends a step.
+    """What the file system of a virtual machine asks. A change belongs to the command that is expected of the run, or
+    where there is none to what the guest says that it is by.
     """
 
-    def _known_group(self, tid: int) -> StepGroup:
-        del tid
-        return self._run.awaited or self._run.agents
+    def __init__(
+        self,
+        keeper: KeeperContext,
+        run: Run,
+        anchors: frozenset[int],
+        processes: Processes,
+        close_ended: Callable[[Run], None],
+        *,
+        port: socket.socket,
+        ended: Callable[[StepGroup], None],
+    ) -> None:
+        """See `MountHost`. ``port`` is taken over; ``ended``, for the serving thread, closes the step of a group of
+        which nothing is left.
+        """
+        super().__init__(keeper, run, anchors, processes, close_ended)
+        self._guest = GuestProcesses(port, run, lambda group: keeper.worker.post(lambda: ended(group)))
 
-    _group = _known_group
+    def _known_group(self, tid: int) -> StepGroup:
+        # (Without a number: 9P, or what the guest's kernel writes by itself.)
+        return self._run.awaited or (self._guest.group(tid) if tid else self._run.agents)
+
+    def forget_threads(self) -> None:
+        """See `MountHost.forget_threads`."""
+        self._guest.forget_threads()
+
+    def end(self) -> None:
+        """See `MountHost.end`."""
+        super().end()
+        self._guest.close()
 
 
 class _StepQuestion:
@@ -237,14 +263,18 @@ class MountedTrees:
         processes: Processes,
         close_ended: Callable[[Run], None],
         served_by: ServedBy = "mount",
+        group_ended: Callable[[StepGroup], None] = lambda _group: None,
     ) -> None:
-        """Serve a run's mount, whose ``device`` is taken over in any case; see `MountHost`. Raises `HoldfastError`."""
+        """Serve a run's mount, whose ``device`` is taken over in any case; see `MountHost` and `MachineHost`. Raises
+        `HoldfastError`.
+        """
         if served_by == "mount":
             anchors = frozenset((run.agent, client.peer.pid))
             host = MountHost(self._keeper, run, anchors, processes, close_ended)
         else:  # (Nothing of a guest's is a process here, and the one that joins asks for a person.)
             anchors = frozenset((run.agent,))
-            host = MachineHost(self._keeper, run, anchors, processes, close_ended)
+            port = socket.socket(fileno=client.descriptors.pop(0))
+            host = MachineHost(self._keeper, run, anchors, processes, close_ended, port=port, ended=group_ended)
         try:
             if not self._server:
                 raise UnsupportedError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,10 +41,11 @@ def preload_keeper(log: bytes) -> None:
 
 
 def join(
-    settings: KeeperSettings, request: JoinRequest, server: int, read_only: Sequence[int] = ()
+    settings: KeeperSettings, request: JoinRequest, server: int, read_only: Sequence[int] = (), port: int | None = None
 ) -> tuple[RemoteUndoService, int]:
     """Have a tree served, by the descriptor ``server`` (see `JoinRequest.served_by`); ``read_only`` are its directories
-    of that kind. This process, its parent, answers the keeper from then on. Descriptors are borrowed.
+    of that kind. This process, its parent, answers the keeper from then on, or the guest of a virtual machine at
+    ``port`` (`holdfast.supervisor.keeper.guest_processes`). Descriptors are borrowed.
 
     Returns the connection that the run lasts as long as, and the keeper's process, 0 if it was not started for this
     run. Raises what the keeper answers; `LockedError` if another process uses the log for longer than a moment.
@@ -59,8 +61,10 @@ def join(
             if remote is not None:
                 # (A thread answers there: it begins when the keeper is there, which may be a fork of this process. Nor
                 # does the command inherit the socket.)
-                with begin_serving() as asked:
-                    remote.join_run(request, [server, asked.fileno(), *read_only])
+                with nullcontext() if port is not None else begin_serving() as asked:
+                    parent = port if asked is None else asked.fileno()
+                    assert parent is not None
+                    remote.join_run(request, [server, parent, *read_only])
                 if starter is not None:
                     starter.close()
                 return remote, keeper

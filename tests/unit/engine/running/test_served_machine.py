@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import binascii
+import json
 import os
 import socket
 import subprocess
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,9 +42,15 @@ class Guest:
     def __init__(self, settings: KeeperSettings, thresholds: Thresholds) -> None:
         self.monitor = subprocess.Popen(["sleep", "600"])
         ours, theirs = socket.socketpair()
+        port, self.port = socket.socketpair()
+        self.port.settimeout(LIMIT)
+        self.answers: list[bytes] = []
+        """To what the keeper asks about processes, in their order; then each is the command's own."""
+        self.listener = threading.Thread(target=self.answer_keeper)
+        self.listener.start()
         asked = JoinRequest("r", self.monitor.pid, False, (b"machine",), settings.root, 0, thresholds, "virtiofs")
-        with ours:
-            self.keeper: RemoteUndoService = join(settings, asked, ours.fileno())[0]
+        with ours, port:
+            self.keeper: RemoteUndoService = join(settings, asked, ours.fileno(), port=port.fileno())[0]
         self.frontend = Frontend(theirs, seconds=LIMIT)
         self.frontend.negotiate()
         self.frontend.start(0)
@@ -50,9 +58,18 @@ class Guest:
         self.unique = 0
         assert self.ask(Opcode.INIT, bytes(c.InitIn(major=7, minor=38, max_readahead=1 << 17))) == 0
 
-    def send(self, opcode: int, body: bytes) -> None:
+    def answer_keeper(self) -> None:
+        with suppress(OSError):
+            while asked := self.port.recv(100):
+                answer = self.answers.pop(0) if self.answers else b'{"pid": %d, "top": 0}'
+                if answer:
+                    self.port.sendall(answer.replace(b"%d", asked.strip()) + b"\n")
+
+    def send(self, opcode: int, body: bytes, thread: int) -> None:
         self.unique += 1
-        self.queue.add([bytes(request(opcode, body, unique=self.unique))], [4096], indirect=True)
+        frame = bytearray(request(opcode, body, unique=self.unique))
+        frame[32:36] = thread.to_bytes(4, "little")
+        self.queue.add([bytes(frame)], [4096], indirect=True)
         self.frontend.kick(1)
 
     def answer(self) -> int:
@@ -61,12 +78,12 @@ class Guest:
             self.frontend.wait_for_call(1)
         return -int.from_bytes(used[0].data[4:8], "little", signed=True)
 
-    def ask(self, opcode: int, body: bytes) -> int:
-        self.send(opcode, body)
+    def ask(self, opcode: int, body: bytes, thread: int = 4242) -> int:
+        self.send(opcode, body, thread)
         return self.answer()
 
-    def mkdir(self, name: bytes) -> int:
-        return self.ask(Opcode.MKDIR, bytes(c.MkDirIn(0o755, 0o22)) + name + b"\0")
+    def mkdir(self, name: bytes, thread: int = 4242) -> int:
+        return self.ask(Opcode.MKDIR, bytes(c.MkDirIn(0o755, 0o22)) + name + b"\0", thread)
 
     def rmdir(self, name: bytes) -> int:
         return self.ask(Opcode.RMDIR, name + b"\0")
@@ -76,6 +93,9 @@ class Guest:
 
     def close(self) -> None:
         self.frontend.close()
+        self.port.shutdown(socket.SHUT_RDWR)
+        self.listener.join()
+        self.port.close()
         self.keeper.close()
         self.monitor.kill()
         self.monitor.wait()
@@ -139,6 +159,38 @@ def test_what_a_command_changes_is_its_step_and_what_comes_between_is_another(
         assert guest.keeper.leave().forgotten == 0
 
 
+def made_by(top: int, *words: bytes) -> bytes:
+    said = [binascii.b2a_base64(word, newline=False).decode() for word in words]
+    return b'{"pid": %%d, "top": %d, "words": %s}' % (top, json.dumps(said).encode())
+
+
+def test_each_child_of_the_command_makes_a_step_which_ends_with_it(settings: KeeperSettings, tmp_path: Path) -> None:
+    with served(settings) as guest:
+        guest.answers += [made_by(70, b"mkdir", b"a"), made_by(71, b"make"), made_by(71, b"make"), b'{"pid": %d}']
+        assert guest.mkdir(b"a") == 0
+        guest.port.sendall(b'{"ended": 70}\n')
+        wait_until(lambda: guest.keeper.steps()[-1].state == "done", "the end of the first step")
+        for thread, name in enumerate((b"b", b"c", b"d"), 1):
+            assert guest.mkdir(name, thread) == 0
+        found = {one.command: (one.state, guest.changed(one.id)) for one in guest.keeper.steps()}
+        assert found == {
+            (b"mkdir", b"a"): ("done", [b"a"]),
+            (b"make",): ("open", [b"b", b"c"]),
+            (): ("open", [b"d"]),
+        }
+
+
+@pytest.mark.parametrize("said", [b"no JSON", b'{"pid": -1}', b'{"pid": %d, "words": [1]}', b"x" * (1 << 17)])
+def test_a_guest_that_says_what_it_may_not_is_asked_no_more(settings: KeeperSettings, said: bytes) -> None:
+    with served(settings) as guest:
+        guest.answers += [said, made_by(70, b"late")]
+        for thread, name in enumerate((b"a", b"b"), 1):
+            assert guest.mkdir(name, thread) == 0
+        (step,) = guest.keeper.steps()
+        assert step.command == (b"machine",), "what cannot be told apart is the machine's"
+        assert len(guest.answers) == 1
+
+
 def test_nothing_of_a_guest_makes_a_device(settings: KeeperSettings, tmp_path: Path) -> None:
     with served(settings) as guest:
         assert guest.ask(Opcode.MKNOD, bytes(c.MkNodIn(mode=0o60666, rdev=0x800)) + b"sda\0") == 1
@@ -152,7 +204,7 @@ def test_what_a_safeguard_holds_is_answered_when_a_person_has_said_so(settings: 
     with served(settings, Thresholds(deletes=2)) as guest:
         step = guest.keeper.expect("r", [b"x"])
         assert guest.ask(Opcode.UNLINK, b"f0\0") == 0
-        guest.send(Opcode.UNLINK, b"f1\0")
+        guest.send(Opcode.UNLINK, b"f1\0", 4242)
         wait_until(lambda: bool(guest.keeper.held()), "that it is held")
         (ticket,) = guest.keeper.held()
         assert ticket.step == step
@@ -174,11 +226,12 @@ def test_a_guest_that_speaks_9p_is_served_likewise(settings: KeeperSettings, tmp
     thread.start()
     monitor = subprocess.Popen(["sleep", "600"])
     ours, theirs = socket.socketpair()
+    port, guest = socket.socketpair()
     asked = JoinRequest("r", monitor.pid, False, (b"machine",), settings.root, 0, OFF, "9p")
-    with ours:
-        remote = join(settings, asked, ours.fileno())[0]
+    with ours, port:
+        remote = join(settings, asked, ours.fileno(), port=port.fileno())[0]
     try:
-        with remote, theirs:
+        with remote, theirs, guest:
             client = P9Client(lambda asked: exchange(theirs, asked))
             root = client.attach()
             step = remote.expect("r", [b"mkdir"])
