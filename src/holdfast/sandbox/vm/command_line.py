@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import UsageError
 from holdfast.sandbox.policy import NoNetwork
-from holdfast.sandbox.vm.plan import CONTROL_PORT
+from holdfast.sandbox.vm.plan import CONTROL_PORT, PROCESSES_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,7 @@ class Descriptors(NamedTuple):
     monitor: int
     console: int
     control: int
+    processes: int
     """Connected sockets."""
     kernel: int
     initrd: int
@@ -78,6 +79,7 @@ def arguments(program: bytes, plan: MachinePlan, accelerator: Accelerator, given
         *_socket("console", given.console), "-serial", "chardev:console",
         "-device", "virtio-serial-pci",
         *_socket("control", given.control), "-device", f"virtserialport,chardev=control,name={CONTROL_PORT}",
+        *_socket("processes", given.processes), "-device", f"virtserialport,chardev=processes,name={PROCESSES_PORT}",
         "-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
         "-device", "vmgenid,guid=auto",
         "-blockdev", f"driver=file,node-name=root,filename={_path(given.root)},read-only=on",

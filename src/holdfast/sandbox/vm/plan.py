@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 CONTROL_PORT = "holdfast.control"
 """The virtio-serial port that the shim in the guest speaks at."""
+PROCESSES_PORT = "holdfast.processes"
+"""That at which the guest says which command a process belongs to."""
 
 
 class Share(NamedTuple):
