@@ -43,6 +43,19 @@ def test_what_is_secret_stays_so_whatever_else_is_asked_for() -> None:
     assert SandboxMount(home, "empty") in found
 
 
+def test_without_a_workspace_nothing_can_be_written_to_and_devices_are_let_in() -> None:
+    files = FileAccess(None, hidden=(b"/home",), devices=(b"/dev/kvm",))
+    found = mounts(files, (), host(b"/home", others=(b"/dev/kvm",)))
+    assert {mount.path: mount.kind for mount in found} == {
+        b"/dev/kvm": "device", b"/home": "empty", b"/run": "empty", b"/tmp": "scratch", b"/var/tmp": "scratch",
+    }  # fmt: skip
+    words = arguments(b"bwrap", found, b"/", SandboxPolicy(files), uid=7, gid=8, filter_fd=9)
+    at = words.index(b"--dev-bind")
+    assert words[at : at + 3] == [b"--dev-bind", b"/dev/kvm", b"/dev/kvm"]
+    assert words.index(b"--dev") < at
+    assert b"--bind" not in words
+
+
 def test_what_is_lent_of_what_is_secret_can_be_read_and_nothing_beside_it() -> None:
     home, lent = b"/home/u/holdfast", b"/home/u/holdfast/kept"
     found = mounts(FileAccess(home + b"/fork", (home,), lent=(lent,)), (), host(home, lent))

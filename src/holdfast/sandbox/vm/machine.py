@@ -257,8 +257,9 @@ class Machine:
             return "vm_killed", f"the machine was killed ({_signal_name(abs(ended) % _KILLED)})"
         if ended:
             return early, f"QEMU has failed ({ended}){': ' if errors else ''}{errors[-1] if errors else ''}"
-        if "Kernel panic" in self.console_tail(100):
-            return "vm_crashed", "the guest's kernel has panicked"
+        _, panicked, panic = self.console_tail(100).rpartition("Kernel panic - not syncing: ")
+        if panicked:
+            return "vm_crashed", f"the guest's kernel has panicked: {panic.partition(chr(10))[0]}"
         if reason == "guest-reset":
             return "vm_crashed", "the guest has restarted, which ends its machine"
         if reason == "guest-shutdown":

@@ -105,7 +105,7 @@ class Monitor:
         self._connected: Future[None] = Future()
         self.shutdown_reason = ""
         """Why QEMU says that the machine has ended, in its words: ``guest-shutdown``, ``guest-reset``, …"""
-        asyncio.run_coroutine_threadsafe(self._connect(connection), thread.loop)
+        self._connecting: asyncio.Task[None] = thread.call(lambda: thread.loop.create_task(self._connect(connection)))
 
     async def _connect(self, connection: socket.socket) -> None:
         from qemu.qmp import EventListener, Message, QMPClient
@@ -119,10 +119,13 @@ class Monitor:
             client = QMPClient("holdfast")
             client.register_listener(EventListener(names="SHUTDOWN", event_filter=note))
             await client.connect(connection)
-        except BaseException as error:  # noqa: BLE001 - the first command says so
+        except BaseException as error:
+            # (The first command says so.)
+            self._connected.set_exception(ConnectionError(str(error) or type(error).__name__))
             connection.close()
-            self._connected.set_exception(error)
-            return
+            if isinstance(error, Exception):
+                return
+            raise
         self._client = client
         self._connected.set_result(None)
 
@@ -163,11 +166,14 @@ class Monitor:
 
     def close(self) -> None:
         """Hang up; QEMU goes on."""
-        from qemu.qmp import QMPError
 
-        if self._client is None:
-            return
+        async def hang_up() -> None:
+            self._connecting.cancel()
+            await asyncio.wait((self._connecting,))
+            if self._client is not None:
+                await self._client.disconnect()
+
         try:
-            self._thread.run(self._client.disconnect(), _PATIENCE_SECONDS)
-        except (QMPError, OSError, EOFError, TimeoutError):
-            pass  # it was hung up by the other side
+            self._thread.run(hang_up(), _PATIENCE_SECONDS)
+        except Exception as error:  # noqa: BLE001 - the other side has hung up, in whatever way
+            _LOG.debug("hanging up a machine's monitor: %s", error)

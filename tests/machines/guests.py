@@ -1,0 +1,120 @@
+"""Machines with a guest that answers, for tests."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.bridge.fuse.live_caches import LiveCaches
+from holdfast.bridge.fuse.served_file_system import ServedFileSystem
+from holdfast.bridge.server.loop import FuseServer
+from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
+from holdfast.model.clock import SystemClock
+from holdfast.sandbox.channel import Channel
+from holdfast.sandbox.images.image import Image
+from holdfast.sandbox.policy import OpenNetwork
+from holdfast.sandbox.vm.machine import Machine
+from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestFile, GuestUser, MachinePlan, Share
+from holdfast.testing.bridged import SingleStep
+from holdfast.undo.local_service.undo_service import LocalUndoService
+from holdfast.undo.log import UndoLog
+
+EMULATION = Accelerator("tcg")
+MEMORY = 256 << 20
+ANSWER_SECONDS = 120.0
+USER = GuestUser("agent", os.getuid() or 1000, os.getgid() or 1000, b"/home/agent")
+"""(The guest's root is another user than the host's: files that the one makes in a share are the other's.)"""
+
+
+def plan(image: Image, folder: Path, **changes: object) -> MachinePlan:
+    """A small machine, without anything of the host's."""
+    log = folder / "log"
+    log.mkdir(exist_ok=True)
+    boot = BootPlan(USER, "guest-host", {"GREETING": "hello"}, (GuestFile(b"/home/agent/.given", b"given", 0o640),))
+    made = MachinePlan(image, MEMORY, 1, boot, OpenNetwork(), bytes(log))
+    return made._replace(**changes)  # type: ignore[arg-type]
+
+
+class Guest:
+    """What runs commands in a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        control = machine.control.dup()
+        self._channel = Channel(control, control, start_seconds=ANSWER_SECONDS)
+        self._last = 0
+
+    def run(self, command: str, *, cwd: bytes = b"/") -> tuple[int, str]:
+        """Its exit code and all its output."""
+        out: list[bytes] = []
+        self._last += 1
+        ended = self._channel.execute(self._last, command, cwd=cwd, on_output=lambda _, data: out.append(data))
+        return ended.exit_code, b"".join(out).decode()
+
+    def out(self, command: str) -> str:
+        """The output of a command that succeeds."""
+        code, text = self.run(command)
+        assert code == 0, text
+        return text
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+@contextmanager
+def running(made: MachinePlan) -> Iterator[Guest]:
+    """A machine whose guest has answered."""
+    with Machine.start(made, EMULATION) as machine:
+        guest = Guest(machine)
+        try:
+            assert guest.out("echo up") == "up\n"
+        except BaseException as error:
+            raise AssertionError(str(machine.failure())) from error
+        try:
+            yield guest
+        finally:
+            guest.close()
+
+
+class Served:
+    """A directory that is served to a machine; all that the guest does is one step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tree = folder / "tree"
+        self.tree.mkdir()
+        self.share = Share("work", bytes(self.tree))
+        self._root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
+        self._log = UndoLog(bytes(folder / "undo"), self._root, SystemClock())
+        self._service = LocalUndoService(self._log, intercepts=True)
+        self._step = self._service.open("command", command=(b"guest",))
+        self._thread: threading.Thread | None = None
+
+    def serve(self, machine: Machine) -> None:
+        """Until the machine ends."""
+        device = VhostUserBackend(machine.files[0].dup())
+        world = SingleStep(self._log, self._root, self._step)
+
+        def serve() -> None:
+            while (transport := device.accept(ANSWER_SECONDS)) is not None:
+                caches = LiveCaches(world, self._log.preimages, transport)
+                served = ServedFileSystem(caches.directory, caches)
+                server = FuseServer(transport, served)
+                server.start()
+                server.wait()
+                server.stop()
+                served.close()
+                caches.close()
+            device.close()
+
+        self._thread = threading.Thread(target=serve)
+        self._thread.start()
+
+    def undo(self) -> None:
+        """Take back all that the guest has done, when its machine has ended."""
+        assert self._thread is not None
+        self._thread.join()
+        self._service.close(self._step, 0)
+        self._service.undo([self._step])

@@ -1,0 +1,89 @@
+"""What QEMU is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.errors import UsageError
+from holdfast.sandbox.images.image import Image
+from holdfast.sandbox.policy import NoNetwork, OpenNetwork, parse_network
+from holdfast.sandbox.vm.command_line import Descriptors, arguments, check
+from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestUser, MachinePlan, Share
+
+IMAGE = Image("default", "id", b"/kernel", b"/initrd", b"/root")
+PLAN = MachinePlan(IMAGE, 256 << 20, 1, BootPlan(GuestUser("u", 1, 1, b"/home/u")), OpenNetwork(), b"/log")
+GIVEN = Descriptors(10, 11, 12, 13, 14, 15, None, ())
+
+
+def words(plan: MachinePlan = PLAN, given: Descriptors = GIVEN, kind: str = "tcg") -> list[str]:
+    return [word.decode() for word in arguments(b"/usr/bin/qemu", plan, Accelerator(kind), given)]  # type: ignore[arg-type]
+
+
+def option(found: list[str], name: str) -> list[str]:
+    return [value for word, value in zip(found, found[1:], strict=False) if word == name]
+
+
+def test_nothing_is_there_that_was_not_asked_for() -> None:
+    found = words(PLAN._replace(network=NoNetwork()))
+    assert found[0] == "/usr/bin/qemu"
+    assert {"-nodefaults", "-no-user-config", "-no-reboot"} <= set(found)
+    assert option(found, "-sandbox") == ["on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
+    assert option(found, "-device") == [
+        "virtio-serial-pci", "virtserialport,chardev=control,name=holdfast.control", "virtio-rng-pci,rng=rng",
+        "vmgenid,guid=auto", "virtio-blk-pci,drive=root,serial=root",
+    ]  # fmt: skip
+    assert option(found, "-netdev") == []
+
+
+def test_all_files_and_sockets_are_descriptors() -> None:
+    found = words(given=GIVEN._replace(disk=16))
+    assert option(found, "-kernel") == ["/proc/self/fd/13"]
+    assert option(found, "-initrd") == ["/proc/self/fd/14"]
+    assert option(found, "-blockdev") == [
+        "driver=file,node-name=root,filename=/proc/self/fd/15,read-only=on",
+        "driver=file,node-name=disk-file,filename=/proc/self/fd/16,discard=unmap",
+        "driver=qcow2,node-name=disk,file=disk-file,discard=unmap",
+    ]
+    assert option(found, "-chardev") == [
+        "socket,id=monitor,fd=10", "socket,id=console,fd=11", "socket,id=control,fd=12"
+    ]  # fmt: skip
+    assert not any(path.decode() in word for word in found for path in IMAGE[2:])
+
+
+def test_each_directory_is_a_device_in_shared_memory() -> None:
+    found = words(PLAN._replace(shares=(Share("one", b"/a"), Share("two", b"/b"))), GIVEN._replace(shares=(20, 21)))
+    assert [each for each in option(found, "-device") if "vhost" in each] == [
+        "vhost-user-fs-pci,chardev=share-20,tag=one",
+        "vhost-user-fs-pci,chardev=share-21,tag=two",
+    ]
+    assert option(found, "-object")[0] == f"memory-backend-memfd,id=mem,size={256 << 20},share=on"
+
+
+def test_mitigations_are_off_for_emulation_alone() -> None:
+    assert option(words(), "-append")[0].endswith(" mitigations=off")
+    assert option(words(), "-accel") == ["tcg,thread=multi"]
+    by_processor = words(kind="kvm")
+    assert "mitigations" not in option(by_processor, "-append")[0]
+    assert (option(by_processor, "-accel"), option(by_processor, "-cpu")) == (["kvm"], ["host"])
+
+
+@pytest.mark.parametrize("network", [OpenNetwork(), parse_network("allow", ["192.0.2.1"])])
+def test_a_network_is_qemu_s_own(network: OpenNetwork) -> None:
+    assert option(words(PLAN._replace(network=network)), "-netdev") == ["user,id=net,ipv6=off"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memory": 64 << 20},
+        {"memory": (256 << 20) + 4096},
+        {"cpus": 0},
+        {"shares": (Share("a,b", b"/a"),)},
+        {"shares": (Share("a", b"/a"), Share("a", b"/b"))},
+        {"shares": (Share("x" * 37, b"/a"),)},
+    ],
+)
+def test_what_no_machine_can_be(changes: dict[str, object]) -> None:
+    check(PLAN)
+    with pytest.raises(UsageError):
+        check(PLAN._replace(**changes))  # type: ignore[arg-type]
