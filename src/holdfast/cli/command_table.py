@@ -61,6 +61,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("forget_gc_verify_stats", "delete content that no checkpoint needs"),
         "verify": ("forget_gc_verify_stats", "check the store for damaged or missing data"),
         "stats": ("forget_gc_verify_stats", "show how much space the store takes"),
+        "image": ("image", "images of virtual machines: build, list, remove, import"),
         "store": ("store", "show, test, copy or claim the place where data is kept"),
         "doctor": ("doctor", "check this machine, the home and the workspace"),
         "completion": ("completion", "print a completion script for your shell"),

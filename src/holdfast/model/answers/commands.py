@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.model.fast_typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
-    from typing import Literal, NotRequired
+    from typing import Annotated, Literal, NotRequired
 
     from holdfast.model.answers.words import Path, SystemPath, Time
 
@@ -116,6 +116,41 @@ class SnapshotCommand(TypedDict):
     exit_code: int
     snapshot: Snapshot | None
     """What it has made, where that was kept."""
+
+
+class Image(TypedDict):
+    """What a virtual machine begins as."""
+
+    name: str
+    id: str
+    """The same for all images with the same files, made at the same time."""
+    architecture: Annotated[str, "manifest.architecture"]
+    source: Annotated[str, "manifest.source"]
+    """Of what its root file system was made: a suite and a mirror, or ``archive``."""
+    packages: Annotated[list[str], "manifest.packages"]
+    """That were asked for, without what they depend on."""
+    commands: Annotated[list[str], "manifest.commands"]
+    """That were run in it."""
+    python: Annotated[str, "manifest.python"]
+    kernel_release: Annotated[str, "manifest.kernel_release"]
+    kernel_package: Annotated[str, "manifest.kernel_package"]
+    modules: Annotated[list[str], "manifest.modules"]
+    """Those that are loaded at the start."""
+    bytes: int
+    """Of all its files; other images may share some."""
+    created_at: Annotated[Time, "manifest.created_at"]
+
+
+class Images(TypedDict):
+    """Those of a home, by name."""
+
+    images: list[Image]
+
+
+class RemovedImage(TypedDict):
+    """The name of an image that was removed."""
+
+    removed: str
 
 
 class WatchEvent(TypedDict):

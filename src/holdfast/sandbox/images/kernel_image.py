@@ -11,7 +11,7 @@ import bz2
 import lzma
 import struct
 import zlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.model.errors import FormatError
 
@@ -82,10 +82,21 @@ def _zstd(payload: bytes) -> bytes:
         return stream.read(_MOST_BYTES + 1)
 
 
+class _Block(Protocol):
+    """What is used of lz4, which says nothing of its types."""
+
+    def decompress(self, source: bytes, *, uncompressed_size: int) -> bytes: ...
+
+
+def _lz4() -> _Block:
+    from lz4 import block
+
+    return block
+
+
 def _lz4_legacy(payload: bytes) -> bytes:
     """Format: the magic, then blocks, each with its length in front. What is behind the last block is no block."""
-    import lz4.block
-
+    unpack = _lz4()
     unpacked = bytearray()
     at = 4
     while at + 4 <= len(payload) and len(unpacked) <= _MOST_BYTES:
@@ -93,7 +104,7 @@ def _lz4_legacy(payload: bytes) -> bytes:
         at += 4
         if length == 0 or at + length > len(payload):
             break
-        block = lz4.block.decompress(payload[at : at + length], uncompressed_size=_LZ4_BLOCK)
+        block = unpack.decompress(payload[at : at + length], uncompressed_size=_LZ4_BLOCK)
         unpacked += block
         at += length
         if len(block) < _LZ4_BLOCK:

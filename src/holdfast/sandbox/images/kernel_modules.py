@@ -197,7 +197,9 @@ def elf_section(content: bytes, wanted: bytes, path: bytes) -> bytes:
         offset, size, count, names_at = header[6], header[11], header[12], header[13]
         if size < _SECTION.size or names_at >= count:
             raise FormatError(f"{display(path)}: its section headers are damaged")
-        sections: list[tuple[int, ...]] = [_SECTION.unpack_from(content, offset + number * size) for number in range(count)]
+        sections: list[tuple[int, ...]] = [
+            _SECTION.unpack_from(content, offset + number * size) for number in range(count)
+        ]
     except struct.error:
         raise FormatError(f"{display(path)}: it is cut short") from None
     names = _cut(content, sections[names_at], path)

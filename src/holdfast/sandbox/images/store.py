@@ -21,7 +21,6 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
-from holdfast.model.message_text import listed
 from holdfast.model.paths import display
 from holdfast.sandbox.images.debian_builder import DebianBuilder, Kernel, Recipe, pack_root
 from holdfast.sandbox.images.host_tools import architecture, find_tools
@@ -352,7 +351,7 @@ def _boot_parts_of(image: Image) -> Kernel:
 
 
 def _no_such_image(name: str, known: list[str]) -> NotFoundError:
-    here = f"; there {'is' if len(known) == 1 else 'are'} {listed(known)}" if known else ""
+    here = f"; those that are there: {', '.join(known)}" if known else ""
     command = "holdfast image build" + ("" if name == DEFAULT_NAME else f" {name}")
     return NotFoundError(f"there is no image {name}{here}", hint=f"`{command}` builds one", code="no_such_image")
 
