@@ -139,6 +139,8 @@ def prepare_machine(
         ),
     )
     accelerator = choose_accelerator(context.home, image)
+    if accelerator.note:
+        _LOG.warning("%s", accelerator.note)
     disk = os.path.join(kept, DISK) if persistent else None
     return PreparedMachine(plan, accelerator, disk, settings.disk, settings.start_timeout)
 
