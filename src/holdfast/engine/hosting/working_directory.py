@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine.diffs import file_browser
 from holdfast.engine.hosting._nested_session import EnclosingRun
-from holdfast.engine.hosting.executor import CommandExecutor, oldest_step
+from holdfast.engine.hosting.executor import START_SECONDS, CommandExecutor, oldest_step
 from holdfast.engine.hosting.monitor import HostWarning, Monitor, StepsRolledBack, VersionMismatch
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.home import own_directories
@@ -150,6 +150,7 @@ class HostedDirectory:
                 self.isolation = None  # it is as the run's
                 self._thresholds = OFF
                 _warn_ineffective(guard=guard, isolation=isolation)
+            is_in_machine = self.isolation is not None and self.isolation.level == "vm"
             self._session = CommandExecutor(
                 self.path,
                 self._undo_log,
@@ -159,6 +160,7 @@ class HostedDirectory:
                 thresholds=self._thresholds,
                 inside=self._inside,
                 face=face,
+                start_seconds=context.settings.vm.start_timeout if is_in_machine else START_SECONDS,
             )
             self._session.on_join = self._joined
         finally:

@@ -223,7 +223,8 @@ def _converse(
     machine: Machine, keeper: RemoteUndoService, kind: ServedBy, command: MachineCommand, start_seconds: float
 ) -> int:
     if not command.words:
-        _relay(machine.control)
+        if not _relay(machine.control):
+            raise machine.failure()
         return 0
     with Channel(machine.control, machine.control) as channel:
         channel.await_shim(start_seconds)
@@ -284,8 +285,10 @@ def _watched(machine: Machine, keeper: RemoteUndoService, log: bytes) -> Generat
         os.close(over)
 
 
-def _relay(control: socket.socket) -> None:
-    """Pass on what this process gets to the machine, and the other way round, until one of them has no more to say."""
+def _relay(control: socket.socket) -> bool:
+    """Pass on what this process gets to the machine, and the other way round, until one of them has no more to say;
+    whether that is this process.
+    """
     ways = {0: control.fileno(), control.fileno(): 1}
     control.setblocking(True)
     poll = select.poll()
@@ -300,9 +303,9 @@ def _relay(control: socket.socket) -> None:
                     if not data:
                         break
                 else:
-                    return
+                    return fd == 0
             except OSError:
-                return
+                return fd != 0
 
 
 def _check(isolation: Isolation, root: bytes) -> None:

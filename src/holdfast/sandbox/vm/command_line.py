@@ -28,8 +28,10 @@ _MOST_CPUS = 255
 _SYSTEM_CALLS = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _KERNEL = "console=ttyS0 quiet panic=-1 audit=0"
 """A guest whose kernel panics reboots at once, and with ``-no-reboot`` QEMU ends then and says so."""
-_NO_MITIGATIONS = "mitigations=off"
-"""What the processor's own speculation could give away, emulation has not: there, the mitigations only take time."""
+_EMULATED = "mitigations=off no_timer_check"
+"""What the processor's own speculation could give away, emulation has not: there, the mitigations only take time. And
+on a busy host ticks come too late for the kernel's check of its timer, which panics then.
+"""
 
 
 class Descriptors(NamedTuple):
@@ -74,7 +76,7 @@ def arguments(program: bytes, plan: MachinePlan, accelerator: Accelerator, given
         "-accel", "tcg,thread=multi" if emulated else "kvm", "-cpu", "max" if emulated else "host",
         "-smp", f"{plan.cpus}",
         "-kernel", _path(given.kernel), "-initrd", _path(given.initrd),
-        "-append", f"{_KERNEL} {_NO_MITIGATIONS}" if emulated else _KERNEL,
+        "-append", f"{_KERNEL} {_EMULATED}" if emulated else _KERNEL,
         *_socket("monitor", given.monitor), "-mon", "chardev=monitor,mode=control",
         *_socket("console", given.console), "-serial", "chardev:console",
         "-device", "virtio-serial-pci",

@@ -60,7 +60,7 @@ def test_each_directory_is_a_device_in_shared_memory() -> None:
 
 
 def test_mitigations_are_off_for_emulation_alone() -> None:
-    assert option(words(), "-append")[0].endswith(" mitigations=off")
+    assert option(words(), "-append")[0].endswith(" mitigations=off no_timer_check")
     assert option(words(), "-accel") == ["tcg,thread=multi"]
     by_processor = words(kind="kvm")
     assert "mitigations" not in option(by_processor, "-append")[0]
