@@ -173,7 +173,7 @@ class Channel:
                 self._give_up(error)
                 raise
         if isinstance(reply, Failure):
-            _raise(reply)
+            raise_failure(reply)
         return reply
 
     def begin(self, request: Exec) -> RemoteCommand:
@@ -513,7 +513,7 @@ def _gone(error: OSError | None) -> ChannelError:
     return ChannelError(f"the shim has ended, or its box has{reason}", code="shim_gone")
 
 
-def _raise(failure: Failure) -> NoReturn:
+def raise_failure(failure: Failure) -> NoReturn:
     """As an error of ours. Its words are the shim's."""
     message = f"the shim could not run the command: {failure.message[:_SHOWN]}"
     if failure.code == "no_directory":

@@ -133,18 +133,22 @@ def parse(line: bytes) -> dict[str, Any]:
         request: Any = json.loads(line.decode("utf-8"), parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"not JSON in UTF-8: {error}") from error
-    if type(request) is not dict:
+    if not _is(request, dict):
         raise BadRequestError("expected an object")
-    kind, identity = request.get("type"), request.get("id")  # pyright: ignore
-    if type(kind) is not str or kind not in REQUESTS:
+    kind, identity = request.get("type"), request.get("id")
+    if not _is(kind, str) or kind not in REQUESTS:
         raise BadRequestError(f"type: expected one of {', '.join(REQUESTS)}", identity=identity)
     if kind != "rollback_notify" and not is_id(identity):
         raise BadRequestError(f"id: expected an integer from 1 to {MAX_ID}")
     try:
-        fields = {name: _read(name, request, expected) for name, expected in REQUESTS[kind].items()}
+        fields = {name: _field(name, request, expected) for name, expected in REQUESTS[kind].items()}
     except ValueError as error:
         raise BadRequestError(f"{kind}: {error}", identity=identity) from error
     return {"type": kind, "id": identity, **fields}
+
+
+def _is(value: Any, kind: type) -> bool:
+    return type(value) is kind
 
 
 def _integer(digits: str) -> int:
@@ -153,18 +157,18 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _read(name: str, fields: Any, expected: Any) -> Any:
+def _field(name: str, fields: Any, expected: Any) -> Any:
     """A field, by what stands for it in `REQUESTS`."""
     if name in OPTIONAL and name not in fields:
         return OPTIONAL[name]
     value = fields.get(name)
-    if type(expected) is dict and type(value) is dict:
-        return {each: _read(each, value, expected[each]) for each in expected}  # pyright: ignore
-    if type(expected) is list and type(value) is list:
-        return [_read(name, {name: each}, expected[0]) for each in value]  # pyright: ignore
-    if expected is bytes and type(value) is str:
+    if _is(expected, dict) and _is(value, dict):
+        return {each: _field(each, value, expected[each]) for each in expected}
+    if _is(expected, list) and _is(value, list):
+        return [_field(name, {name: each}, expected[0]) for each in value]
+    if expected is bytes and _is(value, str):
         return base64.b64decode(value, validate=True)
-    if type(value) is not expected or (expected is int and abs(value) > MAX_ID):
+    if not _is(value, expected) or (expected is int and abs(value) > MAX_ID):
         raise ValueError(f"{name}: expected another type")
     return value
 
@@ -252,10 +256,12 @@ def start_process(request: dict[str, Any], streams: list[int], **how: Any) -> An
     except (ValueError, IndexError) as error:
         raise BadRequestError(f"exec: {error}", identity=request["id"]) from error
     except (OSError, subprocess.SubprocessError) as error:
-        code = "no_command" if isinstance(error, FileNotFoundError) else "cannot_start"
+        code, why = "cannot_start", str(getattr(error, "strerror", error))
         if isinstance(error, OSError) and error.filename == request["cwd"]:
-            code = "no_directory"
-        raise BadRequestError(str(error), code, request["id"]) from error
+            code, why = "no_directory", str(error)
+        elif isinstance(error, FileNotFoundError):
+            code = "no_command"
+        raise BadRequestError(why, code, request["id"]) from error
 
 
 def state_changes(pid: int) -> Iterator[tuple[str, int]]:
@@ -377,8 +383,9 @@ class RunningCommand:
         def input_(name: str, descriptor: int) -> None:
             self.inputs[name] = InputPipe(name, ours.enter_context(os.fdopen(descriptor, "wb", buffering=0)))
 
-        wanted, terminal = request["terminal"], None
-        if wanted is not None:
+        wanted: dict[str, Any] = request["terminal"] or {}
+        terminal: int | None = None
+        if wanted:
             master, terminal = os.openpty()
             give(terminal)
             output("terminal", master)
