@@ -378,6 +378,8 @@ def pack_root(archive: bytes, target: bytes, tools: Tools) -> None:
         tools.run(
             [
                 *("mksquashfs", "-", os.fsdecode(target), "-tar", "-noappend", "-no-progress", "-quiet"),
+                # (The root itself it takes from no archive.)
+                *("-root-mode", "755", "-root-uid", "0", "-root-gid", "0"),
                 *("-comp", "zstd", "-Xcompression-level", "3"),
             ],
             seconds=_PACK_SECONDS,

@@ -201,7 +201,7 @@ def elf_section(content: bytes, wanted: bytes, path: bytes) -> bytes:
         sections: list[tuple[int, ...]] = [
             _SECTION.unpack_from(content, offset + number * size) for number in range(count)
         ]
-    except struct.error:
+    except (struct.error, OverflowError):
         raise FormatError(f"{display(path)}: it is cut short") from None
     names = _cut(content, sections[names_at], path)
     for section in sections:
