@@ -124,6 +124,9 @@ class DebianBuilder:
         self.sources = tuple(sources)
         self._architecture = architecture()
         self._updated = False
+        self._running = ""
+        """Which of the recipe's commands runs, or was the last."""
+        self._last_line = ""
 
     @classmethod
     def on_this_host(
@@ -265,15 +268,32 @@ class DebianBuilder:
         )
         # (As root it works in our directory. In a user namespace it is another user, who cannot get there.)
         environment = {"TMPDIR": os.fsdecode(self._directory(b"tmp"))} if os.geteuid() == 0 else {}
-        self._tools.run_contained(
-            arguments, seconds=_BUILD_SECONDS, follow=self._follow_mmdebstrap, environment=environment
-        )
+        try:
+            self._tools.run_contained(
+                arguments, seconds=_BUILD_SECONDS, follow=self._follow_mmdebstrap, environment=environment
+            )
+        except HoldfastError as error:
+            if not self._running:
+                raise
+            raise HoldfastError(
+                f"a command failed in the image: {visible(self._running)}: {visible(self._last_line)}", code=error.code
+            ) from error
         return path
 
     def _follow_mmdebstrap(self, line: str) -> None:
+        """Tell what it does, and what the recipe's commands say."""
         kind, _, text = line.partition(": ")
-        if kind == "I" and text.endswith("...") and not text.startswith(("removing", "finding", "chroot")):
-            self._progress(visible(text[:1].upper() + text[1:].removesuffix("...")))
+        if kind == "H":
+            self._running, self._last_line = text, "it says nothing"
+            if text:
+                self._progress(f"Running {visible(text)}")
+        elif kind in ("I", "W", "E"):
+            if kind == "I" and text.startswith(("extracting", "installing", "creating")):
+                self._running = ""
+                self._progress(visible(text[:1].upper() + text[1:].removesuffix("...")))
+        elif self._running and line:
+            self._last_line = line
+            self._progress(f"  {visible(line)}")
 
     # -- apt ------------------------------------------------------------------------------------------------------
 
@@ -327,9 +347,9 @@ def mmdebstrap_arguments(
 ) -> list[str]:
     """The command line that makes a root file system as an archive. ``sources`` is a file of apt's."""
     hooks = [
-        *recipe.commands,
+        *(f"printf 'H: %s\\n' {shlex.quote(one)} >&2; {_in_root(one)}" for one in recipe.commands),
         # This host's own, which mmdebstrap lends: a machine gets its own.
-        "rm -f /etc/resolv.conf /etc/hostname",
+        f"echo 'H: ' >&2; {_in_root('rm -f /etc/resolv.conf /etc/hostname')}",
     ]
     return [
         "mmdebstrap",
@@ -339,11 +359,16 @@ def mmdebstrap_arguments(
         f"--architectures={architecture}",
         f"--include={','.join(dict.fromkeys((*DEFAULT_PACKAGES, *recipe.packages)))}",
         *(f"--dpkgopt={option}" for option in _LEFT_OUT),
-        *(f'--customize-hook=chroot "$1" /bin/sh -ec {shlex.quote(command)}' for command in hooks),
+        *(f"--customize-hook={hook}" for hook in hooks),
         suite,
         target,
         sources,
     ]
+
+
+def _in_root(command: str) -> str:
+    """A line for mmdebstrap's shell, to which it gives the new root's path."""
+    return f'chroot "$1" /bin/sh -ec {shlex.quote(command)} >&2 </dev/null'
 
 
 def pack_root(archive: bytes, target: bytes, tools: Tools) -> None:
@@ -353,6 +378,8 @@ def pack_root(archive: bytes, target: bytes, tools: Tools) -> None:
         tools.run(
             [
                 *("mksquashfs", "-", os.fsdecode(target), "-tar", "-noappend", "-no-progress", "-quiet"),
+                # (The root itself it takes from no archive.)
+                *("-root-mode", "755", "-root-uid", "0", "-root-gid", "0"),
                 *("-comp", "zstd", "-Xcompression-level", "3"),
             ],
             seconds=_PACK_SECONDS,

@@ -34,6 +34,7 @@ _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _BEYOND_PATH: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Where a user's PATH may not look."""
 _PT_INTERP: Final = 3
+_FEW_ERRORS: Final = 3
 
 
 def architecture() -> str:
@@ -108,13 +109,14 @@ class Tools(NamedTuple):
             raise tool_failed(words[0], ended.exit_code, ended.why, ended.errors)
 
 
-def tool_failed(name: str, code: int, why: str, said: bytes, *, lines: int = 12) -> HoldfastError:
-    """The error for a program that failed."""
-    how = {"time": "took too long", "output": "printed too much", "stopped": "was stopped"}.get(
-        why, f"failed (exit {code})"
-    )
-    text = said.decode("utf-8", "replace").strip().splitlines()[-lines:]
-    return HoldfastError("\n".join([f"{name} {how}", *(f"  {line}" for line in text)]), code="image_tool")
+def tool_failed(name: str, code: int, why: str, said: bytes) -> HoldfastError:
+    """The error for a program that failed: with its own errors, or with the last line that it has said."""
+    how = {"time": "took too long", "output": "printed too much", "stopped": "was stopped"}.get(why)
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    # (So apt, dpkg and mmdebstrap mark them.)
+    errors = [line.removeprefix("E: ") for line in lines if line.startswith("E: ")][:_FEW_ERRORS] or lines[-1:]
+    reason = "; ".join([how or f"exit {code}", *errors])
+    return HoldfastError(f"{name} failed: {reason}", code="image_tool")
 
 
 def find_tools(*names: str, environ: Mapping[str, str] | None = None) -> Tools:

@@ -194,13 +194,14 @@ def elf_section(content: bytes, wanted: bytes, path: bytes) -> bytes:
         header = _HEADER.unpack_from(content)
         if header[0][:6] != b"\x7fELF\x02\x01":
             raise FormatError(f"{display(path)}: it is no 64-bit little-endian ELF file")
-        offset, size, count, names_at = header[6], header[11], header[12], header[13]
+        numbers: tuple[int, ...] = header[1:]
+        offset, size, count, names_at = numbers[5], numbers[10], numbers[11], numbers[12]
         if size < _SECTION.size or names_at >= count:
             raise FormatError(f"{display(path)}: its section headers are damaged")
         sections: list[tuple[int, ...]] = [
             _SECTION.unpack_from(content, offset + number * size) for number in range(count)
         ]
-    except struct.error:
+    except (struct.error, OverflowError):
         raise FormatError(f"{display(path)}: it is cut short") from None
     names = _cut(content, sections[names_at], path)
     for section in sections:

@@ -104,7 +104,7 @@ def decode_manifest(body: bytes, folder: bytes) -> ImageManifest:
         raise NOTE.damaged_error(folder, f"is no manifest of an image of this version: {error}") from error
     for file in manifest.files():
         if not _DIGEST.match(file.sha256) or file.bytes < 0:
-            raise NOTE.damaged_error(folder, "names a file by what is no SHA-256")
+            raise NOTE.damaged_error(folder, "has the name of a file that is no SHA-256")
     return manifest
 
 

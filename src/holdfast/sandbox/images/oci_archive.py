@@ -107,7 +107,7 @@ def flatten(path: bytes, target: bytes, *, architecture: str, work: bytes) -> st
     what = display(path)
     try:
         with ExitStack() as stack:
-            archive = stack.enter_context(_opened(path, what, work))
+            archive = _opened(path, what, work, stack)
             found = _Archive(archive, what).image(architecture)
             tree = RootTree()
             budget = _Budget(what)
@@ -127,19 +127,17 @@ def flatten(path: bytes, target: bytes, *, architecture: str, work: bytes) -> st
         raise StorageError(f"cannot read {what}: {error.strerror or error}", hint=room_hint(error)) from error
 
 
-def _opened(path: bytes, what: str, work: bytes) -> IO[bytes]:
-    """The archive, unpacked if the whole of it is compressed."""
+def _opened(path: bytes, what: str, work: bytes, stack: ExitStack) -> IO[bytes]:
+    """The archive, unpacked if the whole of it is compressed. ``stack`` closes it."""
     try:
-        archive = open(path, "rb")  # noqa: SIM115 - the caller closes it
+        archive = stack.enter_context(open(path, "rb"))  # noqa: SIM115 - the stack is the context
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {what}") from None
-    magic = archive.read(4)
-    if not magic.startswith((_GZIP, _ZSTD)):
+    if not archive.read(4).startswith((_GZIP, _ZSTD)):
         return archive
-    with archive:
-        unpacked = open(os.path.join(work, b"archive"), "w+b")  # noqa: SIM115
-        _unpack(archive, _Part(0, os.fstat(archive.fileno()).st_size), unpacked, _Budget(what))
-        return unpacked
+    unpacked = stack.enter_context(open(os.path.join(work, b"archive"), "w+b"))  # noqa: SIM115
+    _unpack(archive, _Part(0, os.fstat(archive.fileno()).st_size), unpacked, _Budget(what))
+    return unpacked
 
 
 class _Archive:

@@ -123,7 +123,7 @@ class RootTree:
             return
         directory = self._walk(parts[:-1], create=True)
         if directory is None:
-            raise FormatError(f"{what} has a file {display(member.name)} below what is no directory")
+            raise FormatError(f"{what} has a file {display(member.name)} below a file that is no directory")
         existing = directory.children.get(parts[-1])
         if existing is not None and existing.is_directory and member.kind == "directory":
             existing.inode = inode
@@ -208,12 +208,13 @@ class RootTree:
     # -- as one archive -------------------------------------------------------------------------------------------
 
     def write(self, archive: IO[bytes]) -> None:
-        """Write all of it as one archive (tar)."""
+        """Write all of it as one archive (tar), but for the root itself: squashfs-tools take that from no archive."""
         first: dict[int, bytes] = {}
         waiting: list[tuple[bytes, _Node]] = [(b"", self._root)]
         while waiting:
             path, node = waiting.pop()
-            self._write_node(archive, path or b".", node, first)
+            if path:
+                self._write_node(archive, path, node, first)
             prefix = path + b"/" if path else b""
             waiting += [(prefix + name, child) for name, child in sorted(node.children.items(), reverse=True)]
         archive.write(bytes(2 * BLOCK))
