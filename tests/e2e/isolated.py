@@ -22,6 +22,85 @@ from holdfast.sandbox.policy import FileAccess, SandboxPolicy
 NOBODY = 65534
 USERS = [0, NOBODY] if os.geteuid() == 0 else [os.geteuid()]
 
+ATTEMPTS = """
+import ctypes, errno, json, os, signal, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+found = {}
+def attempt(name, function):
+    try:
+        found[name] = function()
+    except OSError as error:
+        found[name] = errno.errorcode.get(error.errno, str(error))
+def checked(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+    return result
+def make(path):
+    with open(path, "w") as file:
+        file.write("x")
+    return "made"
+def talk(address, family=socket.AF_INET, text=b"hello"):
+    with socket.socket(family, socket.SOCK_STREAM) as own:
+        own.settimeout(20)
+        own.connect(address)
+        own.sendall(text)
+        try:
+            own.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            # (Whoever was refused by the other end has heard it already: what it was, reading tells.)
+            if error.errno != errno.ENOTCONN:
+                raise
+        answer = b""
+        while piece := own.recv(65536):
+            answer += piece
+        return answer.decode()
+def ask(address):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.settimeout(20)
+        own.connect(address)
+        own.send(b"question")
+        return own.recv(100).decode()
+"""
+"""Helpers of what is tried inside; what it finds is in ``found``."""
+
+STAGE = """
+import ctypes, json, os, socket, subprocess, sys, threading
+for words in (["link", "set", "lo", "up"], *(["addr", "add", *address, "dev", "lo"] for address in (
+    ("192.0.2.7/32",), ("192.0.2.8/32",), ("192.0.2.53/32",), ("2001:db8::7/128", "nodad")))):
+    subprocess.run(["ip", *words], check=True)
+def serve(family, address):
+    own = socket.socket(family, socket.SOCK_STREAM)
+    own.bind(address)
+    own.listen()
+    def answer(connection):
+        length = 0
+        while piece := connection.recv(65536):
+            length += len(piece)
+        connection.sendall(f"{length} at {address}".encode())
+        connection.close()
+    def accept():
+        while True:
+            threading.Thread(target=answer, args=(own.accept()[0],), daemon=True).start()
+    threading.Thread(target=accept, daemon=True).start()
+def know(address):
+    own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    own.bind(address)
+    def answer():
+        while True:
+            question, asker = own.recvfrom(100)
+            own.sendto(b"answer to " + question, asker)
+    threading.Thread(target=answer, daemon=True).start()
+for address in (("192.0.2.7", 8001), ("192.0.2.7", 8002), ("192.0.2.8", 8001), ("127.0.0.1", 8003), ("192.0.2.53", 53)):
+    serve(socket.AF_INET, address)
+serve(socket.AF_INET6, ("2001:db8::7", 8001))
+serve(socket.AF_UNIX, "\\0holdfast-isolation")
+know(("192.0.2.53", 53))
+know(("127.0.0.53", 53))
+know(("192.0.2.8", 53))
+sys.exit(subprocess.run(sys.argv[1:]).returncode)
+"""
+"""A host with addresses at which servers listen, in a network of its own; runs the command that it is given."""
+
 
 def need_namespaces() -> None:
     """Skip what cannot be tried on this machine."""

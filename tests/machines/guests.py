@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def plan(image: Image, folder: Path, **changes: object) -> MachinePlan:
     log.mkdir(exist_ok=True)
     boot = BootPlan(USER, "guest-host", {"GREETING": "hello"}, (GuestFile(b"/home/agent/.given", b"given", 0o640),))
     made = MachinePlan(image, MEMORY, 1, boot, OpenNetwork(), bytes(log))
-    return made._replace(**changes)  # type: ignore[arg-type]
+    return made._replace(**changes)
 
 
 class Guest:
@@ -65,7 +65,7 @@ class Guest:
 
 
 @contextmanager
-def running(made: MachinePlan) -> Iterator[Guest]:
+def running(made: MachinePlan) -> Generator[Guest]:
     """A machine whose guest has answered."""
     with Machine.start(made, EMULATION) as machine:
         guest = Guest(machine)

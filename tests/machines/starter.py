@@ -36,7 +36,7 @@ with Machine.start(plan, Accelerator("tcg")) as machine:
         out: list[bytes] = []
         try:
             ended = channel.execute(number, command, cwd=b"/", on_output=lambda _, data: out.append(data))  # noqa: B023
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             sys.exit(f"{error}: {machine.failure()}")
         print(json.dumps([ended.exit_code, b"".join(out).decode()]), flush=True)
     sys.stdin.read()

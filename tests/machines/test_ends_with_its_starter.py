@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.slow
 STARTER = Path(__file__).with_name("starter.py")
 
 
-def words(image: Image, folder: Path, network: list[object], commands: list[str]) -> list[str]:
+def words(image: Image, folder: Path, network: Sequence[object], commands: list[str]) -> list[str]:
     """What starts a machine (`starter`)."""
     given = {
         "image": [os.fsdecode(path) for path in (image.kernel, image.initrd, image.root)],

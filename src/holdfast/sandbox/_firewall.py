@@ -25,9 +25,11 @@ ROUTES = (
 """Arguments of ip(8) by which every address is local. The second fails where there is no IPv6, which is as good."""
 
 
-def nft_rules(allow: AllowedConnections, tcp_port: int, dns_ports: Mapping[Address, int]) -> str:
+def nft_rules(
+    allow: AllowedConnections, tcp_port: int, dns_ports: Mapping[Address, int], *, resets: bool = False
+) -> str:
     """What to load with ``nft -f``: the relay listens on ``tcp_port`` for TCP, and for questions to each server on a
-    port of its own.
+    port of its own. For ``resets`` see `AllowedConnections`.
     """
     questions = [
         f"{_one(server)} {protocol} dport {DNS_PORT} redirect to :{port}"
@@ -51,6 +53,7 @@ def nft_rules(allow: AllowedConnections, tcp_port: int, dns_ports: Mapping[Addre
             "ct state established,related accept",
             "ip daddr 127.0.0.0/8 accept",
             "ip6 daddr ::1 accept",
+            *(("meta l4proto tcp reject with tcp reset",) if resets else ()),
             "reject with icmpx type admin-prohibited",
             "}",
             "}",

@@ -105,6 +105,7 @@ def _entry_plan(policy: SandboxPolicy, keep: Sequence[int]) -> namespace_entry.E
             find_program("ip", "iproute2"),
             find_program("nft", "nftables"),
             keep,
+            resets=network.resets,
         )
     return namespace_entry.EntryPlan("disabled" if isinstance(network, NoNetwork) else "open", keep=keep)
 

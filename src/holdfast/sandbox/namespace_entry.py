@@ -61,6 +61,8 @@ class EntryPlan(NamedTuple):
     """The control group to join; empty: none."""
     limits: Sequence[tuple[int, int]] = ()
     """Of each process: what is limited, as `resource.setrlimit` has it, and to how much."""
+    resets: bool = False
+    """Of the network, see `AllowedConnections`."""
 
 
 def arguments(way: EntryPlan, bwrap: Sequence[bytes]) -> list[bytes]:
@@ -165,7 +167,7 @@ def _set_up(way: EntryPlan, network: AllowedConnections, channel: socket.socket)
         for server in network.dns
     ]
     ports = {server: own.getsockname()[1] for server, own in zip(network.dns, asked, strict=True)}
-    problem = _run([way.nft, "-f", "-"], _firewall.nft_rules(network, tcp_port, ports))
+    problem = _run([way.nft, "-f", "-"], _firewall.nft_rules(network, tcp_port, ports, resets=way.resets))
     if problem:
         raise OSError(f"nft: {problem}")
     sockets = [tcp4, tcp6, *asked]

@@ -49,6 +49,10 @@ class AllowedConnections(NamedTuple):
     """Name servers (port 53), those on the host's loopback interface too. Who may ask one may also tell it things:
     names are data that gets out.
     """
+    resets: bool = False
+    """Whether other TCP connections are refused as by a host where nothing listens (``ECONNREFUSED``), and not as
+    prohibited (``EHOSTUNREACH``): of the second, QEMU tells its guest nothing, which would wait for minutes.
+    """
 
 
 Network: TypeAlias = OpenNetwork | NoNetwork | AllowedConnections

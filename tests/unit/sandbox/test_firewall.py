@@ -64,3 +64,11 @@ def test_the_resolver_is_told_of_the_servers_alone() -> None:
         resolver_file(allow(dns=("192.0.2.53", "2001:db8::53"))) == b"nameserver 192.0.2.53\nnameserver 2001:db8::53\n"
     )
     assert resolver_file(allow()) == b""
+
+
+def test_a_reset_tells_more_than_what_is_prohibited_where_qemu_is_told() -> None:
+    policy = parse_network("allow", ["192.0.2.1"])
+    assert isinstance(policy, AllowedConnections)
+    plain, resetting = (nft_rules(policy, 5000, {}, resets=resets).splitlines() for resets in (False, True))
+    at = plain.index("reject with icmpx type admin-prohibited")
+    assert resetting == [*plain[:at], "meta l4proto tcp reject with tcp reset", *plain[at:]]

@@ -121,7 +121,7 @@ def text_path(text: str) -> bytes:
 
 
 def mount(source: str, path: str | bytes, kind: str, flags: int, options: str) -> None:
-    """Mount what ``source`` names at ``path``, as mount(2) has it. Raises `OSError`."""
+    """Make what ``source`` names visible at ``path``. Raises `OSError`."""
     path = os.fsencode(path)
     if _libc.mount(source.encode(), path, kind.encode(), ctypes.c_ulong(flags), options.encode() or None):
         number = ctypes.get_errno()

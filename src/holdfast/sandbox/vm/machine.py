@@ -27,7 +27,7 @@ from holdfast.processes.kill_on_exit import ends_with_us
 from holdfast.processes.process_tree import descendants
 from holdfast.sandbox.namespace import Namespace
 from holdfast.sandbox.namespace_entry import FAILED
-from holdfast.sandbox.policy import FileAccess, SandboxPolicy
+from holdfast.sandbox.policy import AllowedConnections, FileAccess, SandboxPolicy
 from holdfast.sandbox.secret_places import OF_THE_SYSTEM
 from holdfast.sandbox.vm import boot_archive, command_line, disk
 from holdfast.sandbox.vm.console import Console, harmless_lines
@@ -364,6 +364,8 @@ def _policy(network: Network, *, with_kvm: bool) -> SandboxPolicy:
     # (As root, QEMU could read what a user could not.)
     secret = tuple(path for pattern in OF_THE_SYSTEM for path in map(os.fsencode, glob.glob(pattern)))
     files = FileAccess(None, hidden=(*tops, *secret), devices=(_KVM,) if with_kvm else ())
+    if isinstance(network, AllowedConnections):
+        network = network._replace(resets=True)
     return SandboxPolicy(files, network, environment=())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from holdfast.model.errors import UsageError
@@ -20,7 +22,7 @@ def words(plan: MachinePlan = PLAN, given: Descriptors = GIVEN, kind: str = "tcg
 
 
 def option(found: list[str], name: str) -> list[str]:
-    return [value for word, value in zip(found, found[1:], strict=False) if word == name]
+    return [value for word, value in pairwise(found) if word == name]
 
 
 def test_nothing_is_there_that_was_not_asked_for() -> None:
@@ -86,4 +88,4 @@ def test_a_network_is_qemu_s_own(network: OpenNetwork) -> None:
 def test_what_no_machine_can_be(changes: dict[str, object]) -> None:
     check(PLAN)
     with pytest.raises(UsageError):
-        check(PLAN._replace(**changes))  # type: ignore[arg-type]
+        check(PLAN._replace(**changes))

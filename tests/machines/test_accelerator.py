@@ -1,0 +1,57 @@
+"""Whether KVM is of use here: tried once, and kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.sandbox.images.image import Image
+from holdfast.sandbox.vm import accelerator
+from holdfast.sandbox.vm.accelerator import choose_accelerator
+
+from ..e2e.isolated import need_namespaces
+
+pytestmark = pytest.mark.slow
+
+
+def test_without_the_device_a_machine_is_emulated(tmp_path: Path) -> None:
+    image = Image("default", "x", b"", b"", b"")
+    missing = tmp_path / "kvm"
+    found = choose_accelerator(bytes(tmp_path), image, device=str(missing))
+    assert (found.kind, found.note) == (
+        "tcg", f"the machine is emulated, which is several times slower: there is no {missing}"
+    )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not os.access("/dev/kvm", os.R_OK | os.W_OK), reason="needs /dev/kvm, of use or not")
+def test_it_is_tried_once_for_each_image_and_kept(built_image: Image, tmp_path: Path) -> None:
+    need_namespaces()
+    home, note = bytes(tmp_path), tmp_path / "accelerator"
+    # (No kernel is up so soon.)
+    found = choose_accelerator(home, built_image, limit=0.05)
+    assert found.kind == "tcg"
+    assert found.note.endswith("no guest comes up under /dev/kvm within 0 seconds")
+    kept = note.read_bytes()
+    assert note.stat().st_mode & 0o777 == 0o600
+    assert b'"works":false' in kept
+
+    # What was kept is believed: nothing is tried.
+    accelerator._NOTE.write(home, kept.partition(b"\n")[2].replace(b'"works":false', b'"works":true'))
+    assert choose_accelerator(home, built_image, limit=0.05).kind == "kvm"
+
+    # It is not, for another image, or if it is damaged.
+    assert choose_accelerator(home, built_image._replace(id="other"), limit=0.05).kind == "tcg"
+    assert b'"image":"other"' in note.read_bytes()
+    note.write_bytes(kept[:-3])
+    assert choose_accelerator(home, built_image, limit=0.05).kind == "tcg"
+    assert note.read_bytes() == kept
+
+
+@pytest.mark.skipif(not os.access("/dev/kvm", os.R_OK | os.W_OK), reason="needs /dev/kvm, of use or not")
+def test_what_is_found_holds(built_image: Image, tmp_path: Path) -> None:
+    need_namespaces()
+    first = choose_accelerator(bytes(tmp_path), built_image)
+    assert first == choose_accelerator(bytes(tmp_path), built_image, limit=0.0)._replace(note=first.note)
