@@ -277,6 +277,12 @@ def state_changes(pid: int) -> Iterator[tuple[str, int]]:
         yield "ended", found.si_status + (0 if found.si_code == os.CLD_EXITED else 128)
 
 
+def send_signal(command: int, number: int, group: bool) -> None:
+    """To the first process of a command, or to its group."""
+    with suppress(OSError, OverflowError):
+        (os.killpg if group else os.kill)(command, number)
+
+
 def set_foreground(terminal: int, group: int) -> None:
     """Give the terminal of this process's session to a process group."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])  # which comes to one in the background
@@ -331,10 +337,12 @@ def lead_session(link: socket.socket, request: dict[str, Any], streams: list[int
         if woken in ready:
             os.read(woken, 512)
         if link.fileno() in ready:
-            asked = link.recv(16)
-            if not asked:
+            asked = json.loads(link.recv(1 << 10) or b"null")
+            if asked is None:
                 return
-            if not is_over and asked == b"background":
+            if asked["type"] == "signal":
+                send_signal(command, asked["signal"], asked["group"])
+            elif not is_over and not asked["foreground"]:
                 set_foreground(terminal, os.getpgrp())
             elif not is_over and os.tcgetpgrp(terminal) == os.getpgrp():
                 set_foreground(terminal, command)  # (else it is a shell, and has given it to a job of its own)
@@ -432,7 +440,7 @@ class RunningCommand:
         elif self.link.fileno() in ready:
             found, value = self._hear(self.link)
             if found == "cannot_start":  # nothing tells what becomes of it any more
-                self.on_signal({"signal": signal.SIGKILL, "group": True})
+                send_signal(self.pid, signal.SIGKILL, group=True)
                 found, value = "ended", 128 + signal.SIGKILL
             yield found, value
 
@@ -450,12 +458,14 @@ class RunningCommand:
             self._kill_at = time.monotonic() + self._grace
             self._drained_at = None
             for number in (signal.SIGTERM, signal.SIGCONT):
-                self.on_signal({"signal": number, "group": True})
+                send_signal(self.pid, number, group=True)
 
     def on_signal(self, request: dict[str, Any]) -> None:
-        """To its process group, or to its first process alone."""
-        with suppress(OSError, OverflowError):
-            (os.killpg if request["group"] else os.kill)(self.pid, request["signal"])
+        """To its process group, or to its first process alone. Of a terminal, in order with what gives it that."""
+        if self.link is None:
+            send_signal(self.pid, request["signal"], request["group"])
+        else:
+            self.on_foreground(request)
 
     def on_resize(self, request: dict[str, Any]) -> None:
         """Its terminal has another size: the kernel tells what has the terminal."""
@@ -466,7 +476,7 @@ class RunningCommand:
         """Give it the terminal, or take it back."""
         if self.link is not None:
             with suppress(OSError):
-                self.link.send(b"foreground" if request["foreground"] else b"background")
+                self.link.send(json.dumps(request).encode(), socket.MSG_DONTWAIT)
 
     def on_input(self, request: dict[str, Any]) -> None:
         """More for it to read."""
@@ -519,7 +529,7 @@ class RunningCommand:
                 self._say(found, id=self.id, **({"signal": value} if found == "stopped" else {}))
         now = time.monotonic()
         if self._kill_at is not None and not self._was_killed and now >= self._kill_at:
-            self.on_signal({"signal": signal.SIGKILL, "group": True})
+            send_signal(self.pid, signal.SIGKILL, group=True)
             self._was_killed = True
         if self._drained_at is None and self._is_gone():
             self._drained_at = now + self._drain

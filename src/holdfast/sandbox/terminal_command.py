@@ -358,14 +358,18 @@ class _OwnTerminal:
     def description(self) -> Terminal:
         """The one that the command is to have."""
         rows, columns = self.size()
-        characters = (each if isinstance(each, bytes) else bytes([each]) for each in self._modes[6])
+        modes: tuple[int, ...] = ()
+        characters = b""
+        if self.is_ours():  # (else a shell may have those for editing its lines)
+            modes = tuple(self._modes[:4])
+            characters = b"".join(each if isinstance(each, bytes) else bytes([each]) for each in self._modes[6])
         return Terminal(
             rows=rows,
             columns=columns,
             streams=self.streams,
             foreground=self.is_given,
-            modes=tuple(self._modes[:4]),
-            characters=b"".join(characters),
+            modes=modes,
+            characters=characters,
         )
 
     def make_raw(self) -> None:
