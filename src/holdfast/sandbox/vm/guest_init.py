@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 FOLDER = "/run/holdfast"
 CONTROL_PORT = "holdfast.control"
 PROCESSES_PORT = "holdfast.processes"
+PIDFD_OPEN = 434
 MOST_WORDS = 100
 MOST_WORD_BYTES = 200
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -43,6 +44,7 @@ GRACE_SECONDS = 1.0
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MNT_DETACH = 2
+PR_SET_DUMPABLE, PR_SET_NAME = 4, 15
 SIOCADDRT, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK = 0x890B, 0x8914, 0x8916, 0x891C
 IFF_UP, RTF_UP, RTF_GATEWAY = 1, 1, 2
 POWER_OFF = 0x4321FEDC
@@ -310,10 +312,9 @@ def start_shim(plan: Plan) -> int:
         os.setgid(user["gid"])
         os.setuid(user["uid"])
         os.chdir(home)
-        words = [sys.executable, "-I", "-S", "-B", FOLDER + "/shim.py"]
-        os.execve(words[0], words, environment)  # noqa: S606 - no shell is wanted
-    except OSError as error:
-        say(f"the shim cannot be started: {error}")
+        become_shim(environment)
+    except Exception as error:  # noqa: BLE001 - nothing above may go on in this process
+        say(f"the shim has failed: {type(error).__name__}: {error}")
     finally:
         os._exit(1)
 
@@ -380,7 +381,9 @@ class Watcher:
         top = line[-3]
         try:
             if top not in self.tops.values():
-                pidfd = os.pidfd_open(top)
+                pidfd = _libc.syscall(PIDFD_OPEN, top, 0)  # (`os.pidfd_open` came with Python 3.9)
+                if pidfd < 0:
+                    raise OSError(ctypes.get_errno(), "pidfd_open")
                 self.tops[pidfd] = top
                 self.waiting.register(pidfd, select.POLLIN)
             with open(f"/proc/{top}/cmdline", "rb") as file:
@@ -399,6 +402,22 @@ def parent_of(pid: int) -> int:
             return int(file.read().rpartition(b")")[2].split()[1])
     except OSError:
         return 0
+
+
+def become_shim(environment: dict[str, str]) -> None:
+    """Run the shim in this process: an interpreter of its own would take half a second to start in an emulated guest,
+    and load again what is loaded.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
+    # (A process that has changed its user may not look at itself in ``/proc``, unless it says so or executes another.)
+    _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    _libc.prctl(PR_SET_NAME, b"shim", 0, 0, 0)
+    path = FOLDER + "/shim.py"
+    sys.argv = [path]
+    with open(path) as file:
+        code = compile(file.read(), path, "exec")
+    exec(code, {"__name__": "__main__", "__file__": path})  # noqa: S102 - a program of ours
 
 
 def open_port(wanted: str) -> int:

@@ -219,7 +219,7 @@ class Machine:
                     self._resume_quietly()
                 self.control.shutdown(socket.SHUT_RDWR)
             self.wait(seconds)
-        if self.exit_code() is None:
+        if self.exit_code() is None and self._monitor.is_connected():
             with suppress(ChannelError):
                 self._monitor.execute("quit")
                 self.wait(_QUIT_SECONDS)

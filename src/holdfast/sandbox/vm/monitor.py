@@ -129,6 +129,10 @@ class Monitor:
         self._client = client
         self._connected.set_result(None)
 
+    def is_connected(self) -> bool:
+        """Whether QEMU has answered. It does not before all its directories are served."""
+        return self._connected.done() and self._connected.exception() is None
+
     def wait_for_end(self, seconds: float) -> None:
         """Wait until all that an ended QEMU has said was taken in."""
         from qemu.qmp import Runstate
