@@ -96,7 +96,7 @@ class MachineCommand(NamedTuple):
     run: str
     thresholds: Thresholds
     tells_apart: bool = True
-    """Each child of the command makes a step of its own, where its file system says which process a change is by (not 9P)."""
+    """Each child of the command makes a step, where its file system says which process a change is by (9P does not)."""
     read_only: Sequence[int] = ()
     """Descriptors of the directories that it sees besides."""
 

@@ -1,5 +1,5 @@
-"""A directory that a virtual machine sees beside its workspace and cannot change: this process serves it, and nothing of
-it is recorded.
+"""A directory that a virtual machine sees beside its workspace and cannot change: this process serves it, and records
+nothing.
 
 That nothing changes is said three times: the guest mounts it so, the server refuses what would, and what the recorded
 directory would have to ask before a change refuses as well.

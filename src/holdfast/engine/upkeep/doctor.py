@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 Verdict = Literal["good", "limited", "wrong"]
 """It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
 
-Area = Literal["system", "home", "store", "workspace", "watching", "supervision", "isolation", "machines", "mounting", "snapshots"]
+Area = Literal[
+    "system", "home", "store", "workspace", "watching", "supervision", "isolation", "machines", "mounting", "snapshots"
+]
 
 _LITTLE_BYTES: Final = 1 << 30
 _PATIENCE_SECONDS: Final = 20.0

@@ -121,7 +121,9 @@ class Machine:
                 monitor_fd, console_fd, control_fd, processes_fd, *files, [descriptor for _, descriptor in shares]
             )
             words = command_line.arguments(os.fsencode(program), plan, accelerator, given)
-            keep = [fd for fd in (monitor_fd, console_fd, control_fd, processes_fd, *files, *given.shares) if fd is not None]
+            keep = [
+                fd for fd in (monitor_fd, console_fd, control_fd, processes_fd, *files, *given.shares) if fd is not None
+            ]
             box = Namespace(_policy(plan.network, with_kvm=accelerator.kind == "kvm"))
             prepared = closing.enter_context(box.prepare(words, directory=b"/", environment={}, keep=keep))
             self._child: subprocess.Popen[bytes] = self._thread.call(

@@ -1,4 +1,4 @@
-"""A keeper serves the files of a virtual machine: the changes of its guest are those of the command that is expected."""
+"""A keeper serves the files of a virtual machine, and says which step a change of its guest belongs to."""
 
 from __future__ import annotations
 
