@@ -202,7 +202,7 @@ def test_a_shell_at_a_terminal_goes_as_on_the_host(bench: Bench) -> None:
     os.write(terminal, b"sh -c 'echo st\"\"arted; exec sleep 1000'\r")
     expect(b"started")
     os.write(terminal, b"\x03")
-    os.write(terminal, b"code=$?; sh -c \"echo code-$code-; exec sleep 1000\"\r")
+    os.write(terminal, b'code=$?; sh -c "echo code-$code-; exec sleep 1000"\r')
     expect(b"code-130-")
     os.write(terminal, b"\x1a")
     expect(b"Stopped")
