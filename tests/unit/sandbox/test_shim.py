@@ -340,12 +340,12 @@ def test_output_that_nothing_reads_any_more(talk: Talk) -> None:
 
 
 def test_a_host_that_does_not_read_makes_the_command_wait(talk: Talk) -> None:
-    """100 MB, and a host that begins to read when the shim has stopped to."""
-    talk.start(1, "yes | head -c 100000000")
+    """20 MB, and a host that begins to read when the shim has stopped to."""
+    talk.start(1, "yes | head -c 20000000")
     now = talk.until_it_waits()
-    assert now < 50_000_000
+    assert now < 10_000_000
     written, end = talk.follow(1)
-    assert len(written["stdout"]) == 100_000_000
+    assert len(written["stdout"]) == 20_000_000
     assert end == {"exit_code": 0}
     assert talk.peak() < 50_000_000
 
