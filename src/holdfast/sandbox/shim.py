@@ -315,10 +315,11 @@ def lead_session(link: socket.socket, request: dict[str, Any], streams: list[int
             set_foreground(terminal, os.getpid())
 
     try:
-        command = start_process(request, streams, preexec_fn=enter_group).pid
+        process = start_process(request, streams, preexec_fn=enter_group)  # (let go of, it would be reaped)
     except BadRequestError as error:
         link.send(json.dumps([error.code, str(error)[:MAX_WORDS]]).encode())
         return
+    command = process.pid
     link.send(json.dumps(["started", command]).encode())
     for descriptor in {*streams} - {terminal}:
         os.close(descriptor)
