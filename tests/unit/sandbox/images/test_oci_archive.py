@@ -17,7 +17,7 @@ from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFo
 from holdfast.sandbox.images import oci_archive, root_tree, tar_format
 from holdfast.sandbox.images.oci_archive import flatten
 
-from .containers import ARCHITECTURE, PYTHON, configuration, directory, docker, files, link, member, oci, tar
+from ....containers import ARCHITECTURE, PYTHON, configuration, directory, docker, files, link, member, oci, tar
 
 
 class Flat:

@@ -15,8 +15,8 @@ from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, Un
 from holdfast.sandbox.images.manifest import Image, ImageManifest, decode_manifest, encode_manifest
 from holdfast.sandbox.images.store import ImageStore
 
+from ....containers import PYTHON, docker, member, oci, tar
 from ....images import files_of, put_image
-from .containers import PYTHON, docker, member, oci, tar
 
 
 def path(home: bytes, *parts: str) -> Path:

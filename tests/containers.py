@@ -34,7 +34,7 @@ def directory(name: str, mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
     return member(name, type=tarfile.DIRTYPE, mode=mode)
 
 
-def tar(*members: tuple[tarfile.TarInfo, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
+def tar(*members: tuple[tarfile.TarInfo, bytes], form: Any = tarfile.PAX_FORMAT) -> bytes:
     """An archive. Nothing checks what the members say."""
     out = io.BytesIO()
     for about, content in members:
