@@ -45,7 +45,7 @@ _NOTE = NoteFile(
 _SECONDS = 60.0
 """For QEMU to write, or read, the state: it takes some hundredths of one."""
 _LOOK_SECONDS = 0.002
-_CAPABILITY = {"capabilities": [{"capability": "x-ignore-shared", "state": True}]}
+_CAPABILITY: dict[str, object] = {"capabilities": [{"capability": "x-ignore-shared", "state": True}]}
 _FD = "state"
 """The name that QEMU knows the descriptor by."""
 
