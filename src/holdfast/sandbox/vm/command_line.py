@@ -42,6 +42,8 @@ class Descriptors(NamedTuple):
     control: int
     processes: int
     """Connected sockets."""
+    memory: int
+    """The guest's: a file of its size."""
     kernel: int
     initrd: int
     root: int
@@ -66,13 +68,17 @@ def check(plan: MachinePlan) -> None:
             raise UsageError(f"{tag!r} is no tag for a directory of a machine")
 
 
-def arguments(program: bytes, plan: MachinePlan, accelerator: Accelerator, given: Descriptors) -> list[bytes]:
-    """What to execute. The plan must have passed `check`."""
+def arguments(
+    program: bytes, plan: MachinePlan, accelerator: Accelerator, given: Descriptors, *, restored: bool = False
+) -> list[bytes]:
+    """What to execute. The plan must have passed `check`. ``restored``: the memory has a snapshot's content, and
+    QEMU waits for the state of the devices.
+    """
     emulated = accelerator.kind == "tcg"
     words = [
         "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-sandbox", _SYSTEM_CALLS,
         "-machine", "q35,memory-backend=mem,usb=off,vmport=off,smbus=off", "-m", f"{plan.memory >> 20}M",
-        "-object", f"memory-backend-memfd,id=mem,size={plan.memory},share=on",
+        "-object", f"memory-backend-file,id=mem,size={plan.memory},mem-path={_path(given.memory)},share=on",
         "-accel", "tcg,thread=multi" if emulated else "kvm", "-cpu", "max" if emulated else "host",
         "-smp", f"{plan.cpus}",
         "-kernel", _path(given.kernel), "-initrd", _path(given.initrd),
@@ -99,6 +105,8 @@ def arguments(program: bytes, plan: MachinePlan, accelerator: Accelerator, given
     if not isinstance(plan.network, NoNetwork):
         # (Without an option ROM: nothing is booted from the network.)
         words += ["-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="]
+    if restored:
+        words += ["-incoming", "defer"]
     return [program, *map(str.encode, words)]
 
 

@@ -20,6 +20,7 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
+from holdfast.files.linux.reflink import copy_content
 from holdfast.model.errors import ChannelError, MachineError, StorageError, room_hint
 from holdfast.model.paths import display
 from holdfast.processes.helper_process import start_in_own_session
@@ -70,9 +71,11 @@ class Machine:
     """A machine that was started. Leaving it as a context manager stops it."""
 
     @classmethod
-    def start(cls, plan: MachinePlan, accelerator: Accelerator) -> Machine:
+    def start(cls, plan: MachinePlan, accelerator: Accelerator, *, memory: bytes | None = None) -> Machine:
         """Start QEMU. The guest is not up yet when this returns: its first line comes over `control`, or `fileno` can
-        be read, and `failure` says why. Each share must be served at its socket before the guest can begin.
+        be read, and `failure` says why. Each share must be served at its socket before the guest can begin. With
+        ``memory``, the path of a snapshot's, QEMU waits for the state of its devices
+        (`holdfast.sandbox.vm.memory_snapshot`).
 
         Raises `UsageError` for a plan that contradicts itself, `UnsupportedError` if a program, a library or isolation
         by namespaces is missing, `LockedError` if another machine has the disk, `StorageError`.
@@ -81,19 +84,25 @@ class Machine:
         require_library()
         program = find_qemu()
         with ExitStack() as closing:
-            machine = cls(plan, accelerator, program, closing)
+            machine = cls(plan, accelerator, program, memory, closing)
             machine._closing = closing.pop_all()
             return machine
 
-    def __init__(self, plan: MachinePlan, accelerator: Accelerator, program: str, closing: ExitStack) -> None:
+    def __init__(
+        self, plan: MachinePlan, accelerator: Accelerator, program: str, memory: bytes | None, closing: ExitStack
+    ) -> None:
         """See `start`, which calls this."""
+        self.plan = plan
+        self.accelerator = accelerator
         self._closing = closing
         self._errors = bytearray()
         self._paused = False
         try:
             self._console = Console(plan.log)
             closing.callback(self._console.close)
-            files = _open_files(plan, closing)
+            files = _open_files(plan, memory, closing)
+            self.memory = files[0]
+            """A descriptor of the guest's memory, as a file that QEMU has mapped."""
         except OSError as error:
             where = f" {display(os.fsencode(error.filename))}" if error.filename else ""
             raise StorageError(f"cannot open{where}: {error.strerror}", hint=room_hint(error)) from error
@@ -120,10 +129,9 @@ class Machine:
             given = command_line.Descriptors(
                 monitor_fd, console_fd, control_fd, processes_fd, *files, [descriptor for _, descriptor in shares]
             )
-            words = command_line.arguments(os.fsencode(program), plan, accelerator, given)
-            keep = [
-                fd for fd in (monitor_fd, console_fd, control_fd, processes_fd, *files, *given.shares) if fd is not None
-            ]
+            words = command_line.arguments(os.fsencode(program), plan, accelerator, given, restored=memory is not None)
+            sockets = (monitor_fd, console_fd, control_fd, processes_fd)
+            keep = [fd for fd in (*sockets, *files, *given.shares) if fd is not None]
             box = Namespace(_policy(plan.network, with_kvm=accelerator.kind == "kvm"))
             prepared = closing.enter_context(box.prepare(words, directory=b"/", environment={}, keep=keep))
             self._child: subprocess.Popen[bytes] = self._thread.call(
@@ -324,24 +332,28 @@ if TYPE_CHECKING:
     _Take = Callable[[bytes], object]
 
 
-def _open_files(plan: MachinePlan, closing: ExitStack) -> tuple[int, int, int, int | None]:
-    """Kernel, first file system, root and disk."""
+def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> tuple[int, int, int, int, int | None]:
+    """Memory, kernel, first file system, root and disk."""
 
-    def opened(path: bytes) -> int:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def closed_later(fd: int) -> int:
         closing.callback(os.close, fd)
         return fd
 
-    kernel, root = opened(plan.image.kernel), opened(plan.image.root)
-    initrd = os.memfd_create("holdfast-initrd")
-    closing.callback(os.close, initrd)
+    ram = closed_later(os.memfd_create("holdfast-memory"))
+    os.truncate(ram, plan.memory)
+    if memory is not None:
+        with open(memory, "rb") as saved:
+            copy_content(saved.fileno(), ram)
+    kernel, root = (
+        closed_later(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in (plan.image.kernel, plan.image.root)
+    )
+    initrd = closed_later(os.memfd_create("holdfast-initrd"))
     with open(initrd, "wb", closefd=False) as file:
         file.write(_initrd(plan))
     locked = None
     if plan.disk is not None:
-        locked = disk.open_disk(plan.disk)
-        closing.callback(os.close, locked)
-    return kernel, initrd, root, locked
+        locked = closed_later(disk.open_disk(plan.disk))
+    return ram, kernel, initrd, root, locked
 
 
 def _initrd(plan: MachinePlan) -> bytearray:

@@ -14,7 +14,7 @@ from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestUser, MachinePl
 
 IMAGE = Image("default", "id", b"/kernel", b"/initrd", b"/root", manifest=None)  # type: ignore[arg-type]
 PLAN = MachinePlan(IMAGE, 256 << 20, 1, BootPlan(GuestUser("u", 1, 1, b"/home/u")), OpenNetwork(), b"/log")
-GIVEN = Descriptors(10, 11, 12, 17, 13, 14, 15, None, ())
+GIVEN = Descriptors(10, 11, 12, 17, 9, 13, 14, 15, None, ())
 
 
 def words(plan: MachinePlan = PLAN, given: Descriptors = GIVEN, kind: str = "tcg") -> list[str]:
@@ -59,7 +59,9 @@ def test_each_directory_is_a_device_in_shared_memory() -> None:
         "vhost-user-fs-pci,chardev=share-20,tag=one",
         "vhost-user-fs-pci,chardev=share-21,tag=two",
     ]
-    assert option(found, "-object")[0] == f"memory-backend-memfd,id=mem,size={256 << 20},share=on"
+    assert option(found, "-object")[0] == (
+        f"memory-backend-file,id=mem,size={256 << 20},mem-path=/proc/self/fd/9,share=on"
+    )
 
 
 def test_mitigations_are_off_for_emulation_alone() -> None:
