@@ -115,7 +115,7 @@ def test_neither_side_holds_more_than_a_line(pieces: list[bytes]) -> None:
             except FormatError:
                 pass
         assert len(lines._buffer) <= 1 << 10
-        assert len(requests._buffer) <= shim.MAX_LINE_BYTES
+        assert len(requests._rest) <= shim.MAX_LINE_BYTES
 
 
 def test_a_line_without_end_takes_no_memory() -> None:
@@ -123,7 +123,7 @@ def test_a_line_without_end_takes_no_memory() -> None:
     found: list[object] = []
     for _ in range(100):
         found += requests.feed(bytes(1 << 17))
-        assert len(requests._buffer) <= shim.MAX_LINE_BYTES
+        assert len(requests._rest) <= shim.MAX_LINE_BYTES
     assert [item.code for item in found if isinstance(item, shim.BadRequestError)] == ["line_too_long"]
 
 
