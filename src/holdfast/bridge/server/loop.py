@@ -36,8 +36,6 @@ _SETTLE_SECONDS: Final = 0.0001
 _FIRST_FRAME: Final = 1 << 17
 _LASTING: Final = frozenset(
     (
-        Opcode.READ,
-        Opcode.WRITE,
         Opcode.FSYNC,
         Opcode.FSYNCDIR,
         Opcode.SYNCFS,

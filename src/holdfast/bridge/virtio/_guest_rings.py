@@ -89,27 +89,32 @@ class Ring:
             self._break(error)
 
     def take(self) -> Taken | None:
-        """The next request; None if there is none, which a kick tells of as soon as that has changed."""
-        while not (self.is_broken or self.is_stopped):
-            try:
-                self._queue.suppress_kicks()
-                chain = self._queue.pop()
-                if chain is not None:
-                    if len(chain.readable) < _HEADER_BYTES:
-                        raise FormatError(f"a request of {len(chain.readable)} bytes has no header")
-                    length, opcode, unique = _HEADER.unpack_from(chain.readable)
-                    if length != len(chain.readable):
-                        raise FormatError(f"a request of {len(chain.readable)} bytes says that it has {length}")
-                    self.in_flight += 1
-                    return Taken(self, chain, unique, opcode)
-                if not self._queue.request_kicks():
-                    return None
-            except FormatError as error:
-                self._break(error)
-        return None
+        """The next request; None if there is none now."""
+        if self.is_broken or self.is_stopped:
+            return None
+        queue = self._queue
+        try:
+            chain = queue.pop()
+            if chain is None:
+                return None
+            queue.suppress_kicks()
+            if len(chain.readable) < _HEADER_BYTES:
+                raise FormatError(f"a request of {len(chain.readable)} bytes has no header")
+            length, opcode, unique = _HEADER.unpack_from(chain.readable)
+            if length != len(chain.readable):
+                raise FormatError(f"a request of {len(chain.readable)} bytes says that it has {length}")
+        except FormatError as error:
+            self._break(error)
+            return None
+        self.in_flight += 1
+        return Taken(self, chain, unique, opcode)
 
     def has_more(self) -> bool:
-        """Whether there is a request."""
+        """Whether there is a request, as far as it can be seen at a glance."""
+        return not (self.is_broken or self.is_stopped) and self._queue.has_more()
+
+    def request_kicks(self) -> bool:
+        """Have a kick tell of the next request. Whether there is one already."""
         return not (self.is_broken or self.is_stopped) and self._queue.request_kicks()
 
     def answer(self, chain: Chain, reply: Reply) -> None:
@@ -187,9 +192,11 @@ def write_reply(chain: Chain, reply: Reply) -> int:
     """
     if reply is None or sum(map(len, chain.writable)) < HEAD_BYTES:
         return 0
-    written = 0
     try:
-        for piece in (reply,) if isinstance(reply, bytes) else reply:
+        if isinstance(reply, bytes):
+            return fill(chain.writable, reply)
+        written = 0
+        for piece in reply:
             written += fill(skip(chain.writable, written) if written else chain.writable, piece)
     except FormatError as error:
         raise OSError(errno.EMSGSIZE, error.message) from error

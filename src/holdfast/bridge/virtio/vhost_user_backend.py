@@ -58,11 +58,14 @@ class VhostUserBackend:
         self._session = Session(Device(vrings=FIRST_REQUEST_QUEUE + request_queues))
         self._shared = SharedMemory()
         self._rings: dict[int, Ring] = {}
-        """Those that run, by index: what has high priority first."""
+        """Those that run, by index."""
+        self._running: tuple[Ring, ...] = ()
+        """The same: what has high priority first."""
         self._stopped: dict[int, Ring] = {}
         """Those that have run, and may go on."""
         self._lock = threading.Lock()
         self._drained = threading.Condition(self._lock)
+        self._is_draining = False
         self._poll = select.epoll()
         # (Told once of each kick, without reading it: a read would be one more system call for each request.)
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -70,8 +73,6 @@ class VhostUserBackend:
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._over, select.EPOLLIN)
         self._is_over = False
-        self._has_more = True
-        """There may be requests for which no kick comes any more."""
         self._in_flight: dict[int, Taken] = {}
         """By what the guest calls them."""
         self._first: Taken | None = None
@@ -99,7 +100,10 @@ class VhostUserBackend:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return None
-            self._poll.poll(left)
+            with self._lock:
+                has_more = self._request_kicks()
+            if not has_more:
+                self._poll.poll(left)
 
     def close(self) -> None:
         """Hang up, and wait until no more is answered; only when no transport is served any more."""
@@ -124,7 +128,9 @@ class VhostUserBackend:
 
     def wait(self) -> None:
         """See `Receiver.wait`."""
-        if not self._has_more:
+        with self._lock:
+            has_more = self._request_kicks()
+        if not has_more:
             self._poll.poll()
 
     def receive(self, *, is_agreed: bool) -> Taken | None:
@@ -146,12 +152,16 @@ class VhostUserBackend:
 
     def reply(self, unique: int, reply: Reply) -> None:
         """See `Transport.reply`."""
+        is_short = reply is None or isinstance(reply, bytes)
         with self._lock:
             taken = self._in_flight.get(unique)
             if taken is None:
                 return  # its ring was given up
             if taken.ring.is_stopped:
                 self._answer(taken, reply)
+                return
+            if is_short:
+                self._give_back(taken, write_reply(taken.chain, reply))
                 return
         # (The lock is not kept while much is copied.)
         written = write_reply(taken.chain, reply)
@@ -160,10 +170,8 @@ class VhostUserBackend:
                 return
             if taken.ring.is_stopped:
                 self._answer(taken, reply)
-                return
-            del self._in_flight[unique]
-            taken.ring.give_back(taken.chain, written)
-            self._drained.notify_all()
+            else:
+                self._give_back(taken, written)
 
     def is_quiet(self) -> bool:
         """See `Transport.is_quiet`."""
@@ -173,16 +181,27 @@ class VhostUserBackend:
     # -- requests. All of it needs the lock ---------------------------------------------------------------------------
 
     def _take(self) -> Taken | None:
-        for index in sorted(self._rings):
-            while (taken := self._rings[index].take()) is not None:
-                self._has_more = True
+        for ring in self._running:
+            while (taken := ring.take()) is not None:
                 if taken.unique not in self._in_flight:
                     self._in_flight[taken.unique] = taken
                     return taken
                 # Only one of the two could be answered: a guest's kernel gives no number twice.
-                taken.ring.answer(taken.chain, replies.error(taken.unique, errno.EINVAL))
-        self._has_more = False
+                ring.answer(taken.chain, replies.error(taken.unique, errno.EINVAL))
         return None
+
+    def _request_kicks(self) -> bool:
+        """Have `_poll` tell of the next request. Whether there is one already."""
+        for ring in self._running:
+            if ring.request_kicks():
+                return True
+        return False
+
+    def _give_back(self, taken: Taken, written: int) -> None:
+        del self._in_flight[taken.unique]
+        taken.ring.give_back(taken.chain, written)
+        if self._is_draining:
+            self._drained.notify_all()
 
     def _answer(self, taken: Taken, reply: Reply) -> None:
         del self._in_flight[taken.unique]
@@ -205,7 +224,6 @@ class VhostUserBackend:
                 self._close_released()
                 self._shared.replace(())
                 self._is_over = True
-                self._drained.notify_all()
             os.eventfd_write(self._over, 1)
             self._socket.close()
 
@@ -292,8 +310,8 @@ class VhostUserBackend:
                     _LOG.warning("a guest's file system does not start: vring %d: %s", vring.index, error.message)
                     continue
                 self._rings[vring.index] = ring
+                self._running = tuple(self._rings[index] for index in sorted(self._rings))
                 self._poll.register(ring.kick, _ONCE)
-                self._has_more = True
                 os.eventfd_write(self._nudge, 1)
 
     def _ring(self, vring: Vring, features: int) -> Ring:
@@ -313,9 +331,12 @@ class VhostUserBackend:
         ring = self._rings.pop(index, None)
         if ring is None:
             return
+        self._running = tuple(self._rings[index] for index in sorted(self._rings))
         self._poll.unregister(ring.kick)
         if drains:
+            self._is_draining = True
             self._drained.wait_for(lambda: not ring.in_flight, _DRAIN_SECONDS)
+            self._is_draining = False
         ring.stop()
         self._stopped[index] = ring
 
