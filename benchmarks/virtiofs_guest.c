@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FILES = 500, MEGABYTES = 32 };
+enum { FILES = 200, MEGABYTES = 32 };
 static char buffer[1 << 20];
 static char *known[1 << 16];
 static int count;
