@@ -208,15 +208,8 @@ class NodeRegistry:
                 return os.fstat(held.fd)
             finally:
                 self._reach.give(held)
-        if kept.open:
-            with self._lock:
-                for opened in kept.open:  # (closed by nobody, for as long as the lock is held)
-                    return os.fstat(opened)
-        fd = self._open_file(kept)
-        try:
+        with self.descriptor(node) as fd:
             return os.fstat(fd)
-        finally:
-            os.close(fd)
 
     @contextmanager
     def descriptor(self, node: int, handle: int | None = None) -> Generator[int]:
@@ -229,7 +222,9 @@ class NodeRegistry:
             with self.directory(node) as fd:
                 yield fd
             return
-        fd = self._open_file(kept)
+        fd = self._dup(kept)
+        if fd < 0:
+            fd = self._open_file(kept)
         try:
             yield fd
         finally:
@@ -291,12 +286,16 @@ class NodeRegistry:
         # By a name first: then the system knows where it is.
         if (fd := self._reach.directory_by_name(kept)) >= 0:
             return fd
-        with self._lock:
-            if kept.open:
-                return os.dup(next(iter(kept.open)))
-        if (fd := self._reach.by_handle(kept)) >= 0:
+        if (fd := self._dup(kept)) >= 0 or (fd := self._reach.by_handle(kept)) >= 0:
             return fd
         raise stale_error()
+
+    def _dup(self, kept: Node) -> int:
+        """-1 if it is not open."""
+        if not kept.open:
+            return -1
+        with self._lock:
+            return os.dup(next(iter(kept.open))) if kept.open else -1
 
     # -- what is open ---------------------------------------------------------------------------------------------
 
