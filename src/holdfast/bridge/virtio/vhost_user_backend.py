@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.server.transport import ClosedTransportError
-from holdfast.bridge.virtio._guest_rings import Ring, SharedMemory, write_reply
+from holdfast.bridge.virtio._guest_rings import Ring, SharedMemory, check_event, let_go, signal, write_reply
 from holdfast.ipc import private_socket
 from holdfast.model.errors import FormatError
 from holdfast.model.log import Log
@@ -24,7 +24,7 @@ from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.protocol_constants import Opcode
 from holdfast.wire.vhost_user import messages
 from holdfast.wire.vhost_user.messages import HEADER_BYTES, decode_header
-from holdfast.wire.vhost_user.protocol_constants import MAX_DESCRIPTORS
+from holdfast.wire.vhost_user.protocol_constants import MAX_DESCRIPTORS, Request
 from holdfast.wire.vhost_user.session import Device, Session
 from holdfast.wire.virtio.filesystem_device import FIRST_REQUEST_QUEUE
 
@@ -40,6 +40,8 @@ _LOG = Log(__name__)
 LARGEST_REQUEST: Final = (1 << 20) + (1 << 17)
 """Of a write, with its header and the largest attribute beside it; a guest that sends more has broken its ring."""
 _ONCE: Final = select.EPOLLIN | select.EPOLLET
+_EVENTS: Final = (Request.SET_VRING_KICK, Request.SET_VRING_CALL, Request.SET_VRING_ERR)
+_LET_GO_SECONDS: Final = 0.05
 _DRAIN_SECONDS: Final = 1.0
 """For so long a ring that is to stop waits for the requests that were taken from it. What a safeguard holds is answered
 when the ring goes on: the machine is paused meanwhile.
@@ -64,6 +66,8 @@ class VhostUserBackend:
         self._stopped: dict[int, Ring] = {}
         """Those that have run, and may go on."""
         self._lock = threading.Lock()
+        self._closing = threading.Lock()
+        """No event is closed that `let_go` reads."""
         self._drained = threading.Condition(self._lock)
         self._is_draining = False
         self._poll = select.epoll()
@@ -111,12 +115,24 @@ class VhostUserBackend:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the front end has hung up
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(_LET_GO_SECONDS)
+            self.let_go()
         self._poll.close()
         os.close(self._nudge)
         os.close(self._over)
 
     # -- for transports -------------------------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """No thread waits any more for the front end to read an event that it has counted up to its limit. (While one
+        does, for which it has the lock, none of the descriptors changes.)
+        """
+        with self._closing:
+            for vring in self._session.vrings:
+                for descriptor in (vring.call, vring.error):
+                    if descriptor is not None:
+                        let_go(descriptor)
 
     def watch(self, event: int) -> None:
         """Have `wait` return when an event is signalled."""
@@ -218,12 +234,16 @@ class VhostUserBackend:
         except Exception:  # noqa: BLE001 - the front end has to learn that it is not answered any more
             _LOG.exception("a virtual machine's file system ends by a mistake of Holdfast's own")
         finally:
-            with self._lock:
+            while not self._lock.acquire(timeout=_LET_GO_SECONDS):
+                self.let_go()
+            try:
                 self._give_up()
                 self._session.close()
                 self._close_released()
                 self._shared.replace(())
                 self._is_over = True
+            finally:
+                self._lock.release()
             os.eventfd_write(self._over, 1)
             self._socket.close()
 
@@ -235,6 +255,9 @@ class VhostUserBackend:
         try:
             header = decode_header(data + self._read(HEADER_BYTES - len(data)))
             payload = self._read(header.payload_bytes)
+            if header.request in _EVENTS:
+                for descriptor in descriptors:
+                    check_event(descriptor)
             with self._lock:
                 body = self._session.receive(header, payload, descriptors)
         except BaseException as error:
@@ -291,7 +314,7 @@ class VhostUserBackend:
                 self._give_up()
             case messages.SetVringCall(_, int(descriptor)):
                 # An answer may have come before there was anything to tell of it.
-                os.eventfd_write(descriptor, 1)
+                signal(descriptor)
             case _:
                 pass
 
@@ -352,9 +375,10 @@ class VhostUserBackend:
         self._in_flight = {unique: taken for unique, taken in self._in_flight.items() if taken.ring is not ring}
 
     def _close_released(self) -> None:
-        for descriptor in self._session.released:
-            os.close(descriptor)
-        self._session.released.clear()
+        with self._closing:
+            for descriptor in self._session.released:
+                os.close(descriptor)
+            self._session.released.clear()
 
 
 class VirtioTransport:
@@ -391,6 +415,7 @@ class VirtioTransport:
     def wake(self) -> None:
         """See `Transport`."""
         os.eventfd_write(self._woken, 1)
+        self._backend.let_go()
 
     def close(self) -> None:
         """See `Transport`."""
