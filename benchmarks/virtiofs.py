@@ -219,7 +219,8 @@ def _measure(top: Path, package: Path, options: argparse.Namespace) -> None:
             assert machine.stdout is not None
             serving, before = 0, 0.0
             for line in machine.stdout:
-                if os.environ.get('DBG'): print(line, end='', file=sys.stderr)
+                if os.environ.get("DBG"):
+                    print(line, end="", file=sys.stderr)
                 match line.split():
                     case ["begin", tag, _]:
                         serving = _child(pids[tag]) or pids[tag]  # (virtiofsd serves in a process of its own)
@@ -244,9 +245,7 @@ def _child(pid: int) -> int | None:
     return int(children[0]) if children else None
 
 
-def _report(
-    taken: dict[str, dict[str, list[float]]], used: dict[str, dict[str, list[float]]], load: float
-) -> None:
+def _report(taken: dict[str, dict[str, list[float]]], used: dict[str, dict[str, list[float]]], load: float) -> None:
     print(f"{os.uname().machine}, {os.cpu_count()} cores, load before and after: {load:.1f}, {os.getloadavg()[0]:.1f}")
     tags = [tag for tag in next(iter(taken.values())) if tag != "virtiofsd"]
     print("| row | virtiofsd | " + " | ".join(f"{tag} | ratio | lowest | CPU | " for tag in sorted(tags)))

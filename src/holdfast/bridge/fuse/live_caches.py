@@ -40,18 +40,25 @@ class LiveCaches:
     """`KernelCaches` of a recorded directory."""
 
     def __init__(
-        self, host: RecordingHost, kept: LogNames, transport: Transport, *, passes: bool = True, is_told: bool = False
+        self,
+        host: RecordingHost,
+        kept: LogNames,
+        transport: Transport,
+        *,
+        passes: bool = True,
+        is_told: bool = False,
+        is_read_only: bool = False,
     ) -> None:
         """``transport`` is its server's; if it ``passes``, the kernel reads and writes itself where it can.
         ``is_told``: the owner reports to `invalidator`, at once, all that others change. Then the kernel may remember
         where names lead, and what is not written to is like, for long. (For ever would be long for what it was told
-        the moment before it asked.)
+        the moment before it asked.) ``is_read_only``: see `RecordedDirectory`.
         """
         self.needs_no_open: Final = False
         self.wished: Final = WANTED & ~_LOCAL_LOCKS | (
             Init.POSIX_ACL | Init.PASSTHROUGH if os.geteuid() == 0 else Init(0)
         )
-        self.directory = RecordedDirectory(host, kept, node_type=KernelNode)
+        self.directory = RecordedDirectory(host, kept, node_type=KernelNode, is_read_only=is_read_only)
         self._objects = objects = self.directory.objects
         self._device = transport.backing_device if passes else None
         self._backings = BackingFiles(None)

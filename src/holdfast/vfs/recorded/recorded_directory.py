@@ -23,10 +23,18 @@ class RecordedDirectory:
     """`FileSystem` of a directory."""
 
     def __init__(
-        self, host: RecordingHost, kept: LogNames, *, node_type: type[Node] = Node, most: int = MOST_FILES
+        self,
+        host: RecordingHost,
+        kept: LogNames,
+        *,
+        node_type: type[Node] = Node,
+        most: int = MOST_FILES,
+        is_read_only: bool = False,
     ) -> None:
-        """At most ``most`` files, and as many directories, may be open at a time."""
-        self.is_read_only: Final = False
+        """At most ``most`` files, and as many directories, may be open at a time. ``is_read_only`` is for servers:
+        they refuse every change, whatever the other side sends (EROFS).
+        """
+        self.is_read_only: Final = is_read_only
         self.objects = NodeRegistry(host.root_fd, host.hidden, node_type=node_type)
         self.credited = Credited()
         self.names = RecordedNames(host, self.objects, self.credited)

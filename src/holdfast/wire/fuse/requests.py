@@ -127,7 +127,7 @@ class Decoder:
         return decode(header, frame)
 
     def _lookup(self, header: Header, frame: memoryview) -> Body:
-        check, where = checked_component if self._has_dots else checked_name, "LOOKUP"
+        check, where = checked_component if self._has_dots else checked_name, describe_request(header)
         return request_bodies.Name(check(one_name(bytes(frame[HEADER_BYTES:]), where), where))
 
     def _read(self, header: Header, frame: memoryview) -> Body:
