@@ -47,7 +47,8 @@ def main() -> None:
         _serve(*map(Path, options.serve))
         return
     kernel = options.kernel or _newest_package()
-    if missing := _missing(kernel):
+    missing = _missing(kernel)
+    if missing or kernel is None:
         sys.exit("missing: " + "; ".join(missing))
     with tempfile.TemporaryDirectory(dir=options.directory) as top:
         _measure(Path(top), kernel, options)
@@ -146,7 +147,7 @@ def _servers(top: Path, against: Path | None) -> dict[str, tuple[list[str], dict
     for directory in shared.values():
         _make_tree(directory / "files")
     reference = shared["virtiofsd"]
-    servers = {
+    servers: dict[str, tuple[list[str], dict[str, str]]] = {
         "virtiofsd": (
             [str(_VIRTIOFSD), f"--socket-path={reference / 'socket'}"]
             + ["-o", f"source={reference / 'files'}", "-o", "cache=auto", "--thread-pool-size=0"],
@@ -219,8 +220,6 @@ def _measure(top: Path, package: Path, options: argparse.Namespace) -> None:
             assert machine.stdout is not None
             serving, before = 0, 0.0
             for line in machine.stdout:
-                if os.environ.get("DBG"):
-                    print(line, end="", file=sys.stderr)
                 match line.split():
                     case ["begin", tag, _]:
                         serving = _child(pids[tag]) or pids[tag]  # (virtiofsd serves in a process of its own)

@@ -126,23 +126,23 @@ class StatX(NamedTuple):
 
 def attributes(status: os.stat_result, *, inode: int | None = None, links: int | None = None) -> Attributes:
     """What `os.stat` said, with another inode number or count of links if they are given."""
-    mode, number, _, count, uid, gid, size, atime, mtime, ctime = status
+    atime_ns, mtime_ns, ctime_ns = status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns
     return _new_attributes(
         Attributes,
         (
-            number if inode is None else inode,
-            size,
+            status.st_ino if inode is None else inode,
+            status.st_size,
             status.st_blocks,
-            atime,
-            mtime,
-            ctime,
-            status.st_atime_ns % _SECOND_NS,
-            status.st_mtime_ns % _SECOND_NS,
-            status.st_ctime_ns % _SECOND_NS,
-            mode,
-            count if links is None else links,
-            uid,
-            gid,
+            atime_ns // _SECOND_NS,
+            mtime_ns // _SECOND_NS,
+            ctime_ns // _SECOND_NS,
+            atime_ns % _SECOND_NS,
+            mtime_ns % _SECOND_NS,
+            ctime_ns % _SECOND_NS,
+            status.st_mode,
+            status.st_nlink if links is None else links,
+            status.st_uid,
+            status.st_gid,
             status.st_rdev & 0xFFFFFFFF,  # as the kernel packs a device, wherever its numbers fit
             status.st_blksize,
             0,

@@ -27,7 +27,7 @@ from ....protocol.fuse import structures as c
 from ....protocol.fuse.structures import request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
 LIMIT: Final = 20.0
@@ -51,7 +51,7 @@ class Share:
         return self._stack.enter_context(self._mounted(is_read_only=is_read_only))
 
     @contextmanager
-    def _mounted(self, *, is_read_only: bool) -> Iterator[Guest]:
+    def _mounted(self, *, is_read_only: bool) -> Generator[Guest]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         device, guest = VhostUserBackend(ours), Guest(theirs)
         guest.ask_later(Opcode.INIT, bytes(c.InitIn(major=7, minor=38, max_readahead=1 << 17)))
