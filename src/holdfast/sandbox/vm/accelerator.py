@@ -32,7 +32,7 @@ _MEMORY = 256 << 20
 _DEVICE = "/dev/kvm"
 _EMULATED = "the machine is emulated, which is several times slower: "
 _NOTE = NoteFile(
-    b"accelerator", b"holdfast accelerator 1 ", "what is known of KVM", 4096, "it is found out again without it"
+    b"accelerator", b"holdfast accelerator 1 ", "the finding about KVM", 4096, "it is found out again without it"
 )
 
 
@@ -65,7 +65,7 @@ def choose_accelerator(
         try:
             _NOTE.write(home, msgspec.json.encode(known))
         except StorageError as error:
-            _LOG.warning("what is known of KVM is not kept: %s", error)
+            _LOG.warning("the finding about KVM is not kept: %s", error)
     if known.works:
         return Accelerator("kvm")
     return Accelerator("tcg", f"{_EMULATED}no guest comes up under {device} within {limit:.0f} seconds")
@@ -77,7 +77,7 @@ def _read(home: bytes) -> _Finding | None:
         body = _NOTE.read(home)
         return None if body is None else json_decoder(_Finding).decode(body)
     except (HoldfastError, msgspec.MsgspecError) as error:
-        _LOG.warning("what is known of KVM is of no use: %s", error)
+        _LOG.warning("the finding about KVM is of no use: %s", error)
         return None
 
 
