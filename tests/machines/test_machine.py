@@ -51,7 +51,7 @@ def working(built_image: Image, tmp_path_factory: pytest.TempPathFactory) -> Ite
         os.chown(path, USER.uid, USER.gid)
     before = photograph(served.tree)
     with Machine.start(plan(built_image, folder, shares=(served.share,)), EMULATION) as machine:
-        served.serve(machine)
+        served.serve(machine.files[0].dup())
         guest = Guest(machine)
         yield Working(guest, served)
         guest.close()
