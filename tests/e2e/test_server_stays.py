@@ -30,8 +30,8 @@ KEEPS_OPEN = "exec >> served; while :; do echo more; sleep 0.05; done"
 
 
 class Server:
-    """What a run has left running. It begins its ``script`` when the run's command has ended; with ``early`` the command
-    ends when the server has written.
+    """What a run has left running. It begins its ``script`` when the run's command has ended; with ``early`` the
+    command ends when the server has written.
     """
 
     def __init__(self, cli: Cli, script: str, *, early: bool = False) -> None:

@@ -15,7 +15,7 @@ from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
 from holdfast.model.clock import SystemClock
 from holdfast.sandbox.channel import Channel
-from holdfast.sandbox.images.image import Image
+from holdfast.sandbox.images.manifest import Image
 from holdfast.sandbox.policy import OpenNetwork
 from holdfast.sandbox.vm.machine import Machine
 from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestFile, GuestUser, MachinePlan, Share

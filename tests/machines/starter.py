@@ -15,7 +15,7 @@ given = json.loads(sys.argv[1])
 sys.path.insert(0, given["source"])
 
 from holdfast.sandbox.channel import Channel  # noqa: E402
-from holdfast.sandbox.images.image import Image  # noqa: E402
+from holdfast.sandbox.images.manifest import Image  # noqa: E402
 from holdfast.sandbox.policy import parse_network  # noqa: E402
 from holdfast.sandbox.vm.machine import Machine  # noqa: E402
 from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestUser, MachinePlan  # noqa: E402

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sandbox.images.image import Image
+from holdfast.sandbox.images.manifest import Image
 from holdfast.sandbox.vm import accelerator
 from holdfast.sandbox.vm.accelerator import choose_accelerator
 

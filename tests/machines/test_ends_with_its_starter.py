@@ -16,7 +16,7 @@ import qemu.qmp
 
 import holdfast
 from holdfast.processes.process_tree import descendants
-from holdfast.sandbox.images.image import Image
+from holdfast.sandbox.images.manifest import Image
 
 from ..e2e.isolated import USERS, copied, need_namespaces, python_for, switch_to
 from ..waiting import has_ended, wait_until

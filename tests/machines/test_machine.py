@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.model.errors import LockedError, UsageError
 from holdfast.processes.process_tree import descendants
-from holdfast.sandbox.images.image import Image
+from holdfast.sandbox.images.manifest import Image
 from holdfast.sandbox.policy import NoNetwork
 from holdfast.sandbox.vm.disk import create_disk, open_disk, reset_disk
 from holdfast.sandbox.vm.machine import Machine

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import FormatError, NotFoundError, RefusedError, StorageError
-from holdfast.sandbox.images.image import Image
+from holdfast.sandbox.images.manifest import Image
 from holdfast.sandbox.policy import NoNetwork
 from holdfast.sandbox.vm.disk import create_disk
 from holdfast.sandbox.vm.machine import Machine

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sandbox.images.image import Image
+from holdfast.sandbox.images.manifest import Image
 
 from ..e2e.isolated import ATTEMPTS, STAGE, need_namespaces
 from .test_ends_with_its_starter import words

@@ -27,6 +27,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "run": {
         "run": ("run", "run a command and record its changes, so that undo can reverse them"),
+        "vm": ("vm", "the virtual machines that such commands run in: status, reset"),
         "steps": ("steps_barriers_safeguard", "list the steps of such commands"),
         "step": ("steps_barriers_safeguard", "group what follows into one step: begin, commit, rollback"),
         "barriers": ("steps_barriers_safeguard", "list edits by other processes between the steps"),
@@ -60,6 +61,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("forget_gc_verify_stats", "delete content that no checkpoint needs"),
         "verify": ("forget_gc_verify_stats", "check the store for damaged or missing data"),
         "stats": ("forget_gc_verify_stats", "show how much space the store takes"),
+        "image": ("image", "images of virtual machines: build, list, remove, import"),
         "store": ("store", "show, test, copy or claim the place where data is kept"),
         "doctor": ("doctor", "check this machine, the home and the workspace"),
         "completion": ("completion", "print a completion script for your shell"),

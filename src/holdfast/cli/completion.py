@@ -95,6 +95,12 @@ def _snapshots(console: Console) -> Iterable[str]:
         return [name for one in workspace.snapshots.list() for name in (one.label, one.id) if name]
 
 
+def _images(console: Console) -> Iterable[str]:
+    from holdfast.cli.image import open_images
+
+    return [one.name for one in open_images(console).list()]
+
+
 def _promotions(console: Console) -> Iterable[str]:
     from holdfast.engine.promotion.manager import Promotions
 
@@ -111,6 +117,7 @@ _LISTS: dict[str, Callable[[Console], Iterable[str]]] = {
     "sessions": _sessions,
     "states": _states,
     "snapshots": _snapshots,
+    "images": _images,
     "promotions": _promotions,
 }
 
@@ -145,6 +152,9 @@ OFFERED = {
     "snapshot unmount name": "snapshots",
     "snapshot discard name": "snapshots",
     "snapshot run --from": "snapshots",
+    "image build name": "images",
+    "image remove name": "images",
+    "image import name": "images",
 }
 """What the shell is offered for an argument of a command, or for an option of every command that has it."""
 

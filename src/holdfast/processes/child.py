@@ -92,13 +92,14 @@ def run(
     words: Words,
     limits: Limits,
     *,
-    stdin: bytes = b"",
+    stdin: bytes | int = b"",
     cwd: bytes | None = None,
     environment: Environment | None = None,
     pass_fds: Sequence[int] = (),
     stop: threading.Event | None = None,
 ) -> Ended:
-    """Run a program in a session of its own, by default with this process's directory and environment.
+    """Run a program in a session of its own, by default with this process's directory and environment. ``stdin`` is
+    what it reads, or the descriptor of the file that it reads.
 
     When it has ended, its process group is killed, and what that writes later is not waited for; so it is when ``stop``
     is set. Raises `OSError` if it cannot be started.
@@ -112,7 +113,8 @@ def run(
             os.killpg(child.pid, signal.SIGKILL)
 
     with ends_with_us(child.pid), _waited_for(child, kill):
-        why = _follow(child, stdin, output.add, errors.add, end=kill, until=_deadline(limits.seconds), stop=stop)
+        given = b"" if isinstance(stdin, int) else stdin
+        why = _follow(child, given, output.add, errors.add, end=kill, until=_deadline(limits.seconds), stop=stop)
     return Ended(child.returncode, why, bytes(output.data), errors.kept())
 
 
@@ -125,16 +127,25 @@ def run_contained(
     environment: Environment,
     pass_fds: Sequence[int] = (),
     stop: threading.Event | None = None,
+    grace: float = 0.0,
+    follow_errors: Callable[[bytes], object] | None = None,
 ) -> Ended:
-    """Run a command of the user's, of which nothing lives on. Setting ``stop`` ends it.
+    """Run a command of the user's, of which nothing lives on. Setting ``stop`` ends it, and so does an exception here:
+    it has ``grace`` seconds from SIGTERM to SIGKILL. ``follow_errors`` gets what it writes to standard error at once.
 
     Raises `OSError` if the directory cannot be entered; that a program is not there, the last line of ``errors`` says:
     ``holdfast: cannot run NAME: REASON``.
     """
     output, errors = _Output(limits.output), Excerpt(limits.errors)
-    with _watched(words, seconds=limits.seconds or 0, memory=0, grace=0) as (watched, said):
+
+    def take_error(data: bytes) -> bool:
+        if follow_errors is not None:
+            follow_errors(data)
+        return errors.add(data)
+
+    with _watched(words, seconds=limits.seconds or 0, memory=0, grace=grace) as (watched, said):
         child = _start(watched, limits, stdin, cwd, environment, (said, *pass_fds))
-        why = _follow_watched(child, stdin, output.add, errors.add, seconds=limits.seconds, grace=0, stop=stop)
+        why = _follow_watched(child, stdin, output.add, take_error, seconds=limits.seconds, grace=grace, stop=stop)
         ended = _read_end(said)
     return Ended(ended.code, "output" if why == "output" else ended.why, bytes(output.data), errors.kept())
 
@@ -301,14 +312,14 @@ def _written(path: bytes) -> Generator[Callable[[bytes], None]]:
 def _start(
     words: Words,
     limits: Limits,
-    stdin: bytes,
+    stdin: bytes | int,
     cwd: bytes | None,
     environment: Environment | None,
     pass_fds: Sequence[int],
 ) -> subprocess.Popen[bytes]:
     return start_in_own_session(
         words,
-        stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+        stdin=stdin if isinstance(stdin, int) else subprocess.PIPE if stdin else subprocess.DEVNULL,
         stdout=subprocess.PIPE if limits.output else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         cwd=cwd,

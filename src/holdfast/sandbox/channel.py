@@ -11,32 +11,45 @@ import os
 import select
 import threading
 import time
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
-from holdfast.model.errors import ChannelError, FormatError, HoldfastError, NotFoundError, RefusedError
+from holdfast.model.errors import ChannelError, FormatError, HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.log import Log
 from holdfast.processes.helper_process import program_words
 from holdfast.wire.control_channel import (
     MAX_LINE_BYTES,
+    OUTPUT_WINDOW,
+    VERSION,
     Cancel,
+    Continued,
     Execution,
     Failure,
+    Hello,
+    InputClosed,
+    InputTaken,
     Output,
+    OutputTaken,
     RollbackNotify,
     StepCompleted,
     StepStarted,
+    Stopped,
+    cost,
     decode_reply,
     encode_request,
     exec_request,
+    shell_words,
 )
 from holdfast.wire.json_lines import Lines
+from holdfast.wire.whole_characters import WholeCharacters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from holdfast.wire.control_channel import Reply, Stream
+    from holdfast.wire.control_channel import CommandReply, Exec, InputStream, OutputStream, Reply, Request, Stream
 
 START_SECONDS: Final = 30.0
 CANCEL_SECONDS: Final = 30.0
@@ -64,10 +77,11 @@ class Endpoint(Protocol):
 
 
 class Channel:
-    """Talks to one shim. Any thread may call; `execute` is busy for as long as the command runs.
+    """Talks to one shim. Any thread may call, and have commands run side by side.
 
-    An error that is a `ChannelError` ends the channel, and every later call raises it too; the shim sees its channel
-    close and ends its command.
+    A thread reads what the shim says; it begins with the first command. So does what the shim has to keep to, which a
+    `ChannelError` says that it did not: that ends the channel for all commands, and every later call raises it too; the
+    shim sees its channel close and ends its commands.
     """
 
     def __init__(
@@ -91,10 +105,14 @@ class Channel:
         self._lines = Lines(MAX_LINE_BYTES)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
-        """Of all that follows, and of what is written."""
-        self._running: int | None = None
-        self._is_cancelled = False
+        """Of the commands and their state."""
+        self._commands: dict[int, RemoteCommand] = {}
         self._over: ChannelError | None = None
+        self._thread: threading.Thread | None = None
+        self._greeted = threading.Event()
+        """The shim has said hello, or the channel is over."""
+        self._writing = threading.Lock()
+        """Of the ends, as far as they are written to or closed. Taken before `_lock`, if both are."""
         self._is_shut = False
         for end in (reader, writer):
             os.set_blocking(end.fileno(), False)
@@ -109,6 +127,15 @@ class Channel:
         """See `close`."""
         self.close()
 
+    def await_shim(self, seconds: float) -> None:
+        """Wait until the shim is there: its box may take longer to start than a command may. Raises `ChannelError`
+        (``shim_silent`` after so many seconds).
+        """
+        self._begin_reading()
+        if not self._greeted.wait(seconds):
+            self._end(ChannelError(f"the shim has not begun within {seconds:g} s", code="shim_silent"))
+        self.require_open()
+
     def execute(
         self,
         identity: int,
@@ -122,110 +149,111 @@ class Channel:
         variables; returns the exit code, and whether something that it left running still holds its output.
 
         ``identity`` is the host's: a number that no command of this channel had before. ``on_output`` is called in this
-        thread, in order for each stream; while it has not returned nothing more is read, so that the command waits in
-        the end. If it raises, the channel is closed.
+        thread, in order for each stream, with pieces that do not end inside a character; while it has not returned the
+        command waits in the end. If it raises, the channel is closed.
 
-        Raises `UsageError` for what cannot be sent, `RefusedError` (``busy``) while another command runs,
+        Raises `UsageError` for what cannot be sent, `RefusedError` (``busy``) while too many commands run,
         `NotFoundError` (``no_directory``) and `HoldfastError` (``cannot_start``) if the shim cannot start it, and
         `ChannelError` (``shim_gone``, ``shim_silent``, ``shim_violation``, ``channel_closed``).
         """
-        request = encode_request(exec_request(identity, command, cwd=cwd, env=env or {}))
+        request = exec_request(identity, shell_words(command), cwd=cwd, env=env or {})
+        texts: dict[Stream, WholeCharacters] = {"stdout": WholeCharacters(), "stderr": WholeCharacters()}
+        with self.begin(request) as remote:
+            try:
+                while not isinstance(reply := remote.next(), StepCompleted | Failure):
+                    if isinstance(reply, Output) and reply.stream != "terminal":
+                        began = self._clock()
+                        if whole := texts[reply.stream].feed(reply.data):
+                            on_output(reply.stream, whole)
+                        remote.take(reply, busy=self._clock() - began)
+                for stream, text in texts.items():
+                    if rest := text.rest():
+                        on_output(stream, rest)
+            except BaseException as error:
+                self._give_up(error)
+                raise
+        if isinstance(reply, Failure):
+            raise_failure(reply)
+        return reply
+
+    def begin(self, request: Exec) -> RemoteCommand:
+        """Have the shim run a command; what comes of it is for the caller to read. Raises `UsageError` and
+        `ChannelError`.
+        """
+        line = encode_request(request)
+        self._begin_reading()
         with self._lock:
-            self._require_open()
-            if self._running is not None:
-                raise RefusedError("a command is running already, and a shim runs one at a time", code="busy")
-            self._send(request)
-            self._running, self._is_cancelled = identity, False
+            self.require_open()
+            if request.id in self._commands:
+                raise UsageError(f"id: {request.id} is running")
+            patience = _Patience(self._clock, self._start_seconds, self._cancel_seconds)
+            command = self._commands[request.id] = RemoteCommand(self, request.id, patience, self._lock)
         try:
-            final = self._converse(identity, on_output)
-        except BaseException as error:
-            self._give_up(error)
+            self._send(line)
+        except BaseException:
+            command.close()
             raise
-        finally:
-            with self._lock:
-                self._running = None
-                if self._over is not None:
-                    self._shut()
-        if isinstance(final, Failure):
-            _raise(final)
-        return final
+        _log.info("command %d was sent to the shim", request.id)
+        return command
 
     def cancel(self, identity: int) -> bool:
         """End the command ``identity``, by SIGTERM and then SIGKILL to its process group; then `execute` returns.
         False if it does not run (any more). Raises `ChannelError`.
         """
         with self._lock:
-            self._require_open()
-            if self._running != identity:
-                return False
-            if not self._is_cancelled:
-                self._send(encode_request(Cancel(id=identity)))
-                self._is_cancelled = True
-                os.eventfd_write(self._wake, 1)
-            return True
+            self.require_open()
+            command = self._commands.get(identity)
+        if command is None:
+            return False
+        command.cancel()
+        return True
 
     def notify_rollback(self, step: int) -> None:
         """Tell the shim that ``step`` was rolled back. Raises `ChannelError`."""
-        with self._lock:
-            self._require_open()
-            self._send(encode_request(RollbackNotify(step_id=step)))
+        self.send(RollbackNotify(step_id=step))
 
     def close(self) -> None:
-        """Close both ends, from any thread; a command that runs is ended by its shim, and `execute` raises
+        """Close both ends, from any thread; commands that run are ended by the shim, and `execute` raises
         `ChannelError`. Waits for a request that is just being written. More than once is once.
         """
         self._give_up(None)
 
-    # -- one command ---------------------------------------------------------------------------------------------------
+    def require_open(self) -> None:
+        """Raise the `ChannelError` that has ended the channel, if one has."""
+        if self._over is not None:
+            raise ChannelError(self._over.message, hint=self._over.hint, code=self._over.code)
 
-    def _converse(self, identity: int, on_output: Callable[[Stream, bytes], None]) -> StepCompleted | Failure:
-        execution = Execution(identity)
-        _log.info("command %d was sent to the shim", identity)
-        patience = _Patience(self._clock, self._start_seconds)
-        while True:
-            reply = self._next(execution, patience)
-            if isinstance(reply, Output):
-                began = self._clock()
-                on_output(reply.stream, reply.content)
-                patience.extend(self._clock() - began)
-            elif isinstance(reply, StepStarted):
-                patience.is_running()
-            else:
-                result = reply.message[:_SHOWN] if isinstance(reply, Failure) else f"exit code {reply.exit_code}"
-                _log.info("command %d has ended: %s", identity, result)
-                return reply
+    def send(self, request: Request) -> None:
+        """Write a request. Raises `UsageError` and `ChannelError`."""
+        self._send(encode_request(request))
 
-    def _next(self, execution: Execution, patience: _Patience) -> Reply:
-        """The next reply, which is in turn."""
-        while True:
-            try:
-                line = self._lines.take()
-                if line is not None:
-                    reply = decode_reply(line)
-                    execution.accept(reply)
-                    return reply
-            except FormatError as error:
-                raise ChannelError(
-                    f"the shim does not keep to the protocol: {error.message[:_SHOWN]}", code="shim_violation"
-                ) from error
-            self._fill(patience)
+    def forget(self, command: RemoteCommand) -> None:
+        """Under the lock: what the shim says of it from now on is out of turn."""
+        if self._commands.get(command.id) is command:
+            del self._commands[command.id]
 
-    def _fill(self, patience: _Patience) -> None:
-        """Read something."""
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def _begin_reading(self) -> None:
+        with self._lock:
+            if self._thread is None and self._over is None:
+                self._thread = threading.Thread(target=self._read_all, name="control channel", daemon=True)
+                self._thread.start()
+
+    def _read_all(self) -> None:
         poll = select.poll()
         poll.register(self._reader.fileno(), select.POLLIN)
         poll.register(self._wake, select.POLLIN)
-        while True:
-            with self._lock:
-                self._require_open()
-                if self._is_cancelled:
-                    patience.is_cancelled(self._cancel_seconds)
-            seconds = patience.left()
-            ready = dict(poll.poll(None if seconds is None else seconds * 1000))
-            if self._wake in ready:
-                os.eventfd_read(self._wake)
-            elif ready:
-                break
+        try:
+            while self._over is None:
+                if self._reader.fileno() in dict(poll.poll()):
+                    self._read()
+        except ChannelError as error:
+            self._end(error)
+        finally:
+            self._shut()
+
+    def _read(self) -> None:
         try:
             data = os.read(self._reader.fileno(), _READ_BYTES)
         except BlockingIOError:
@@ -235,74 +263,233 @@ class Channel:
         if not data:
             raise _gone(None)
         self._lines.feed(data)
+        try:
+            while (line := self._lines.take()) is not None:
+                self._accept(decode_reply(line))
+        except FormatError as error:
+            raise ChannelError(
+                f"the shim does not keep to the protocol: {error.message[:_SHOWN]}", code="shim_violation"
+            ) from error
 
-    # -- under the lock ------------------------------------------------------------------------------------------------
+    def _accept(self, reply: Reply) -> None:
+        if isinstance(reply, Hello) or not self._greeted.is_set():
+            if not isinstance(reply, Hello) or self._greeted.is_set():
+                raise FormatError("hello: expected as the first line, and once")
+            if reply.version != VERSION:
+                raise FormatError(f"hello: its version is {reply.version}, and ours {VERSION}")
+            self._greeted.set()
+            return
+        if isinstance(reply, Failure) and reply.id is None:
+            raise FormatError(f"the shim did not understand a line ({reply.code[:40]}): {reply.message}")
+        with self._lock:
+            command = self._commands.get(reply.id or 0)
+            if command is None:
+                raise FormatError(f"id: {reply.__struct_config__.tag} of {reply.id}, which does not run")
+            command.accept(reply)
+            if command.is_over:
+                del self._commands[command.id]
 
-    def _require_open(self) -> None:
-        if self._over is not None:
-            raise ChannelError(self._over.message, hint=self._over.hint, code=self._over.code)
+    # -- writing, and the end ------------------------------------------------------------------------------------------
 
     def _send(self, line: bytes) -> None:
+        with self._writing:
+            self.require_open()
+            try:
+                self._write(line)
+            except ChannelError as error:
+                self._end(error)
+                raise
+
+    def _write(self, line: bytes) -> None:
         descriptor = self._writer.fileno()
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
         until = self._clock() + self._start_seconds
         left = memoryview(line)
-        try:
-            while left:
-                seconds = until - self._clock()
-                if seconds <= 0:
-                    raise ChannelError("the shim does not read what it is sent", code="shim_silent")
-                poll.poll(seconds * 1000)
-                try:
-                    left = left[os.write(descriptor, left) :]
-                except BlockingIOError:
-                    continue
-                except OSError as error:
-                    raise _gone(error) from error
-        except ChannelError as error:
-            self._end(error)
-            raise
+        while left:
+            seconds = until - self._clock()
+            if seconds <= 0:
+                raise ChannelError("the shim does not read what it is sent", code="shim_silent")
+            poll.poll(seconds * 1000)
+            try:
+                left = left[os.write(descriptor, left) :]
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise _gone(error) from error
 
     def _give_up(self, cause: BaseException | None) -> None:
-        with self._lock:
-            if isinstance(cause, ChannelError):
-                self._end(cause)
-            else:
-                self._end(ChannelError("the channel is closed", code="channel_closed"))
+        is_ours = isinstance(cause, ChannelError)
+        self._end(cause if is_ours else ChannelError("the channel is closed", code="channel_closed"))
+        if self._thread is None:
+            self._shut()
+        else:
+            self._thread.join()
 
     def _end(self, error: ChannelError) -> None:
-        if self._over is None:
+        with self._lock:
+            if self._over is not None:
+                return
             self._over = error
             if error.code != "channel_closed":
                 _log.warning("the control channel has ended: %s", error.message)
-        if self._running is None:
-            self._shut()
-        else:  # the thread that reads closes what it reads from
+            self._greeted.set()
+            for command in self._commands.values():
+                command.wake()
             os.eventfd_write(self._wake, 1)
 
     def _shut(self) -> None:
-        if not self._is_shut:
-            self._is_shut = True
-            self._reader.close()
-            self._writer.close()
-            os.close(self._wake)
+        with self._writing:
+            if not self._is_shut:
+                self._is_shut = True
+                self._reader.close()
+                self._writer.close()
+                os.close(self._wake)
+
+
+class RemoteCommand:
+    """A command that a shim runs, or was to run; made by `Channel.begin`. For one thread, but for `cancel`.
+
+    It ends with a `StepCompleted`, or with a `Failure` if it could not be started. To wait for other things as well,
+    wait until `fileno` is readable, but no longer than `seconds`, and then call `poll` until that returns None.
+    """
+
+    def __init__(self, channel: Channel, identity: int, patience: _Patience, lock: threading.Lock) -> None:
+        self.id = identity
+        self._channel = channel
+        self._lock = lock
+        self._patience = patience
+        self._execution = Execution(identity)
+        self._replies: deque[CommandReply] = deque()
+        """What was not read yet: the windows of the streams bound it."""
+        self._taken: dict[OutputStream, int] = {"stdout": 0, "stderr": 0, "terminal": 0}
+        self._is_cancelled = False
+        self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __enter__(self) -> RemoteCommand:
+        """Closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """See `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """Forget it: for one that is over, or whose channel is."""
+        with self._lock:
+            self._channel.forget(self)
+            ready, self._ready = self._ready, -1
+            if ready >= 0:
+                os.close(ready)
+
+    def fileno(self) -> int:
+        """Readable when `poll` has something."""
+        return self._ready
+
+    def poll(self) -> CommandReply | None:
+        """What was said next; None if that has not come. Raises `ChannelError`."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._ready)
+        try:
+            reply = self._replies.popleft()
+        except IndexError:
+            self._channel.require_open()
+            self._patience.left()
+            return None
+        if isinstance(reply, StepStarted):
+            self._patience.is_running()
+        elif isinstance(reply, StepCompleted | Failure):
+            result = reply.message[:_SHOWN] if isinstance(reply, Failure) else f"exit code {reply.exit_code}"
+            _log.info("command %d has ended: %s", self.id, result)
+        return reply
+
+    def next(self) -> CommandReply:
+        """What is said next, when it has come. Raises `ChannelError`."""
+        while (reply := self.poll()) is None:
+            waiting = select.poll()
+            waiting.register(self._ready, select.POLLIN)
+            seconds = self.seconds()
+            waiting.poll(None if seconds is None else seconds * 1000)
+        return reply
+
+    def seconds(self) -> float | None:
+        """How long there may be nothing to `poll`; None: as long as it likes. Raises `ChannelError`."""
+        return self._patience.left()
+
+    def take(self, output: Output, *, busy: float = 0) -> None:
+        """A piece of output is held no more, so that as much can come again. ``busy``: so many seconds its taking took,
+        which are not the shim's. Raises `ChannelError`.
+        """
+        self._patience.extend(busy)
+        self._taken[output.stream] += cost(output)
+        if self._taken[output.stream] >= OUTPUT_WINDOW // 4:
+            taken, self._taken[output.stream] = self._taken[output.stream], 0
+            self.send(OutputTaken(id=self.id, stream=output.stream, bytes=taken))
+
+    def room(self, stream: InputStream) -> int:
+        """How many bytes of `Input` can be sent now; more when `fileno` was readable."""
+        return self._execution.room(stream)
+
+    def is_closed(self, stream: InputStream) -> bool:
+        """Whether nothing reads this input any more."""
+        return self._execution.is_over or stream in self._execution.closed
+
+    def send(self, request: Request) -> None:
+        """Send a request about it. Raises `ChannelError`."""
+        self._execution.send(request)
+        self._channel.send(request)
+
+    def cancel(self) -> None:
+        """See `Channel.cancel`."""
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            self.send(Cancel(id=self.id))
+            self._patience.is_cancelled()
+            with self._lock:
+                self.wake()
+
+    # -- under the lock of the channel -------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more may be said of it."""
+        return self._execution.is_over
+
+    def accept(self, reply: CommandReply) -> None:
+        """Raises `FormatError` for what is out of turn."""
+        self._execution.accept(reply)
+        if (
+            isinstance(reply, Stopped | Continued)
+            and self._replies
+            and isinstance(self._replies[-1], Stopped | Continued)
+        ):
+            self._replies.pop()  # (only the last of them matters, and any number may come)
+        if not isinstance(reply, InputTaken | InputClosed):
+            self._replies.append(reply)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look."""
+        if self._ready >= 0:
+            os.eventfd_write(self._ready, 1)
 
 
 class _Patience:
     """Until when something has to come: an answer to a request, or after a cancel the end."""
 
-    def __init__(self, clock: Callable[[], float], start_seconds: float) -> None:
+    def __init__(self, clock: Callable[[], float], start_seconds: float, cancel_seconds: float) -> None:
         self._clock = clock
+        self._cancel_seconds = cancel_seconds
         self._start_by: float | None = clock() + start_seconds
         self._end_by: float | None = None
 
     def is_running(self) -> None:
         self._start_by = None
 
-    def is_cancelled(self, seconds: float) -> None:
-        if self._end_by is None:
-            self._end_by = self._clock() + seconds
+    def is_cancelled(self) -> None:
+        self._end_by = self._clock() + self._cancel_seconds
 
     def extend(self, seconds: float) -> None:
         """So long the caller did not listen, which is not the shim's fault."""
@@ -326,12 +513,11 @@ def _gone(error: OSError | None) -> ChannelError:
     return ChannelError(f"the shim has ended, or its box has{reason}", code="shim_gone")
 
 
-def _raise(failure: Failure) -> NoReturn:
+def raise_failure(failure: Failure) -> NoReturn:
     """As an error of ours. Its words are the shim's."""
     message = f"the shim could not run the command: {failure.message[:_SHOWN]}"
     if failure.code == "no_directory":
         raise NotFoundError(message, code="no_directory")
     if failure.code == "busy":
-        # Something has said for it that the command before was over.
-        raise ChannelError(message, code="shim_violation")
+        raise RefusedError(message, code="busy")
     raise HoldfastError(message, code="cannot_start")

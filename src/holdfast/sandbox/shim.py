@@ -2,11 +2,15 @@
 
 A program of its own: one file, the standard library of Python 3.8 or later and nothing of Holdfast, so that it can be
 copied into any box. It reads requests from standard input and writes to standard output, or does both on a device whose
-path it is given. One command at a time runs, in a session of its own; when the channel closes, or the shim is told to
-end by a signal, it ends its command and then itself.
+path it is given. Commands run side by side, each in a session of its own; when the channel closes, or the shim is told
+to end by a signal, it ends them and then itself.
 
 One thread, one loop; nothing in it waits but `Shim.turn`. Memory is bounded: while the host does not read, neither
-does the shim read what its command writes, until that has to wait as well.
+does the shim read what its commands write, until they have to wait as well; and the host sends a command no more input
+than there is room for.
+
+Between the shim and a command with a terminal there is one more process (`lead_session`): without a parent in its own
+session, the kernel stops no command by Ctrl-Z, nor as it reads in the background.
 """
 
 from __future__ import annotations
@@ -18,42 +22,69 @@ import json
 import os
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import termios
 import time
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+VERSION = 2
 MAX_LINE_BYTES = 1 << 20
 MAX_ID = (1 << 53) - 1
-PIECE_BYTES = 1 << 15
-"""What is read at once of a command's output. As JSON it becomes six times as long at most, within a line."""
+MAX_COMMANDS = 64
+INPUT_WINDOW = 1 << 16
+"""So many bytes of one stream are held for a command that does not read them."""
+OUTPUT_WINDOW = 1 << 18
+"""So much of one stream the host holds: each piece counts its bytes and `PIECE_COST`."""
+PIECE_COST = 1 << 8
+PIECE_BYTES = 1 << 16
+"""What is read at once of a command's output."""
 OUTPUT_WAITING_BYTES = 1 << 17
-"""With so much unsent, the command's output is not read."""
+"""With so much unsent, no output is read."""
 WAITING_BYTES = 1 << 20
 """With so much unsent, no requests are read. Output never makes it so much: one that cancels is read anyhow."""
-REQUEST_BYTES = 1 << 12
-"""What is read at once of requests: each of these bytes could be a line, and be answered."""
+REQUEST_BYTES = 1 << 13
+"""What is read at once of requests: each two of these bytes could be a line, and be answered."""
 MAX_WORDS = 1000
 """Characters of what is said for people. The name of a directory can be as long as a line."""
 MAX_LEFT = 64
 """So many pipes of earlier commands are kept from filling up; then the oldest is closed."""
-LOOK_SECONDS = 0.02
-
 MOST_DIGITS = 20
 """Digits; longer ones take Python before 3.11 a time that grows with their square."""
+LOOK_SECONDS = 0.02
+HOST_SECONDS = 0.05
+"""How often a device is asked whether the host has opened its end."""
+
+STREAMS = ("stdin", "stdout", "stderr")
+SIZE = {"rows": int, "columns": int}
+TERMINAL = {**SIZE, "streams": [str], "foreground": bool, "modes": [int], "characters": bytes}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "exec": {"argv": [bytes], "cwd": bytes, "env": [bytes], "stdin": bool, "terminal": TERMINAL},
+    "input": {"stream": str, "data": bytes},
+    "input_end": {},
+    "output_taken": {"stream": str, "bytes": int},
+    "output_close": {"stream": str},
+    "signal": {"signal": int, "group": bool},
+    "resize": SIZE,
+    "foreground": {"foreground": bool},
+    "cancel": {},
+    "rollback_notify": {"step_id": int},
+}
+"""What the host asks for: fields and their types; those of bytes are in Base64."""
+OPTIONAL: dict[str, Any] = {"env": [], "stdin": False, "terminal": None, "modes": [], "characters": b""}
 
 
 class BadRequestError(Exception):
-    """A line that is no request, with the code and id to answer it with."""
+    """A request that is none, or cannot be followed, with the code and id to answer it with."""
 
     def __init__(self, message: str, code: str = "bad_request", identity: Any = None) -> None:
         super().__init__(message)
-        self.message = message
         self.code = code
         self.id = identity if is_id(identity) else None
 
@@ -97,40 +128,27 @@ class RequestParser:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """The request in a line, its fields of the right types. Raises `BadRequestError`."""
-    request = _object(line)
-    kind, identity = request.get("type"), request.get("id")
-
-    def check(is_right: bool, name: str, expected: str) -> None:
-        if not is_right:
-            raise BadRequestError(f"{name}: expected {expected}", identity=identity)
-
-    if kind == "rollback_notify":
-        step = request.get("step_id")
-        check(type(step) is int and abs(step) <= MAX_ID, "step_id", "an integer")
-        return request
-    check(kind in ("exec", "cancel"), "type", "exec, cancel or rollback_notify")
-    check(is_id(identity), "id", f"an integer from 1 to {MAX_ID}")
-    if kind == "exec":
-        check(type(request.get("command")) is str, "command", "text")
-        check(type(request.get("cwd", "")) is str, "cwd", "text")
-        check(type(request.get("cwd_base64", "")) is str, "cwd_base64", "text")
-        check(_is_texts(request.get("env", {})), "env", "texts by their names")
-    return request
-
-
-def _object(line: bytes) -> dict[str, Any]:
+    """The request in a line, with all its fields. Raises `BadRequestError`."""
     try:
-        value: Any = json.loads(line.decode("utf-8"), parse_int=_integer)
+        request: Any = json.loads(line.decode("utf-8"), parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"not JSON in UTF-8: {error}") from error
-    if type(value) is dict:
-        return value  # pyright: ignore[reportUnknownVariableType]
-    raise BadRequestError("expected an object")
+    if not _is(request, dict):
+        raise BadRequestError("expected an object")
+    kind, identity = request.get("type"), request.get("id")
+    if not _is(kind, str) or kind not in REQUESTS:
+        raise BadRequestError(f"type: expected one of {', '.join(REQUESTS)}", identity=identity)
+    if kind != "rollback_notify" and not is_id(identity):
+        raise BadRequestError(f"id: expected an integer from 1 to {MAX_ID}")
+    try:
+        fields = {name: _field(name, request, expected) for name, expected in REQUESTS[kind].items()}
+    except ValueError as error:
+        raise BadRequestError(f"{kind}: {error}", identity=identity) from error
+    return {"type": kind, "id": identity, **fields}
 
 
-def _is_texts(value: dict[str, Any]) -> bool:
-    return type(value) is dict and all(type(text) is str for text in value.values())
+def _is(value: Any, kind: type) -> bool:
+    return type(value) is kind
 
 
 def _integer(digits: str) -> int:
@@ -139,116 +157,398 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def incomplete_utf8(data: bytes) -> int:
-    """How many bytes at the end of ``data`` begin a character of UTF-8 that they do not complete."""
-    for back in range(1, min(3, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 != 0x80:
-            length = 1 if byte < 0xC2 or byte > 0xF4 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return back if back < length else 0
-    return 0
+def _field(name: str, fields: Any, expected: Any) -> Any:
+    """A field, by what stands for it in `REQUESTS`."""
+    if name in OPTIONAL and name not in fields:
+        return OPTIONAL[name]
+    value = fields.get(name)
+    if _is(expected, dict) and _is(value, dict):
+        return {each: _field(each, value, expected[each]) for each in expected}
+    if _is(expected, list) and _is(value, list):
+        return [_field(name, {name: each}, expected[0]) for each in value]
+    if expected is bytes and _is(value, str):
+        return base64.b64decode(value, validate=True)
+    if not _is(value, expected) or (expected is int and abs(value) > MAX_ID):
+        raise ValueError(f"{name}: expected another type")
+    return value
 
 
 class OutputPipe:
-    """The reading end of a pipe that a command writes to."""
+    """What a command writes to: the reading end of a pipe, or a terminal."""
 
     def __init__(self, name: str, pipe: Any) -> None:
         self.name = name
         self.pipe = pipe
         """Closed at its end."""
-        self.tail = b""
-        """The beginning of a character."""
+        self.held = 0
+        """So much of it the host has not taken yet."""
         self.owed = 0
-        """So many bytes were in the pipe when the command ended, and are to be passed on however long that takes."""
+        """So many bytes were there when the command ended, and are to be passed on however long that takes."""
 
-    def read(self) -> bytes:
-        """What can be passed on of what is there. At the end, the pipe is closed."""
-        data = os.read(self.pipe.fileno(), PIECE_BYTES)
+    def read(self, most: int = PIECE_BYTES) -> bytes:
+        """Some of what is there. At the end, the pipe is closed."""
+        try:
+            data = os.read(self.pipe.fileno(), most)
+        except BlockingIOError:
+            return b""
+        except OSError:  # a terminal that no process has open any more
+            data = b""
         self.owed -= len(data)
         if not data:
             self.pipe.close()
-            return b""
-        data = self.tail + data
-        cut = len(data) - incomplete_utf8(data)
-        self.tail = data[cut:]
-        return data[:cut]
-
-    def rest(self) -> bytes:
-        """What was held back."""
-        tail, self.tail = self.tail, b""
-        return tail
+        return data
 
     def look(self) -> None:
-        """Note what is in the pipe."""
-        if not self.pipe.closed:
+        """Note what is there."""
+        if self.name == "terminal":
+            self.owed = 2 * PIECE_BYTES  # (only a part of it could be counted)
+        elif not self.pipe.closed:
             self.owed = struct.unpack("i", fcntl.ioctl(self.pipe, termios.FIONREAD, bytes(4)))[0]
+
+    def is_passed_on(self) -> bool:
+        """Whether all that was there then has been read."""
+        if self.pipe.closed or self.owed <= 0:
+            return True
+        return self.name == "terminal" and not select.select([self.pipe], [], [], 0)[0]
+
+
+class InputPipe:
+    """What a command reads from: the writing end of a pipe, or a terminal."""
+
+    def __init__(self, name: str, pipe: Any) -> None:
+        self.name = name
+        self.pipe = pipe
+        """Closed when nothing reads it any more, or nothing more comes."""
+        self.waiting = bytearray()
+        self.is_over = False
+        """Nothing comes after what is waiting."""
+        os.set_blocking(pipe.fileno(), False)
+
+    def write(self) -> int:
+        """Write what the command takes now; how much."""
+        try:
+            written = os.write(self.pipe.fileno(), self.waiting) if self.waiting else 0
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.close()
+            return 0
+        del self.waiting[:written]
+        if self.is_over and not self.waiting:
+            self.close()
+        return written
+
+    def close(self) -> None:
+        """Whatever is waiting."""
+        self.waiting.clear()
+        self.pipe.close()
+
+
+def start_process(request: dict[str, Any], streams: list[int], **how: Any) -> Any:
+    """Start the command of an ``exec`` with these standard streams. Raises `BadRequestError` if it cannot be."""
+    try:
+        variables = dict(each.split(b"=", 1) for each in request["env"])
+        stdin, stdout, stderr = streams
+        environment = {**os.environb, **variables}
+        return subprocess.Popen(
+            request["argv"], stdin=stdin, stdout=stdout, stderr=stderr, cwd=request["cwd"], env=environment, **how
+        )
+    except (ValueError, IndexError) as error:
+        raise BadRequestError(f"exec: {error}", identity=request["id"]) from error
+    except (OSError, subprocess.SubprocessError) as error:
+        code, why = "cannot_start", str(getattr(error, "strerror", error))
+        if isinstance(error, OSError) and error.filename == request["cwd"]:
+            code, why = "no_directory", str(error)
+        elif isinstance(error, FileNotFoundError):
+            code = "no_command"
+        raise BadRequestError(why, code, request["id"]) from error
+
+
+def state_changes(pid: int) -> Iterator[tuple[str, int]]:
+    """What has become of a child since the last question: stopped, continued, ended; and by which signal, or with which
+    exit code. One that has ended is not reaped, so that its number, and that of its group, mean no other.
+    """
+    with suppress(ChildProcessError):  # which is told of one that has ended
+        while (found := os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)) is not None:
+            if found.si_code != os.CLD_TRAPPED:
+                yield ("stopped" if found.si_code == os.CLD_STOPPED else "continued"), found.si_status
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is not None:
+        yield "ended", found.si_status + (0 if found.si_code == os.CLD_EXITED else 128)
+
+
+def send_signal(command: int, number: int, group: bool) -> None:
+    """To the first process of a command, or to its group."""
+    with suppress(OSError, OverflowError):
+        (os.killpg if group else os.kill)(command, number)
+
+
+def set_foreground(terminal: int, group: int) -> None:
+    """Give the terminal of this process's session to a process group."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])  # which comes to one in the background
+    with suppress(OSError):
+        os.tcsetpgrp(terminal, group)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def lead_session(link: socket.socket, request: dict[str, Any], streams: list[int], terminal: int) -> None:
+    """In a process of its own: lead a session on the terminal, start the command in it, and tell the shim what becomes
+    of it, until the shim closes the link. Only then is the command reaped.
+    """
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(2):
+        os.dup2(null, descriptor)
+    # (Kept open here, the channel and other commands' pipes would not be seen to close.)
+    kept = {2, 0, 1, link.fileno(), terminal, woken, wake, *streams}
+    for descriptor in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
+        with suppress(OSError):
+            os.close(descriptor)
+
+    def enter_group() -> None:
+        os.setpgid(0, 0)
+        if request["terminal"]["foreground"]:
+            set_foreground(terminal, os.getpid())
+
+    try:
+        process = start_process(request, streams, preexec_fn=enter_group)  # (let go of, it would be reaped)
+    except BadRequestError as error:
+        link.send(json.dumps([error.code, str(error)[:MAX_WORDS]]).encode())
+        return
+    command = process.pid
+    link.send(json.dumps(["started", command]).encode())
+    for descriptor in {*streams} - {terminal}:
+        os.close(descriptor)
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    poll.register(woken, select.POLLIN)
+    is_over = False
+    while True:
+        for change in () if is_over else state_changes(command):
+            if change[0] == "ended":
+                set_foreground(terminal, os.getpgrp())  # what the command has left running gets no SIGHUP by our end
+                os.close(terminal)
+                is_over = True
+            link.send(json.dumps(change).encode())
+        ready = dict(poll.poll())
+        if woken in ready:
+            os.read(woken, 512)
+        if link.fileno() in ready:
+            asked = json.loads(link.recv(1 << 10) or b"null")
+            if asked is None:
+                return
+            if asked["type"] == "signal":
+                send_signal(command, asked["signal"], asked["group"])
+            elif not is_over and not asked["foreground"]:
+                set_foreground(terminal, os.getpgrp())
+            elif not is_over and os.tcgetpgrp(terminal) == os.getpgrp():
+                set_foreground(terminal, command)  # (else it is a shell, and has given it to a job of its own)
 
 
 class RunningCommand:
-    """A command that runs, or has ended and still has something in its pipes."""
+    """A command that runs, or has ended and still has something in its pipes. The requests about it are its methods."""
 
-    def __init__(self, request: dict[str, Any], grace: float, drain: float) -> None:
+    def __init__(self, request: dict[str, Any], say: Callable[..., None], grace: float, drain: float) -> None:
         """Starts it. Raises `BadRequestError` if that is not possible."""
         self.id = request["id"]
+        self._say = say
         self._grace = grace
         self._drain = drain
         self._kill_at: float | None = None
         self._was_killed = False
         self._drained_at: float | None = None
-        directory = b"."
-        try:
-            directory = request.get("cwd", ".").encode()
-            if "cwd_base64" in request:
-                directory = base64.b64decode(request["cwd_base64"], validate=True)
-            variables = {name.encode(): value.encode() for name, value in request.get("env", {}).items()}
-            # (What follows -- is the command, whatever it begins with.)
-            self._process = subprocess.Popen(
-                [b"/bin/sh", b"-c", b"--", request["command"].encode()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                cwd=directory,
-                env={**os.environb, **variables},
-                start_new_session=True,
-            )
-        except ValueError as error:
-            raise BadRequestError(f"exec: {error}", identity=self.id) from error
-        except OSError as error:
-            code = "no_directory" if error.filename == directory else "cannot_start"
-            raise BadRequestError(str(error), code, self.id) from error
-        self.streams = [OutputPipe("stdout", self._process.stdout), OutputPipe("stderr", self._process.stderr)]
+        self.exit_code: int | None = None
+        """Of its first process, as a shell says it, when that has ended."""
+        self.outputs: dict[str, OutputPipe] = {}
+        self.inputs: dict[str, InputPipe] = {}
+        self.link: socket.socket | None = None
+        """To the process that leads its session on a terminal."""
+        with ExitStack() as ours, ExitStack() as its:
+            try:
+                streams, terminal = self._open_streams(request, ours, its)
+                if terminal is None:
+                    self._child = start_process(request, streams, start_new_session=True)
+                    self.pid = self._child.pid
+                else:
+                    self._start_on_terminal(request, streams, terminal)
+            except OSError as error:
+                raise BadRequestError(str(error), "cannot_start", self.id) from error
+            ours.pop_all()
 
-    def cancel(self) -> None:
+    def _open_streams(self, request: dict[str, Any], ours: ExitStack, its: ExitStack) -> tuple[list[int], int | None]:
+        """The command's standard streams, and its terminal if it has one."""
+
+        def give(descriptor: int) -> int:
+            its.callback(os.close, descriptor)
+            return descriptor
+
+        def output(name: str, descriptor: int) -> None:
+            self.outputs[name] = OutputPipe(name, ours.enter_context(os.fdopen(descriptor, "rb", buffering=0)))
+
+        def input_(name: str, descriptor: int) -> None:
+            self.inputs[name] = InputPipe(name, ours.enter_context(os.fdopen(descriptor, "wb", buffering=0)))
+
+        wanted: dict[str, Any] = request["terminal"] or {}
+        terminal: int | None = None
+        if wanted:
+            master, terminal = os.openpty()
+            give(terminal)
+            output("terminal", master)
+            input_("terminal", os.dup(master))
+            prepare_terminal(terminal, wanted)
+        streams: list[int] = []
+        for name in STREAMS:
+            if terminal is not None and name in wanted["streams"]:
+                streams.append(terminal)
+            elif name == "stdin" and not request["stdin"]:
+                streams.append(give(os.open(os.devnull, os.O_RDONLY)))
+            else:
+                reader, writer = os.pipe()
+                streams.append(give(reader if name == "stdin" else writer))
+                (input_ if name == "stdin" else output)(name, writer if name == "stdin" else reader)
+        return streams, terminal
+
+    def _start_on_terminal(self, request: dict[str, Any], streams: list[int], terminal: int) -> None:
+        self.link, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            self._leader = os.fork()
+            if not self._leader:
+                try:
+                    lead_session(its, request, streams, terminal)
+                finally:
+                    os._exit(0)
+        found, self.pid = self._hear(self.link)
+        if found != "started":
+            self.reap()
+            raise BadRequestError(str(self.pid), found, self.id)
+
+    def _hear(self, link: socket.socket) -> tuple[str, Any]:
+        with suppress(OSError):
+            data = link.recv(1 << 13)
+            if data:
+                found, value = json.loads(data)
+                return found, value
+        return "cannot_start", "the process that leads its session has ended"
+
+    def changes(self, ready: dict[int, int]) -> Iterator[tuple[str, int]]:
+        """See `state_changes`."""
+        if self.link is None:
+            yield from state_changes(self.pid)
+        elif self.link.fileno() in ready:
+            found, value = self._hear(self.link)
+            if found == "cannot_start":  # nothing tells what becomes of it any more
+                send_signal(self.pid, signal.SIGKILL, group=True)
+                found, value = "ended", 128 + signal.SIGKILL
+            yield found, value
+
+    def reap(self) -> None:
+        """When it has ended: its group gets no more signals."""
+        if self.link is None:
+            self._child.wait()
+        else:
+            self.link.close()
+            os.waitpid(self._leader, 0)
+
+    def on_cancel(self, _request: Any = None) -> None:
         """Ask it to end, and see to it that it does."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._grace
             self._drained_at = None
-            self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                send_signal(self.pid, number, group=True)
 
-    def has_ended(self) -> bool:
-        """Whether it has, and all that is to be passed on was read."""
+    def on_signal(self, request: dict[str, Any]) -> None:
+        """To its process group, or to its first process alone. Of a terminal, in order with what gives it that."""
+        if self.link is None:
+            send_signal(self.pid, request["signal"], request["group"])
+        else:
+            self.on_foreground(request)
+
+    def on_resize(self, request: dict[str, Any]) -> None:
+        """Its terminal has another size: the kernel tells what has the terminal."""
+        if "terminal" in self.outputs and not self.outputs["terminal"].pipe.closed:
+            set_size(self.outputs["terminal"].pipe, request)
+
+    def on_foreground(self, request: dict[str, Any]) -> None:
+        """Give it the terminal, or take it back."""
+        if self.link is not None:
+            with suppress(OSError):
+                self.link.send(json.dumps(request).encode(), socket.MSG_DONTWAIT)
+
+    def on_input(self, request: dict[str, Any]) -> None:
+        """More for it to read."""
+        stream = self.inputs.get(request["stream"])
+        if stream is not None and not stream.pipe.closed and not stream.is_over:
+            if len(stream.waiting) + len(request["data"]) > INPUT_WINDOW:
+                raise BadRequestError(f"input: more of {stream.name} than there is room for")
+            stream.waiting += request["data"]
+            self.pass_input(stream)
+
+    def on_input_end(self, _request: Any) -> None:
+        """Nothing more for its standard input."""
+        stream = self.inputs.get("stdin")
+        if stream is not None and not stream.pipe.closed:
+            stream.is_over = True
+            self.pass_input(stream)
+
+    def on_output_taken(self, request: dict[str, Any]) -> None:
+        """The host has room again."""
+        stream = self.outputs.get(request["stream"])
+        if stream is not None:
+            stream.held -= max(0, min(request["bytes"], stream.held))
+
+    def on_output_close(self, request: dict[str, Any]) -> None:
+        """Nothing reads it any more."""
+        if request["stream"] in ("stdout", "stderr") and request["stream"] in self.outputs:
+            self.outputs[request["stream"]].pipe.close()
+
+    def pass_input(self, stream: InputPipe) -> None:
+        """As much as it takes now."""
+        written = stream.write()
+        if written:
+            self._say("input_taken", id=self.id, stream=stream.name, bytes=written)
+        if stream.pipe.closed and not stream.is_over:
+            self._say("input_closed", id=self.id, stream=stream.name)
+
+    def pass_output(self, stream: OutputPipe, most: int) -> None:
+        """``most`` bytes of it, or what is there."""
+        data = stream.read(most)
+        if data:
+            stream.held += len(data) + PIECE_COST
+            self._say("output", id=self.id, stream=stream.name, data=base64.b64encode(data).decode("ascii"))
+
+    def follow(self, ready: dict[int, int]) -> bool:
+        """Say what has become of it. Whether it has ended, and all that is to be passed on was read."""
+        for found, value in self.changes(ready) if self.exit_code is None else ():
+            if found == "ended":
+                self.exit_code = value
+            else:
+                self._say(found, id=self.id, **({"signal": value} if found == "stopped" else {}))
         now = time.monotonic()
         if self._kill_at is not None and not self._was_killed and now >= self._kill_at:
-            self._signal(signal.SIGKILL)
+            send_signal(self.pid, signal.SIGKILL, group=True)
             self._was_killed = True
         if self._drained_at is None and self._is_gone():
             self._drained_at = now + self._drain
-            for stream in self.streams:
+            for stream in self.outputs.values():
                 stream.look()
         if self._drained_at is None:
             return False
-        return all(stream.pipe.closed or (now >= self._drained_at and stream.owed <= 0) for stream in self.streams)
+        is_drained = now >= self._drained_at
+        return all(stream.pipe.closed or (is_drained and stream.is_passed_on()) for stream in self.outputs.values())
 
     def _is_gone(self) -> bool:
         """Its process has ended; of one that was cancelled, all of its group."""
-        if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if self.exit_code is None:
             return False
-        return self._kill_at is None or self._was_killed or not group_lives(self._process.pid)
+        return self._kill_at is None or self._was_killed or not group_lives(self.pid)
 
     def seconds(self) -> float | None:
-        """When `has_ended` is to be asked at the latest, besides when something can be read or a child has ended."""
+        """When to `follow` it at the latest, besides when something can be read or a child has changed."""
         now = time.monotonic()
         if self._drained_at is not None:
             # (Later than that, there is something to read, or to send before.)
@@ -257,17 +557,23 @@ class RunningCommand:
             return None
         return LOOK_SECONDS if self._kill_at > now else 0.0
 
-    def exit_code(self) -> int:
-        """Of a command that has ended, as a shell says it."""
-        code = self._process.wait()
-        return code if code >= 0 else 128 - code
 
-    def _signal(self, number: signal.Signals) -> None:
-        # Until the last question its process is not waited for, so that the number of the group means no other.
-        try:
-            os.killpg(self._process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass
+def prepare_terminal(terminal: int, wanted: dict[str, Any]) -> None:
+    """Give a new terminal its size, and its modes if there are any."""
+    set_size(terminal, wanted)
+    attributes = termios.tcgetattr(terminal)
+    if len(wanted["modes"]) == 4:
+        attributes[:4] = wanted["modes"]
+    for index, character in enumerate(wanted["characters"][: len(attributes[6])]):
+        attributes[6][index] = bytes([character])
+    with suppress(termios.error, OverflowError):
+        termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+
+
+def set_size(terminal: Any, wanted: dict[str, Any]) -> None:
+    """Change the size of a terminal."""
+    with suppress(OSError, struct.error):
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", wanted["rows"], wanted["columns"], 0, 0))
 
 
 def group_lives(group: int) -> bool:
@@ -300,25 +606,26 @@ class Shim:
         self._drain = drain
         self._requests = RequestParser()
         self._waiting = bytearray()
-        self._command: RunningCommand | None = None
-        self._left: list[Any] = []
+        self._commands: dict[int, RunningCommand] = {}
+        self._left: list[OutputPipe] = []
         self._is_ending = False
         self._is_deaf = False
         """The host reads no more."""
 
     def serve(self) -> None:
         """Return when the channel has closed, or a signal came, and no command runs."""
-        while not self._is_ending or self._command is not None:
+        self._say("hello", version=VERSION)
+        while not self._is_ending or self._commands:
             self.turn()
         self._send()
 
     def turn(self) -> None:
         """Wait until there is something to do, and do it."""
-        seconds = None if self._command is None else self._command.seconds()
+        waits = [seconds for each in self._commands.values() if (seconds := each.seconds()) is not None]
         poll = select.poll()
         for descriptor, mask in self._wanted().items():
             poll.register(descriptor, mask)
-        ready = dict(poll.poll(None if seconds is None else seconds * 1000))
+        ready = dict(poll.poll(min(waits) * 1000 if waits else None))
         if self._signals in ready and set(os.read(self._signals, 512)) - {signal.SIGCHLD}:
             self._end()
         if self._writer in ready and not self._is_deaf:
@@ -327,12 +634,12 @@ class Shim:
                 self._end()
             elif ready[self._writer] & select.POLLOUT:
                 self._send()
-        for pipe in [pipe for pipe in self._left if pipe.fileno() in ready]:
-            if not os.read(pipe.fileno(), PIECE_BYTES):
-                pipe.close()
-                self._left.remove(pipe)
-        if self._command is not None:
-            self._follow(self._command, ready)
+        for stream in [stream for stream in self._left if stream.pipe.fileno() in ready]:
+            stream.read()
+            if stream.pipe.closed:
+                self._left.remove(stream)
+        for command in list(self._commands.values()):
+            self._follow(command, ready)
         if ready.get(self._reader, 0) & ~select.POLLOUT and not self._is_ending:
             self._receive()
 
@@ -344,12 +651,22 @@ class Shim:
         if not self._is_deaf:
             # (Without any mask it is told if the host goes.)
             wanted[self._writer] = wanted.get(self._writer, 0) | (select.POLLOUT if self._waiting else 0)
-        pipes = self._left[:]
-        is_read = self._is_ending or len(self._waiting) < OUTPUT_WAITING_BYTES
-        if self._command is not None and is_read:
-            pipes += [stream.pipe for stream in self._command.streams if not stream.pipe.closed]
-        wanted.update((pipe.fileno(), select.POLLIN) for pipe in pipes)
+        wanted.update((stream.pipe.fileno(), select.POLLIN) for stream in self._left)
+        for command in self._commands.values():
+            wanted.update((out.pipe.fileno(), select.POLLIN) for out in command.outputs.values() if self._room(out))
+            for stream in command.inputs.values():
+                # (Without any mask it is told if a pipe's reader goes; of a terminal, over and over.)
+                if not stream.pipe.closed and (stream.waiting or stream.name != "terminal"):
+                    wanted[stream.pipe.fileno()] = select.POLLOUT if stream.waiting else 0
+            if command.link is not None and command.exit_code is None:
+                wanted[command.link.fileno()] = select.POLLIN
         return wanted
+
+    def _room(self, stream: OutputPipe) -> int:
+        """How much of an output can be read now."""
+        if stream.pipe.closed or (len(self._waiting) >= OUTPUT_WAITING_BYTES and not self._is_ending):
+            return 0
+        return PIECE_BYTES if self._is_ending else max(0, min(PIECE_BYTES, OUTPUT_WINDOW - PIECE_COST - stream.held))
 
     def _receive(self) -> None:
         try:
@@ -367,49 +684,47 @@ class Shim:
                 self._serve(request)
             except BadRequestError as error:
                 about = {} if error.id is None else {"id": error.id}
-                self._say("error", code=error.code, message=error.message[:MAX_WORDS], **about)
+                self._say("error", code=error.code, message=str(error)[:MAX_WORDS], **about)
 
     def _serve(self, request: dict[str, Any]) -> None:
-        running = self._command
+        identity = request["id"]
+        command = self._commands.get(identity)
         if request["type"] == "exec":
-            if running is not None:
-                raise BadRequestError(f"command {running.id} is running", "busy", request["id"])
-            self._command = RunningCommand(request, self._grace, self._drain)
-            self._say("step_started", id=request["id"])
-        elif request["type"] == "cancel" and running is not None and running.id == request["id"]:
-            running.cancel()
-        # One that has ended needs no cancelling. And of a rollback there is nothing to be told here: nothing is cached,
-        # and what the command does about it is between the host and those who gave it the command.
+            if command is not None or len(self._commands) == MAX_COMMANDS:
+                raise BadRequestError(f"{len(self._commands)} commands are running", "busy", identity)
+            self._commands[identity] = RunningCommand(request, self._say, self._grace, self._drain)
+            self._say("step_started", id=identity)
+        elif command is not None:
+            getattr(command, "on_" + request["type"])(request)
+        # One that has ended needs nothing. And of a rollback there is nothing to be told here: nothing is cached, and
+        # what the command does about it is between the host and those who gave it the command.
 
     def _follow(self, command: RunningCommand, ready: dict[int, int]) -> None:
-        for stream in command.streams:
+        for stream in command.outputs.values():
+            room = self._room(stream)
+            if room and stream.pipe.fileno() in ready:
+                command.pass_output(stream, room)
+        for stream in command.inputs.values():
             if not stream.pipe.closed and stream.pipe.fileno() in ready:
-                self._output(command, stream, stream.read())
-        if command.has_ended():
-            self._command = None
-            for stream in command.streams:
-                self._output(command, stream, stream.rest())
+                if ready[stream.pipe.fileno()] & select.POLLERR:
+                    stream.close()
+                command.pass_input(stream)
+        if command.follow(ready):
+            del self._commands[command.id]
+            for stream in command.inputs.values():
+                stream.close()
             # Who writes to them later neither has to wait nor is ended by it.
-            left = [stream.pipe for stream in command.streams if not stream.pipe.closed]
+            left = [stream for stream in command.outputs.values() if not stream.pipe.closed]
             self._left += left
             while len(self._left) > MAX_LEFT:
-                self._left.pop(0).close()
+                self._left.pop(0).pipe.close()
+            command.reap()
             also = {"output_open": True} if left else {}
-            self._say("step_completed", id=command.id, exit_code=command.exit_code(), **also)
-
-    def _output(self, command: RunningCommand, stream: OutputPipe, data: bytes) -> None:
-        if not data:
-            return
-        try:
-            self._say("output", id=command.id, stream=stream.name, data=data.decode("utf-8"))
-        except UnicodeDecodeError:
-            content = base64.b64encode(data).decode("ascii")
-            self._say("output", id=command.id, stream=stream.name, data_base64=content)
+            self._say("step_completed", id=command.id, exit_code=command.exit_code, **also)
 
     def _say(self, kind: str, **fields: Any) -> None:
         if not self._is_ending:
-            message = dict(type=kind, **fields)
-            text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+            text = json.dumps(dict(type=kind, **fields), ensure_ascii=False, separators=(",", ":"))
             self._waiting += text.encode("utf-8", "replace") + b"\n"
 
     def _send(self) -> None:
@@ -425,14 +740,24 @@ class Shim:
 
     def _end(self) -> None:
         self._is_ending = True
-        if self._command is not None:
-            self._command.cancel()
+        for command in self._commands.values():
+            command.on_cancel()
+
+
+def await_host(device: int, signals: int) -> bool:
+    """Wait until the host has opened its end of a device; False if a signal came before that."""
+    poll = select.poll()
+    poll.register(device, 0)
+    while any(mask & select.POLLHUP for _, mask in poll.poll(0)):
+        if select.select([signals], [], [], HOST_SECONDS)[0]:  # (a device tells of no change here)
+            return False
+    return True
 
 
 def main(argv: list[str]) -> int:
     """Serve until the channel closes."""
     parser = argparse.ArgumentParser(description="Run commands for the host at the other end of a control channel.")
-    parser.add_argument("device", nargs="?", help="read from and write to this instead of standard input and output")
+    parser.add_argument("--device", help="read from and write to this instead of standard input and output")
     parser.add_argument("--grace", type=float, default=5.0, help="seconds from SIGTERM to SIGKILL (default: 5)")
     parser.add_argument(
         "--drain", type=float, default=0.2, help="seconds that output may stay open after its command (default: 0.2)"
@@ -446,6 +771,8 @@ def main(argv: list[str]) -> int:
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: None)
+    if arguments.device is not None and not await_host(reader, signals):
+        return 0
     os.set_blocking(writer, False)
     try:
         Shim(reader, writer, signals, arguments.grace, arguments.drain).serve()

@@ -12,16 +12,27 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, UsageError
 from holdfast.sandbox.channel import Channel, shim_command
 from holdfast.testing.exit_pipe import ExitPipe
-from holdfast.wire.control_channel import MAX_LINE_BYTES, StepCompleted
+from holdfast.wire.control_channel import (
+    MAX_LINE_BYTES,
+    OUTPUT_WINDOW,
+    PIECE_COST,
+    StepCompleted,
+    StepStarted,
+    exec_request,
+)
 
+from ...waiting import wait_until
+
+HELLO = b'{"type":"hello","version":2}\n'
 STARTED = b'{"type":"step_started","id":1}\n'
-OUTPUT = b'{"type":"output","id":1,"stream":"stdout","data":"x"}\n'
+OUTPUT = b'{"type":"output","id":1,"stream":"stdout","data":"eA=="}\n'
 COMPLETED = b'{"type":"step_completed","id":1,"exit_code":0}\n'
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 1000; done"
 
@@ -114,13 +125,108 @@ def test_what_cannot_be_sent_changes_nothing(channel: Channel) -> None:
     assert channel.execute(1, "exit 4", cwd=b"/", on_output=ignore).exit_code == 4
 
 
-def test_a_second_command_at_once_is_refused(channel: Channel, tmp_path: Path) -> None:
+def test_a_second_command_at_once_runs_too(channel: Channel) -> None:
+    codes: list[int] = []
+
     def meanwhile(_stream: str, _data: bytes) -> None:
-        with pytest.raises(RefusedError) as caught:
-            channel.execute(2, "true", cwd=b"/", on_output=ignore)
-        assert caught.value.code == "busy"
+        codes.append(channel.execute(2, "exit 4", cwd=b"/", on_output=ignore).exit_code)
 
     assert channel.execute(1, "echo; exit 5", cwd=b"/", on_output=meanwhile).exit_code == 5
+    assert codes == [4]
+
+
+def test_commands_of_many_threads_run_side_by_side(channel: Channel, tmp_path: Path) -> None:
+    """Each waits for all others, and then says as much as would fill the channel if it was not taken."""
+    count = 8
+    written = {number: bytearray() for number in range(1, count + 1)}
+    wait = f"> $A; while [ $(ls | wc -l) -lt {count} ]; do sleep 0.01; done; yes $A | head -n 100000"
+
+    def run(number: int) -> None:
+        channel.execute(
+            number,
+            wait,
+            cwd=os.fsencode(tmp_path),
+            env={"A": str(number)},
+            on_output=lambda _stream, data: written[number].extend(data),
+        )
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in written]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, data in written.items():
+        assert data == f"{number}\n".encode() * 100_000
+
+
+def test_one_that_is_not_listened_to_holds_no_other_up(channel: Channel) -> None:
+    listened = threading.Event()
+
+    def take(_stream: str, _data: bytes) -> None:
+        listened.wait()
+
+    thread = threading.Thread(
+        target=channel.execute, args=(1, "head -c 3000000 /dev/zero"), kwargs={"cwd": b"/", "on_output": take}
+    )
+    thread.start()
+    length = 0
+
+    def count(_stream: str, data: bytes) -> None:
+        nonlocal length
+        length += len(data)
+
+    channel.execute(2, "head -c 3000000 /dev/zero", cwd=b"/", on_output=count)
+    assert length == 3_000_000
+    listened.set()
+    thread.join()
+
+
+def test_of_many_commands_one_is_cancelled(channel: Channel) -> None:
+    codes: dict[int, int] = {}
+    ready = threading.Barrier(3)
+
+    def run(number: int) -> None:
+        done = channel.execute(number, "echo; exec sleep 1000", cwd=b"/", on_output=lambda *_: ready.wait() and None)
+        codes[number] = done.exit_code
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    assert channel.cancel(2)
+    threads[1].join()
+    assert codes == {2: 143}
+    assert channel.cancel(1)
+    threads[0].join()
+    assert codes == {1: 143, 2: 143}
+
+
+def test_an_id_that_runs_is_no_other_commands(channel: Channel) -> None:
+    def meanwhile(_stream: str, _data: bytes) -> None:
+        with pytest.raises(UsageError):
+            channel.execute(1, "true", cwd=b"/", on_output=ignore)
+        channel.cancel(1)
+
+    assert channel.execute(1, "echo; exec sleep 1000", cwd=b"/", on_output=meanwhile).exit_code == 143
+
+
+def test_no_piece_ends_inside_a_character(channel: Channel) -> None:
+    pieces: list[bytes] = []
+    channel.execute(
+        1, r"printf 'a\303'; sleep 0.1; printf '\251b\342\202'", cwd=b"/", on_output=lambda _, data: pieces.append(data)
+    )
+    assert b"".join(pieces) == b"a\xc3\xa9b\xe2\x82"
+    assert pieces[0] == b"a"
+    pieces.clear()
+    channel.execute(2, "yes 'äöü€🙂' | head -n 100000", cwd=b"/", on_output=lambda _, data: pieces.append(data))
+    assert "".join(piece.decode() for piece in pieces) == "äöü€🙂\n" * 100_000
+
+
+def test_the_shim_is_waited_for(begin: Callable[..., Shim]) -> None:
+    channel = begin().channel
+    channel.await_shim(60)
+    channel.await_shim(60)
+    assert channel.execute(1, "exit 3", cwd=b"/", on_output=ignore).exit_code == 3
 
 
 def test_a_command_is_cancelled(begin: Callable[..., Shim]) -> None:
@@ -155,20 +261,19 @@ def test_a_rollback_can_be_told_at_any_time(channel: Channel) -> None:
     assert done.exit_code == 6
 
 
-def test_while_nobody_takes_the_output_nothing_is_read(begin: Callable[..., Shim], tmp_path: Path) -> None:
-    """100 MB: when the first of it is taken, the command has not come far."""
+def test_while_nobody_takes_the_output_little_is_read(begin: Callable[..., Shim], tmp_path: Path) -> None:
+    """20 MB: when the first of it is taken, the command has not come far."""
     length = 0
 
     def take(_stream: str, data: bytes) -> None:
         nonlocal length
         length += len(data)
-        if length < 50_000_000:
+        if length < 10_000_000:
             assert not (tmp_path / "done").exists()
 
     channel = begin().channel
-    channel.execute(1, "yes | head -c 100000000; > done", cwd=os.fsencode(tmp_path), on_output=take)
-    assert (length, (tmp_path / "done").exists()) == (100_000_000, True)
-    assert len(channel._lines._buffer) <= MAX_LINE_BYTES
+    channel.execute(1, "yes | head -c 20000000; > done", cwd=os.fsencode(tmp_path), on_output=take)
+    assert (length, (tmp_path / "done").exists()) == (20_000_000, True)
 
 
 def test_a_shim_that_is_killed_is_gone_for_good(begin: Callable[..., Shim]) -> None:
@@ -257,8 +362,9 @@ def test_to_close_it_ends_the_command(begin: Callable[..., Shim], leash: ExitPip
 class Fake:
     """The other end of a channel, which says what a test says."""
 
-    def __init__(self, *, start_seconds: float = 30, cancel_seconds: float = 30) -> None:
+    def __init__(self, *, start_seconds: float = 30, cancel_seconds: float = 30, hello: bytes = HELLO) -> None:
         ours, self.end = socket.socketpair()
+        self.end.sendall(hello)
         self.channel = Channel(ours, ours, start_seconds=start_seconds, cancel_seconds=cancel_seconds)
 
     def execute(self, on_output: Callable[[str, bytes], None] = ignore) -> StepCompleted:
@@ -269,7 +375,7 @@ class Fake:
 def pretend() -> Iterator[Callable[..., Fake]]:
     made: list[Fake] = []
 
-    def pretend(**settings: float) -> Fake:
+    def pretend(**settings: Any) -> Fake:
         made.append(Fake(**settings))
         return made[-1]
 
@@ -294,7 +400,11 @@ def pretend() -> Iterator[Callable[..., Fake]]:
         STARTED + OUTPUT.replace(b"1", b"2"),
         STARTED + OUTPUT + b'{"type":"error","id":1,"code":"busy","message":"no"}\n',
         STARTED + b'{"type":"step_completed","id":1,"exit_code":256}\n',
+        STARTED + b'{"type":"input_taken","id":1,"stream":"stdin","bytes":1}\n',
+        STARTED + OUTPUT.replace(b"eA==", b"?"),
+        STARTED + OUTPUT * 2000,
         b'{"type":"error","code":"bad_request","message":"what?"}\n',
+        HELLO,
     ],
 )
 def test_what_is_said_out_of_turn_ends_the_channel(pretend: Callable[..., Fake], said: bytes) -> None:
@@ -315,9 +425,53 @@ def test_what_is_said_when_nothing_runs_ends_the_channel(pretend: Callable[..., 
     fake.end.sendall(STARTED + COMPLETED)
     assert fake.execute().exit_code == 0
     fake.end.sendall(OUTPUT)
-    with pytest.raises(ChannelError, match="output of 1, while 2 is running") as caught:
+    with pytest.raises(ChannelError, match="output of 1, which does not run") as caught:
         fake.channel.execute(2, "true", cwd=b"/", on_output=ignore)
     assert caught.value.code == "shim_violation"
+
+
+@pytest.mark.parametrize(
+    ("hello", "match"),
+    [
+        (b'{"type":"hello","version":1}\n', "its version is 1, and ours 2"),
+        (STARTED, "expected as the first line"),
+        (HELLO + HELLO, "expected as the first line"),
+        (b"Welcome to the machine\n", "does not keep to the protocol"),
+    ],
+)
+def test_one_that_does_not_say_hello_is_none(pretend: Callable[..., Fake], hello: bytes, match: str) -> None:
+    fake = pretend(hello=hello)
+    with pytest.raises(ChannelError, match=match):
+        fake.execute()
+
+
+def test_one_that_never_says_hello_is_silent(pretend: Callable[..., Fake]) -> None:
+    fake = pretend(hello=b"")
+    with pytest.raises(ChannelError, match="has not begun within") as caught:
+        fake.channel.await_shim(0.05)
+    assert caught.value.code == "shim_silent"
+
+
+def test_stopped_and_continued_without_end_take_no_memory(pretend: Callable[..., Fake]) -> None:
+    fake = pretend()
+    changes = b'{"type":"stopped","id":1,"signal":19}\n{"type":"continued","id":1}\n' * 20_000
+    with fake.channel.begin(exec_request(1, [b"true"], cwd=b"/", env={})) as command:
+        fake.end.sendall(STARTED + changes + COMPLETED)
+        wait_until(lambda: command.is_over)
+        assert len(command._replies) == 3
+
+
+def test_a_violation_ends_all_commands(pretend: Callable[..., Fake]) -> None:
+    fake = pretend()
+    with fake.channel.begin(exec_request(1, [b"true"], cwd=b"/", env={})) as command:
+        fake.end.sendall(STARTED)
+        assert command.next() == StepStarted(id=1)
+        fake.end.sendall(STARTED.replace(b"1", b"2") + b"x\n")
+        with pytest.raises(ChannelError) as caught:
+            fake.channel.execute(2, "true", cwd=b"/", on_output=ignore)
+        assert caught.value.code == "shim_violation"
+        with pytest.raises(ChannelError):
+            command.next()
 
 
 def test_a_line_of_10_mb_ends_the_channel_and_takes_little_memory(pretend: Callable[..., Fake]) -> None:
@@ -357,7 +511,7 @@ def test_one_that_never_begins_is_silent(pretend: Callable[..., Fake]) -> None:
 def test_one_that_does_not_read_is_silent(pretend: Callable[..., Fake]) -> None:
     fake = pretend(start_seconds=0.05)
     with pytest.raises(ChannelError, match="does not read") as caught:
-        fake.channel.execute(1, "x" * 1_000_000, cwd=b"/", on_output=ignore)
+        fake.channel.execute(1, "x" * 700_000, cwd=b"/", on_output=ignore)
     assert caught.value.code == "shim_silent"
 
 
@@ -375,9 +529,12 @@ def test_output_without_end_is_no_answer_to_a_cancel(pretend: Callable[..., Fake
     def flood() -> None:
         try:
             fake.end.sendall(STARTED)
-            while True:
-                fake.end.sendall(OUTPUT * 100)
-        except OSError:
+            with fake.end.makefile("rb") as requests:
+                while True:  # as fast as there is room for it
+                    fake.end.sendall(OUTPUT * (OUTPUT_WINDOW // PIECE_COST // 4))
+                    while b"output_taken" not in (line := requests.readline()):
+                        assert line
+        except (OSError, AssertionError):
             pass  # the channel has been closed
 
     thread = threading.Thread(target=flood)
@@ -400,6 +557,6 @@ def test_the_time_that_nobody_listens_is_not_the_shims(pretend: Callable[..., Fa
 
     said = [OUTPUT, OUTPUT, COMPLETED]
     with Channel(ours, ours, cancel_seconds=10, clock=lambda: now) as channel, end:
-        end.sendall(STARTED + OUTPUT)
+        end.sendall(HELLO + STARTED + OUTPUT)
         assert channel.execute(1, "true", cwd=b"/", on_output=take).exit_code == 0
     assert now == 3000

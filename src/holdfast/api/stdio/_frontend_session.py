@@ -85,10 +85,14 @@ class FrontendSessions:
         return result_types.Done()
 
     def reset(self) -> result_types.SessionStatus:
-        """End it, and begin anew in the same directories. Raises `RefusedError` (``no_session``) if there is none."""
+        """End it, and begin anew in the same directories; virtual machines begin as their image is. Raises
+        `RefusedError` (``no_session``) if there is none.
+        """
         with self._turn:
             session = self._current()
             self._stop()
+            for hosted in session.host.directories:
+                hosted.reset_machine()
             self._start(session.asked)
         return self.status()
 
@@ -150,7 +154,11 @@ class FrontendSessions:
         host = Host(
             given,
             home=self._home,
-            flags=None if asked.outside is None else {"undo.outside": asked.outside},
+            flags={
+                name: said
+                for name, said in (("undo.outside", asked.outside), ("vm.mode", asked.vm_mode))
+                if said is not None
+            },
             isolation=isolation if said else None,
             guard=asked.guard,
             face="stdio",
@@ -224,10 +232,24 @@ def _directory_status(hosted: HostedDirectory, lane: CommandLane) -> result_type
         step_id=hosted.step,
         queued=lane.queued,
         isolation=None if hosted.isolation is None else hosted.isolation.level,
+        machine=_machine(hosted),
         undo=None if rules is None else encode(result_types.UndoLimits, rules.limits),
         safeguard=None if rules is None else guarding_object(rules.thresholds, hosted.thresholds),
         held=held,
         unfinished_restore=None if hosted.access == "read_only" else hosted.unfinished_restore(),
+    )
+
+
+def _machine(hosted: HostedDirectory) -> result_types.MachineInfo | None:
+    found = hosted.machine()
+    if found is None:
+        return None
+    return result_types.MachineInfo(
+        image=found.image,
+        accelerator=found.accelerator,
+        filesystem=found.filesystem,
+        persistent=found.persistent,
+        memory_bytes=found.memory_bytes,
     )
 
 

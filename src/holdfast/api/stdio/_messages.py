@@ -68,7 +68,7 @@ class GivenDirectory(Payload, frozen=True, kw_only=True):
 class GivenIsolation(Payload, frozen=True, kw_only=True):
     """Where commands run, instead of what is configured (what is hidden, and variables, come on top of that)."""
 
-    level: Literal["none", "namespace"] | msgspec.UnsetType = msgspec.UNSET
+    level: Literal["none", "namespace", "vm"] | msgspec.UnsetType = msgspec.UNSET
     network: Literal["open", "disabled", "allow"] | msgspec.UnsetType = msgspec.UNSET
     allow: Texts | msgspec.UnsetType = msgspec.UNSET
     dns: Texts | msgspec.UnsetType = msgspec.UNSET
@@ -83,6 +83,8 @@ class SessionStart(Payload, frozen=True, kw_only=True):
 
     working_directories: Annotated[list[GivenDirectory], msgspec.Meta(min_length=1, max_length=8)] | None = None
     isolation: GivenIsolation = GivenIsolation()
+    vm_mode: Literal["persistent", "ephemeral"] | None = None
+    """Whether the disk of a virtual machine stays after the session; null: as the settings say."""
     guard: bool = False
     """Turns the safeguards' preset on."""
     outside: Literal["barrier", "warn", "lock"] | None = None

@@ -104,6 +104,19 @@ class Waiting(TypedDict):
     denied_at: NanoTime
 
 
+class MachineInfo(Object, frozen=True, kw_only=True):
+    """The virtual machine that the commands of a directory run in."""
+
+    image: str
+    accelerator: str
+    filesystem: str
+    """How it sees the directory: ``virtiofs`` or ``9p``."""
+    persistent: bool
+    """Its disk stays after the session."""
+    memory_bytes: int
+    """What it has of this host's memory."""
+
+
 class DirectoryStatus(Object, frozen=True, kw_only=True):
     """A working directory; what does not apply to a read-only one is null or empty."""
 
@@ -118,6 +131,8 @@ class DirectoryStatus(Object, frozen=True, kw_only=True):
     queued: int
     isolation: str | None
     """The level."""
+    machine: MachineInfo | None
+    """Where a virtual machine runs for it."""
     undo: UndoLimits | None
     safeguard: Guarding | None
     held: list[Waiting]

@@ -40,7 +40,14 @@ class LiveCaches:
     """`KernelCaches` of a recorded directory."""
 
     def __init__(
-        self, host: RecordingHost, kept: LogNames, transport: Transport, *, passes: bool = True, is_told: bool = False
+        self,
+        host: RecordingHost,
+        kept: LogNames,
+        transport: Transport,
+        *,
+        passes: bool = True,
+        is_told: bool = False,
+        is_read_only: bool = False,
     ) -> None:
         """``transport`` is its server's; if it ``passes``, the kernel reads and writes itself where it can.
         ``is_told``: the owner reports to `invalidator`, at once, all that others change. Then the kernel may remember
@@ -51,7 +58,10 @@ class LiveCaches:
         self.wished: Final = WANTED & ~_LOCAL_LOCKS | (
             Init.POSIX_ACL | Init.PASSTHROUGH if os.geteuid() == 0 else Init(0)
         )
-        self.directory = RecordedDirectory(host, kept, node_type=KernelNode)
+        # (A guest's root is no root of this system's, to which a device would be the hardware.)
+        self.directory = RecordedDirectory(
+            host, kept, node_type=KernelNode, makes_devices=transport.is_local, is_read_only=is_read_only
+        )
         self._objects = objects = self.directory.objects
         self._device = transport.backing_device if passes else None
         self._backings = BackingFiles(None)

@@ -7,12 +7,19 @@ import select
 import signal
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.p9._operations import Operations
 from holdfast.bridge.p9.byte_range_locks import ByteRangeLocks
 from holdfast.bridge.server.request_failures import errno_of_failure
-from holdfast.bridge.server.request_threads import AGAIN, LapsedError, ServingThreads, SlowRequests
+from holdfast.bridge.server.request_threads import (
+    AGAIN,
+    PATIENCE_SECONDS,
+    LapsedError,
+    ServingThreads,
+    SlowRequests,
+)
 from holdfast.model.errors import FormatError
 from holdfast.model.log import Log
 from holdfast.wire.p9.framing import FrameSplitter
@@ -31,6 +38,7 @@ _LOG = Log(__name__)
 _READ_BYTES: Final = 1 << 16
 _MOST_PIECES: Final = 512
 """Of one sendmsg(2); the system takes 1,024."""
+_SETTLE_SECONDS: Final = 0.0005
 _LOOK_SECONDS: Final = 0.5
 """So often the client is looked at while nothing is read from it."""
 _TYPE_AT: Final = 4
@@ -59,11 +67,12 @@ class P9Server:
         own: ServingThreads | None = None,
         lapsed: Callable[[int], object] = lambda _ticket: None,
         limits: Limits = _LIMITS,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         """``connection`` is the server's from now on; the file system stays the caller's.
 
         ``uid``: in whose name a client acts that names no user by number; by default the owner of the root. ``locks``
-        are to be the same for all clients of one file system. For ``own`` and ``lapsed`` see
+        are to be the same for all clients of one file system. For ``own``, ``lapsed`` and ``patience`` see
         `holdfast.bridge.server.loop.FuseServer`.
         """
         connection.setblocking(True)
@@ -76,7 +85,7 @@ class P9Server:
         self._room = threading.Condition(self._lock)
         self._own = own or ServingThreads()
         # (As many threads again may be about to end, having answered.)
-        self._later = SlowRequests(self._own, lapsed, most=2 * limits.requests)
+        self._later = SlowRequests(self._own, lapsed, most=2 * limits.requests, patience=patience)
         self._thread = threading.Thread(target=self._serve, name="holdfast-9p", daemon=True)
 
     def start(self) -> None:
@@ -94,6 +103,16 @@ class P9Server:
         """
         self._thread.join(timeout)
         return not self._thread.is_alive() and self._later.join(threading.TIMEOUT_MAX if timeout is None else timeout)
+
+    def settle(self, timeout: float, waiting: Callable[[], int]) -> bool:
+        """See `holdfast.bridge.server.loop.FuseServer.settle`."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            with self._lock:
+                if not self._is_asked() and self._session.in_flight <= waiting():
+                    return True
+            time.sleep(_SETTLE_SECONDS)
+        return False
 
     def stop(self, timeout: float = 10.0) -> bool:
         """Hang up. Returns whether all threads have ended: only then the file system may be closed.
@@ -153,6 +172,14 @@ class P9Server:
     def _is_gone(self) -> bool:
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def _is_asked(self) -> bool:
+        """Whether there is a request that was not read yet; with the lock."""
+        if self._connection.fileno() < 0:
+            return False  # it has hung up
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
         return bool(poll.poll(0))
 
     def _send(self, output: Sequence[Buffer]) -> None:

@@ -11,7 +11,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.bridge.server.request_failures import errno_of_failure
-from holdfast.bridge.server.request_threads import AGAIN, LapsedError, Leader, ServingThreads, SlowRequests
+from holdfast.bridge.server.request_threads import (
+    AGAIN,
+    PATIENCE_SECONDS,
+    LapsedError,
+    Leader,
+    ServingThreads,
+    SlowRequests,
+)
 from holdfast.bridge.server.transport import ClosedTransportError
 from holdfast.model.errors import FormatError, HoldfastError, StorageError
 from holdfast.model.log import Log
@@ -85,10 +92,11 @@ class FuseServer:
         alone: bool = True,
         own: ServingThreads | None = None,
         lapsed: Callable[[int], object] = lambda _ticket: None,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         """``transport`` is the server's from now on. ``alone``: one thread answers, and others as soon as it is kept;
         else all do. ``own`` is told which threads these are, ``lapsed`` of each ticket that was not answered while its
-        operation could be kept back: what it holds is to be refused soon.
+        operation could be kept back, which is ``patience`` seconds: what it holds is to be refused soon.
         """
         self._transport = transport
         self._served = served
@@ -96,7 +104,7 @@ class FuseServer:
         self._threads: list[threading.Thread] = []
         self._at_work = [False] * threads
         self._own = own or ServingThreads()
-        self._later = SlowRequests(self._own, lapsed)
+        self._later = SlowRequests(self._own, lapsed, patience=patience)
         self._turns = Leader(alone=alone)
         # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
         self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

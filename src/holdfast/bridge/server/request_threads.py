@@ -153,11 +153,18 @@ class SlowRequests:
     """Works on requests that would keep others waiting, or have to wait: each on a thread made for it."""
 
     def __init__(
-        self, own: ServingThreads, lapsed: Callable[[int], object] = lambda _ticket: None, *, most: int = _MOST_SLOW
+        self,
+        own: ServingThreads,
+        lapsed: Callable[[int], object] = lambda _ticket: None,
+        *,
+        most: int = _MOST_SLOW,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         """``own`` is told which threads these are, ``lapsed`` of each ticket that was not answered while its operation
-        could be kept back: what it holds is to be refused soon. ``most`` at a time have a thread of their own.
+        could be kept back, which is ``patience`` seconds: what it holds is to be refused soon. ``most`` at a time have
+        a thread of their own.
         """
+        self._patience = patience
         self._own = own
         self._lapsed = lapsed
         self._ended = threading.Event()
@@ -178,10 +185,10 @@ class SlowRequests:
     def ask_again(self, attempt: Callable[[], Answer], is_given_up: Callable[[int], bool]) -> Answer:
         """What ``attempt`` returns or raises, once that is none of `AGAIN`; for work that is being done.
 
-        Raises `LapsedError` after `PATIENCE_SECONDS`, or as soon as who asks has given up: ``is_given_up`` is told
+        Raises `LapsedError` when the patience has ended, or as soon as who asks has given up: ``is_given_up`` is told
         the ticket that is waited for, or 0.
         """
-        deadline = monotonic() + PATIENCE_SECONDS
+        deadline = monotonic() + self._patience
         has_lapsed = False
         while True:
             try:
@@ -193,7 +200,7 @@ class SlowRequests:
                         raise LapsedError(errno.EPERM if has_lapsed or ticket else errno.EAGAIN) from error
                     # Its step is taken back now, and refuses it then: nothing of that is left when it is answered.
                     self._lapsed(ticket)
-                    has_lapsed, deadline = True, monotonic() + PATIENCE_SECONDS
+                    has_lapsed, deadline = True, monotonic() + self._patience
             self._ended.wait(_AGAIN_SECONDS)
 
     def end(self) -> None:

@@ -98,10 +98,12 @@ class CommandExecutor:
         thresholds: Thresholds = OFF,
         inside: EnclosingRun | None = None,
         face: str = "",
+        start_seconds: float = START_SECONDS,
     ) -> None:
         """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` is when a
         person is to be asked. ``inside`` is the run that this process belongs to, if it does: then commands run in
-        that. ``face`` is what they come by, which the history shows. Nothing runs yet.
+        that. ``face`` is what they come by, which the history shows. ``start_seconds`` is how long what runs them may
+        take to start. Nothing runs yet.
         """
         self._root = root
         self._undo_log = log
@@ -112,6 +114,7 @@ class CommandExecutor:
         self._environment = inherited_environment(os.environb)
         self._inside = inside
         self._face = face
+        self._start_seconds = start_seconds
         self._turn = threading.Lock()
         """Held by the thread that starts, stops, or has a command run."""
         self._launcher: Launcher | InnerShim | None = None
@@ -271,6 +274,7 @@ class CommandExecutor:
         self._channel = Channel(self._launcher.reader, self._launcher.writer)
         try:
             self._wait_for_join()
+            self._channel.await_shim(self._start_seconds)
         except HoldfastError as error:
             failure = self._end()
             self._failure = failure or error

@@ -128,6 +128,7 @@ def _run(launch: Launch) -> int:
                     identity=launch.run,
                     fails_whole=True,  # a shim ends in order or was lost, and then nothing else ends its command
                     face=launch.face,
+                    is_shim=True,
                 ),
                 RunPolicy(launch.isolation, read_only=read_only, thresholds=launch.thresholds, limits=launch.limits),
                 told=partial(note_rollback, log_directory(context)),  # the process that has started us may be gone

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine.diffs import file_browser
 from holdfast.engine.hosting._nested_session import EnclosingRun
-from holdfast.engine.hosting.executor import CommandExecutor, oldest_step
+from holdfast.engine.hosting.executor import START_SECONDS, CommandExecutor, oldest_step
 from holdfast.engine.hosting.monitor import HostWarning, Monitor, StepsRolledBack, VersionMismatch
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.home import own_directories
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.hosting.executor import CommandOutcome, LostCommand, State
     from holdfast.engine.hosting.monitor import HostEvent
     from holdfast.engine.opening.context import Context
+    from holdfast.engine.running.machine_state import RunningMachine
     from holdfast.model.config.settings import Isolation
     from holdfast.model.ids import CheckpointId
     from holdfast.supervisor.control.remote_service import RemoteUndoService
@@ -149,6 +150,7 @@ class HostedDirectory:
                 self.isolation = None  # it is as the run's
                 self._thresholds = OFF
                 _warn_ineffective(guard=guard, isolation=isolation)
+            is_in_machine = self.isolation is not None and self.isolation.level == "vm"
             self._session = CommandExecutor(
                 self.path,
                 self._undo_log,
@@ -158,6 +160,7 @@ class HostedDirectory:
                 thresholds=self._thresholds,
                 inside=self._inside,
                 face=face,
+                start_seconds=context.settings.vm.start_timeout if is_in_machine else START_SECONDS,
             )
             self._session.on_join = self._joined
         finally:
@@ -513,6 +516,21 @@ class HostedDirectory:
             return DirectoryRules(self.thresholds, self._limits)
         held_to = strictest([self.thresholds, log.thresholds()])
         return DirectoryRules(held_to if held_to.asks else self.thresholds, log.limits())
+
+    # -- its virtual machine -------------------------------------------------------------------------------------------
+
+    def machine(self) -> RunningMachine | None:
+        """The virtual machine that its commands run in; None if none does."""
+        if self.isolation is None or self.isolation.level != "vm":
+            return None
+        with self._opened() as (workspace, _):
+            return next((one for one in workspace.vm_status().running if one.run == self.run), None)
+
+    def reset_machine(self) -> None:
+        """Have the next virtual machine begin as its image is. Raises `RefusedError` while one runs."""
+        if self.isolation is not None and self.isolation.level == "vm":
+            with self._opened() as (workspace, _):
+                workspace.vm_reset()
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ def _check_directory(directory: bytes, files: FileAccess) -> None:
     """Raise `UsageError` if the command's directory would not be there."""
     from holdfast.sandbox.bubblewrap import TMP, is_beneath
 
-    if any(is_beneath(directory, path) for path in (files.workspace, *files.writable)):
+    if any(path is not None and is_beneath(directory, path) for path in (files.workspace, *files.writable)):
         return
     if any(
         is_beneath(directory, path)

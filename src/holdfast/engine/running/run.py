@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
+    from holdfast.engine.running.machine import PreparedMachine
     from holdfast.model.config.settings import Isolation, OutsidePolicy, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.store.catalog_records import Cursor
@@ -94,6 +95,10 @@ class Invocation(NamedTuple):
     """What commands come to it by, one after the other, such as ``mcp``: the history shows that and those of them that
     have changed something, in place of ``command``.
     """
+    is_shim: bool = False
+    """It runs the commands that come over its standard input. In a virtual machine another one does, and what comes is
+    passed on.
+    """
 
 
 class RunPolicy(NamedTuple):
@@ -150,7 +155,8 @@ def run(
     if policy.bridge:
         _check_bridge(context, isolation, policy.read_only)
     others = [absolute(fd) for fd in policy.read_only]
-    box = make_box(context, isolation, directory=directory, log=log, readable=others)
+    machine = _machine(context, isolation, directory, others) if isolation.level == "vm" else None
+    box = make_box(context, isolation, directory=directory, log=log, readable=others) if machine is None else None
     identity = begin_run(context, shown, invocation.identity)
     remember_policy(context, identity, outside)
     before = _head(context)
@@ -161,32 +167,42 @@ def run(
     surroundings = inherited_environment(os.environb if invocation.environment is None else invocation.environment)
     surroundings[RUN_VARIABLE] = identity.encode()
     parting: list[RunEnding] = []
+    meanwhile = _answer_run(context, identity, settings.log, ask if asked_for.asks else None)
     try:
-        supervised = SupervisedCommand(
-            command,
-            directory=directory,
-            environment=surroundings,
-            run=identity,
-            one_step=invocation.one_step,
-            fails_whole=invocation.fails_whole,
-            read_only=policy.read_only,
-            thresholds=asked_for,
-        )
-        entry = _entry(context, settings, directory, command) if policy.bridge else None
-        code = supervise(
-            supervised,
-            settings,
-            box=box,
-            entry=entry,
-            parted=parting.append,
-            meanwhile=_answer_run(context, identity, settings.log, ask if asked_for.asks else None),
-        )
+        if machine is not None:
+            from holdfast.engine.running.machine import MachineCommand, run_in_machine
+
+            words = () if invocation.is_shim else command
+            in_machine = MachineCommand(
+                words, directory, surroundings, identity, asked_for, not invocation.one_step, policy.read_only
+            )
+            with meanwhile:
+                code = run_in_machine(machine, in_machine, settings, parted=parting.append)
+        else:
+            supervised = SupervisedCommand(
+                command,
+                directory=directory,
+                environment=surroundings,
+                run=identity,
+                one_step=invocation.one_step,
+                fails_whole=invocation.fails_whole,
+                read_only=policy.read_only,
+                thresholds=asked_for,
+            )
+            entry = _entry(context, settings, directory, command) if policy.bridge else None
+            code = supervise(supervised, settings, box=box, entry=entry, parted=parting.append, meanwhile=meanwhile)
     finally:
         steps = end_run(context, identity, shown, told, forgotten, itemized=bool(invocation.face))
     (last,) = parting
     return RunResult(
         identity, code, before, _head(context), steps, isolation, unanswered=last.unanswered, forgotten=last.forgotten
     )
+
+
+def _machine(context: Context, isolation: Isolation, directory: bytes, read_only: Sequence[bytes]) -> PreparedMachine:
+    from holdfast.engine.running.machine import prepare_machine
+
+    return prepare_machine(context, isolation, directory, read_only)
 
 
 def prepare_to_record(context: Context, told: Callable[[UndoReport], object] | None) -> tuple[bytes, Collection[str]]:

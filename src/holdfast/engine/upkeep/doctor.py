@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 Verdict = Literal["good", "limited", "wrong"]
 """It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
 
-Area = Literal["system", "home", "store", "workspace", "watching", "supervision", "isolation", "mounting", "snapshots"]
+Area = Literal[
+    "system", "home", "store", "workspace", "watching", "supervision", "isolation", "machines", "mounting", "snapshots"
+]
 
 _LITTLE_BYTES: Final = 1 << 30
 _PATIENCE_SECONDS: Final = 20.0
@@ -91,6 +93,7 @@ def diagnose(
         ("watching", lambda: _watching(directory)),
         ("supervision", lambda: _supervision(directory)),
         ("isolation", _isolation),
+        ("machines", lambda: _machines(opener, directory)),
         ("mounting", _mounting),
         ("snapshots", lambda: _snapshots(opener, directory)),
     )
@@ -192,6 +195,16 @@ def _isolation() -> Iterator[Finding]:
     for found in probe():
         text = found.name if found.works else f"{found.name}: {found.reason}"
         yield Finding("isolation", "good" if found.works else "limited", text, found.help)
+
+
+def _machines(opener: Opener, directory: bytes) -> Iterator[Finding]:
+    from holdfast.files.linux.case_sensitivity import IGNORES_CASE, ignores_case
+    from holdfast.sandbox.vm.probe import probe
+
+    for found in probe(opener.home):
+        yield Finding("machines", "good" if found.works else "limited", found.message, found.help)
+    if os.path.isdir(directory) and ignores_case(directory):
+        yield Finding("machines", "limited", f"no virtual machine can show {display(directory)}: {IGNORES_CASE}")
 
 
 def _mounting() -> Iterator[Finding]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.engine.merging.stacked_plan import Resolution
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Operation
+    from holdfast.engine.running.machine_state import MachineStatus
     from holdfast.engine.running.run import RunResult
     from holdfast.files.scan.capture_estimate import CaptureEstimate
     from holdfast.files.watch import Watcher
@@ -766,6 +767,20 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
             RunPolicy(isolation, bridge, thresholds=thresholds, outside=outside),
             ask=ask,
         )
+
+    def vm_status(self) -> MachineStatus:
+        """The virtual machines that commands of this workspace run in now, and the disk that stays."""
+        from holdfast.engine.running.machine_state import machine_status
+
+        return machine_status(self._context)
+
+    def vm_reset(self) -> bool:
+        """Remove the disk that stays from one virtual machine to the next; whether there was one. The workspace's files
+        are no part of it. Raises `RefusedError` (``machine_running``) while one runs.
+        """
+        from holdfast.engine.running.machine_state import reset_machine
+
+        return reset_machine(self._context)
 
     def fork(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.model.fast_typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
-    from typing import Literal, NotRequired
+    from typing import Annotated, Literal, NotRequired
 
     from holdfast.model.answers.words import Path, SystemPath, Time
 
@@ -118,6 +118,41 @@ class SnapshotCommand(TypedDict):
     """What it has made, where that was kept."""
 
 
+class Image(TypedDict):
+    """What a virtual machine begins as."""
+
+    name: str
+    id: str
+    """The same for all images with the same files, made at the same time."""
+    architecture: Annotated[str, "manifest.architecture"]
+    source: Annotated[str, "manifest.source"]
+    """Of what its root file system was made: a suite and a mirror, or ``archive``."""
+    packages: Annotated[list[str], "manifest.packages"]
+    """That were asked for, without what they depend on."""
+    commands: Annotated[list[str], "manifest.commands"]
+    """That were run in it."""
+    python: Annotated[str, "manifest.python"]
+    kernel_release: Annotated[str, "manifest.kernel_release"]
+    kernel_package: Annotated[str, "manifest.kernel_package"]
+    modules: Annotated[list[str], "manifest.modules"]
+    """Those that are loaded at the start."""
+    bytes: int
+    """Of all its files; other images may share some."""
+    created_at: Annotated[Time, "manifest.created_at"]
+
+
+class Images(TypedDict):
+    """Those of a home, by name."""
+
+    images: list[Image]
+
+
+class RemovedImage(TypedDict):
+    """The name of an image that was removed."""
+
+    removed: str
+
+
 class WatchEvent(TypedDict):
     """That a watcher has begun."""
 
@@ -139,6 +174,32 @@ class DetachedWatch(TypedDict):
     pid: int
     backend: str
     limits: str | None
+
+
+class RunningMachine(TypedDict):
+    """A virtual machine that runs."""
+
+    run: str
+    pid: int
+    image: str
+    accelerator: str
+    filesystem: str
+    persistent: bool
+    started_at: float
+    memory_bytes: int
+
+
+class VmStatus(TypedDict):
+    """What there is of a workspace's virtual machines."""
+
+    running: list[RunningMachine]
+    disk_bytes: int | None
+
+
+class VmReset(TypedDict):
+    """Whether there was a disk, which is removed."""
+
+    reset: bool
 
 
 class StoppedWatch(TypedDict):

@@ -160,12 +160,12 @@ KEYS: dict[str, Key] = {
     ),
     "isolation.level": Key(
         "text",
-        "where `run` runs a command: as any program of the user's, or in namespaces of its own",
-        choices=("none", "namespace"),
+        "where `run` runs a command: as any program of the user's, in namespaces of its own, or in a virtual machine",
+        choices=("none", "namespace", "vm"),
     ),
     "isolation.network": Key(
         "text",
-        "with namespaces: the host's network, none, or what `allow` and `dns` name",
+        "isolated: the host's network, none, or what `allow` and `dns` name",
         choices=("open", "disabled", "allow"),
     ),
     "isolation.allow": Key("texts", "with the network `allow`: addresses and ranges, either with a port"),
@@ -196,6 +196,31 @@ KEYS: dict[str, Key] = {
         "with namespaces: the most bytes in each of its own temporary directories, and "
         "in each file that it writes; 0: any amount",
     ),
+    "vm.image": Key(
+        "text",
+        "what the disk of a virtual machine begins as (docs/guide/virtual-machines.md)",
+        pattern=r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}",
+    ),
+    "vm.mode": Key(
+        "text",
+        "whether the disk of a workspace's virtual machine stays from one run to the next, or goes with each",
+        choices=("persistent", "ephemeral"),
+    ),
+    "vm.memory": Key("size", "the memory of a virtual machine", least=128 * MIB, most=1 << 40),
+    "vm.cpus": Key("integer", "the processors of a virtual machine", least=1, most=64),
+    "vm.disk": Key("size", "the most that a virtual machine's own disk holds", least=64 * MIB, most=1 << 44),
+    "vm.environment": Key(
+        "texts", "variables that commands in a virtual machine get from here; `LC_*` stands for several"
+    ),
+    "vm.files": Key(
+        "texts", "files that a virtual machine gets copies of, at the same place of its user's directory or of its root"
+    ),
+    "vm.filesystem": Key(
+        "text",
+        "how a virtual machine sees the workspace: `auto` is virtiofs where the host can do that",
+        choices=("auto", "virtiofs", "9p"),
+    ),
+    "vm.start_timeout": Key("duration", "the most that a virtual machine may take to start", least=1, most=HOUR),
     "snapshot.provider": Key(
         "text",
         "the provider that makes writable copies of a workspace; `auto`: the best one",

@@ -16,7 +16,9 @@ HOUR, DAY = 3600.0, 86400.0
 
 SafeguardPreset = Literal["off", "guard"]
 OutsidePolicy = Literal["barrier", "warn", "lock"]
-IsolationLevel = Literal["none", "namespace"]
+IsolationLevel = Literal["none", "namespace", "vm"]
+VmMode = Literal["persistent", "ephemeral"]
+VmFileSystem = Literal["auto", "virtiofs", "9p"]
 NetworkMode = Literal["open", "disabled", "allow"]
 Tmp = Literal["own", "shared"]
 YesNo = Literal["no", "yes"]
@@ -135,6 +137,20 @@ class Isolation(NamedTuple):
     memory: int = 0
     processes: int = 0
     disk: int = 0
+
+
+class Vm(NamedTuple):
+    """The virtual machine that a command runs in (docs/guide/virtual-machines.md)."""
+
+    image: str = "default"
+    mode: VmMode = "persistent"
+    memory: int = GIB
+    cpus: int = 1
+    disk: int = 8 * GIB
+    environment: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    filesystem: VmFileSystem = "auto"
+    start_timeout: float = 120.0
 
 
 class Snapshot(NamedTuple):
@@ -279,6 +295,7 @@ class Settings(NamedTuple):
     undo: Undo = Undo()
     safeguard: Safeguard = Safeguard()
     isolation: Isolation = Isolation()
+    vm: Vm = Vm()
     snapshot: Snapshot = Snapshot()
     git: Git = Git()
     session: Session = Session()

@@ -1,1 +1,1 @@
-"""Images of virtual machines."""
+"""Images: what a virtual machine begins as, a kernel, an initrd and a root file system; see `store.ImageStore`."""

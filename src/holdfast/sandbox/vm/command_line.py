@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import UsageError
 from holdfast.sandbox.policy import NoNetwork
-from holdfast.sandbox.vm.plan import CONTROL_PORT
+from holdfast.sandbox.vm.plan import CONTROL_PORT, PROCESSES_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,10 @@ _MOST_CPUS = 255
 _SYSTEM_CALLS = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _KERNEL = "console=ttyS0 quiet panic=-1 audit=0"
 """A guest whose kernel panics reboots at once, and with ``-no-reboot`` QEMU ends then and says so."""
-_NO_MITIGATIONS = "mitigations=off"
-"""What the processor's own speculation could give away, emulation has not: there, the mitigations only take time."""
+_EMULATED = "mitigations=off no_timer_check"
+"""What the processor's own speculation could give away, emulation has not: there, the mitigations only take time. And
+on a busy host ticks come too late for the kernel's check of its timer, which panics then.
+"""
 
 
 class Descriptors(NamedTuple):
@@ -38,6 +40,7 @@ class Descriptors(NamedTuple):
     monitor: int
     console: int
     control: int
+    processes: int
     """Connected sockets."""
     memory: int
     """The guest's: a file of its size."""
@@ -81,11 +84,12 @@ def arguments(
         "-accel", "tcg,thread=multi" if emulated else "kvm", "-cpu", "max" if emulated else "host",
         "-smp", f"{plan.cpus}",
         "-kernel", _path(given.kernel), "-initrd", _path(given.initrd),
-        "-append", f"{_KERNEL} {_NO_MITIGATIONS}" if emulated else _KERNEL,
+        "-append", f"{_KERNEL} {_EMULATED}" if emulated else _KERNEL,
         *_socket("monitor", given.monitor), "-mon", "chardev=monitor,mode=control",
         *_socket("console", given.console), "-serial", "chardev:console",
         "-device", "virtio-serial-pci",
         *_socket("control", given.control), "-device", f"virtserialport,chardev=control,name={CONTROL_PORT}",
+        *_socket("processes", given.processes), "-device", f"virtserialport,chardev=processes,name={PROCESSES_PORT}",
         "-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
         "-device", "vmgenid,guid=auto",
         "-blockdev", f"driver=file,node-name=root,filename={_path(given.root)},read-only=on",

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 FOLDER = "/run/holdfast"
 CONTROL_PORT = "holdfast.control"
+PROCESSES_PORT = "holdfast.processes"
+PIDFD_OPEN = 434
+MOST_WORDS = 100
+MOST_WORD_BYTES = 200
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CLOCK_SECONDS = 5.0
 """A clock that is wrong by more is set. (It begins as the host's, in whole seconds.)"""
@@ -73,6 +77,7 @@ def main() -> NoReturn:
         mounts = [text_path(each["path"]) for each in plan["mounts"]]
         prepare(plan)
         shim = start_shim(plan)
+        start_watching(shim)
         reap_until(shim)
     except Exception as error:  # noqa: BLE001 - the first process must not end
         say(f"{type(error).__name__}: {error}")
@@ -312,6 +317,91 @@ def start_shim(plan: Plan) -> int:
         say(f"the shim has failed: {type(error).__name__}: {error}")
     finally:
         os._exit(1)
+
+
+def start_watching(shim: int) -> None:
+    """Start what tells the host which command a process belongs to
+    (`holdfast.supervisor.keeper.guest_processes` says how).
+    """
+    port = open_port(PROCESSES_PORT)
+    if not os.fork():
+        try:
+            Watcher(port, shim).serve()
+        except OSError as error:
+            say(f"commands are not told apart any more: {error}")
+        finally:
+            os._exit(1)
+    os.close(port)
+
+
+class Watcher:
+    """Answers at a port of the machine's, and tells of children of commands that have ended."""
+
+    def __init__(self, port: int, shim: int) -> None:
+        self.port = port
+        self.shim = shim
+        self.tops: dict[int, int] = {}
+        """By the descriptor of each (pidfd_open(2)): its number."""
+        self.waiting = select.poll()
+        self.waiting.register(port, select.POLLIN)
+
+    def serve(self) -> None:
+        """Until the host hangs up. Raises `OSError`."""
+        asked = b""
+        while True:
+            ready = dict(self.waiting.poll())
+            # (The ends first: who asks is told by then that a number has become another's.)
+            for pidfd in self.tops.keys() & ready.keys():
+                self.waiting.unregister(pidfd)
+                os.close(pidfd)
+                self.tell({"ended": self.tops.pop(pidfd)})
+            if self.port in ready:
+                data = os.read(self.port, 4096)
+                if not data:
+                    return
+                *lines, asked = (asked + data).split(b"\n")
+                for line in lines:
+                    self.tell(self.answer(int(line)))
+
+    def tell(self, said: Plan) -> None:
+        """Send a line."""
+        data = json.dumps(said).encode() + b"\n"
+        while data:
+            data = data[os.write(self.port, data) :]
+
+    def answer(self, pid: int) -> Plan:
+        """Where a process is below a command: which child of the command's first process it is, or is below."""
+        line = [pid]
+        while line[-1] > 1 and line[-1] != self.shim:
+            line.append(parent_of(line[-1]))
+        if line[-1] != self.shim or len(line) < 2:
+            return {"pid": pid}
+        if len(line) == 2:
+            return {"pid": pid, "top": 0}
+        top = line[-3]
+        try:
+            if top not in self.tops.values():
+                pidfd = _libc.syscall(PIDFD_OPEN, top, 0)  # (`os.pidfd_open` came with Python 3.9)
+                if pidfd < 0:
+                    raise OSError(ctypes.get_errno(), "pidfd_open")
+                self.tops[pidfd] = top
+                self.waiting.register(pidfd, select.POLLIN)
+            with open(f"/proc/{top}/cmdline", "rb") as file:
+                words = file.read(MOST_WORDS * MOST_WORD_BYTES).split(b"\0")[:-1][:MOST_WORDS]
+            directory = os.readlink(b"/proc/%d/cwd" % top)
+        except OSError:
+            return {"pid": pid}  # it has ended, and what it has left is no command's
+        texts = [binascii.b2a_base64(word[:MOST_WORD_BYTES], newline=False).decode() for word in (*words, directory)]
+        return {"pid": pid, "top": top, "words": texts[:-1], "directory": texts[-1]}
+
+
+def parent_of(pid: int) -> int:
+    """Of a thread or a process; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def become_shim(environment: dict[str, str]) -> None:

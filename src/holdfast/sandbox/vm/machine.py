@@ -124,6 +124,10 @@ class Machine:
             console, console_fd = connected()
             self.control, control_fd = connected()
             """Our end of the port that the shim speaks at."""
+            self.processes, processes_fd = connected()
+            """Our end of the port at which the guest says which command a process belongs to
+            (`holdfast.supervisor.keeper.guest_processes`).
+            """
             shares = [connected() for _ in plan.shares] if memory is None else []
             self.files = tuple(ours for ours, _ in shares)
             """For each of the plan's shares, the socket at which a vhost-user back end is to serve it; none for a
@@ -132,10 +136,11 @@ class Machine:
             self.plugged = set(range(len(shares)))
             """Which of the plan's shares have a device in the guest."""
             given = command_line.Descriptors(
-                monitor_fd, console_fd, control_fd, *files, [descriptor for _, descriptor in shares]
+                monitor_fd, console_fd, control_fd, processes_fd, *files, [descriptor for _, descriptor in shares]
             )
             words = command_line.arguments(os.fsencode(program), plan, accelerator, given, restored=memory is not None)
-            keep = [fd for fd in (monitor_fd, console_fd, control_fd, *files, *given.shares) if fd is not None]
+            sockets = (monitor_fd, console_fd, control_fd, processes_fd)
+            keep = [fd for fd in (*sockets, *files, *given.shares) if fd is not None]
             box = Namespace(_policy(plan.network, with_kvm=accelerator.kind == "kvm"))
             prepared = closing.enter_context(box.prepare(words, directory=b"/", environment={}, keep=keep))
             self._child: subprocess.Popen[bytes] = self._thread.call(

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.sandbox.images.image import Image
+    from holdfast.sandbox.images.manifest import Image
     from holdfast.sandbox.policy import Network
 
 CONTROL_PORT = "holdfast.control"
 """The virtio-serial port that the shim in the guest speaks at."""
+PROCESSES_PORT = "holdfast.processes"
+"""That at which the guest says which command a process belongs to."""
 
 
 class Share(NamedTuple):
@@ -22,7 +24,7 @@ class Share(NamedTuple):
     path: bytes
     """Absolute."""
     read_only: bool = False
-    kind: Literal["virtiofs"] = "virtiofs"
+    kind: Literal["virtiofs", "9p"] = "virtiofs"
 
 
 class GuestUser(NamedTuple):

@@ -6,7 +6,7 @@ Both sides are of one version: a client finds the socket in the log, and the log
 from __future__ import annotations
 
 from collections.abc import Sequence  # noqa: TC003 - the signatures are read at run time
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from holdfast.ipc.port import Port
 from holdfast.undo.journal.records import StepId  # noqa: TC001
@@ -14,6 +14,9 @@ from holdfast.undo.service import RunEnding, StepInfo, StepOutcome, Thresholds, 
 
 MAX_REQUEST_BYTES: Final = 1 << 20
 MAX_ANSWER_BYTES: Final = 1 << 28
+
+
+ServedBy = Literal["filter", "mount", "virtiofs", "9p"]
 
 
 class JoinRequest(NamedTuple):
@@ -29,8 +32,10 @@ class JoinRequest(NamedTuple):
     """So many descriptors of read-only directories follow the listener and the parent's socket."""
     thresholds: Thresholds
     """When the run wants a person to be asked."""
-    mounted: bool
-    """The tree sees the workspace by a mount alone, and the device of that comes in place of a listener."""
+    served_by: ServedBy
+    """With ``mount`` the tree sees the workspace by a mount alone, and the device of that comes in place of a listener;
+    with the last two the agent is a virtual machine, and the socket of its file system comes there.
+    """
 
 
 class RunService(Protocol):

@@ -99,6 +99,10 @@ class StepLifecycle:
         run.awaited, run.awaited_since = group, ticks_now()
         return group.step
 
+    def run_expecting(self, step: StepId) -> Run | None:
+        """The run of a step that was expected, while that is open."""
+        return self._open[step].run if step in self._expected else None
+
     def settle(self, step: StepId, exit_code: int | None) -> Callable[[], StepOutcome]:
         """Close a step that was expected; returns what is left to do, for another thread.
 

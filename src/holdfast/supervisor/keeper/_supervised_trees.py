@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from holdfast.supervisor.control.keeper_port import JoinRequest
     from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.keeper.mounted_trees import MountedTree, MountedTrees
+    from holdfast.supervisor.process_tree.members import StepGroup
     from holdfast.supervisor.syscalls.caller_access import Freezer
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.service import Thresholds
+    from holdfast.undo.service import StepOutcome, Thresholds
 
 _log = Log(__name__)
 
@@ -113,10 +114,13 @@ class SupervisedTrees:
             raise HoldfastError(
                 "this workspace supervises as many processes as it can", hint="end some of its runs"
             ) from error
-        if request.mounted:
-            self._mounted.serve(run, client, client.descriptors.pop(0), self._processes, self._close_ended)
-        else:
+        if request.served_by == "filter":
             self._serve_calls(client, run)
+        else:
+            device = client.descriptors.pop(0)
+            self._mounted.serve(
+                run, client, device, self._processes, self._close_ended, request.served_by, self._group_ended
+            )
         self._runs[client] = run
         self._guard()
         run.handed_in = record_inherited(agent, self._keeper.workspace, lambda: self._steps.step_of(run.agents))
@@ -216,6 +220,13 @@ class SupervisedTrees:
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `RemoteUndoService.expect`."""
         return self._steps.expect(self._joined(id_), tuple(command))
+
+    def settle_step(self, step: StepId, exit_code: int | None) -> Callable[[], StepOutcome]:
+        """See `RunService.settle`: what a mount has been asked for up to now belongs to the step."""
+        run = self._steps.run_expecting(step)
+        if run is not None:
+            self._mounted.settle(run)
+        return self._steps.settle(step, exit_code)
 
     def begin_line(self, label: str, id_: str) -> None:
         """See `RemoteUndoService.begin_line`."""
@@ -367,8 +378,11 @@ class SupervisedTrees:
         self._keeper.selector.unregister(pidfd)
         group = self._processes.ended(pidfd)
         if group is not None:
-            self._mounted.settle(group.run)
-            self._steps.close(group)
+            self._group_ended(group)
+
+    def _group_ended(self, group: StepGroup) -> None:
+        self._mounted.settle(group.run)
+        self._steps.close(group)
 
     def holds(self, pid: int) -> bool:
         """Whether a process belongs to a tree, or looks after one. One that we cannot see, or that is gone already,

@@ -334,7 +334,7 @@ class Keeper:
                 return self._runs.expect(*arguments)
             case "settle":
                 step, code = arguments
-                return self._ask(client, self._steps.settle(step, code))
+                return self._ask(client, self._runs.settle_step(step, code))
             case "steps" | "barriers" | "going_on":
                 return self._ask(client, lambda: self._list(method))
             case _:

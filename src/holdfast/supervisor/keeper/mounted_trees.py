@@ -1,7 +1,9 @@
-"""Trees that are served by a mount instead of a filter: what their processes change comes as requests of the kernel's.
+"""Trees that are served by a mount instead of a filter: what their processes change comes as requests of the kernel's,
+or of a virtual machine's kernel.
 
-Another module (`KeeperSettings.server` names it) serves a mount, on threads of its own, by the device and a
-`MountHost`. Those threads ask here which step a process's change belongs to, and the thread that serves calls answers.
+Another module (`KeeperSettings.server` names it) serves a mount, on threads of its own, by the device (or the machine's
+socket) and a `MountHost`. Those threads ask here which step a process's change belongs to, and the thread that serves
+calls answers.
 """
 
 from __future__ import annotations
@@ -9,17 +11,20 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import socket
 import threading
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.model.errors import HeldError, StorageError, UnsupportedError
 from holdfast.model.log import Log
+from holdfast.supervisor.keeper.guest_processes import GuestProcesses
 from holdfast.supervisor.process_tree.members import descends_from, thread_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.ipc.server import Client
+    from holdfast.supervisor.control.keeper_port import ServedBy
     from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.process_tree.members import Processes, Run, StepGroup
     from holdfast.undo.journal.records import StepId
@@ -62,7 +67,7 @@ class ServedMount(Protocol):
 class MountFactory(Protocol):
     """Begins to serve."""
 
-    def __call__(self, device: int, host: MountHost) -> ServedMount:
+    def __call__(self, device: int, host: MountHost, served_by: ServedBy) -> ServedMount:
         """Serve the mounted ``device``, and take it over. Raises `HoldfastError` or `OSError`, and does not take it."""
         ...
 
@@ -83,6 +88,7 @@ class MountHost:
         """
         self.root_fd, self.hidden, self.interceptor, self.preimages = keeper.workspace
         self.lapse = keeper.lapse
+        self.is_read_only = False
         self._keeper = keeper
         self._run = run
         self._anchors = anchors
@@ -105,11 +111,11 @@ class MountHost:
         keeper = self._keeper
         if keeper.service.is_quiet:
             raise HeldError(0, "another process changes the tree")
-        group = self._groups.get(tid)
+        group = self._known_group(tid)
         if group is not None and group.step and self._is_plain(group) and not keeper.selector.poll(0, 1):
             # (If there is something to do for the serving thread, it may be that another step has ended.)
             return group.step
-        question = _StepQuestion(lambda: self._find(tid))
+        question = _StepQuestion(lambda: self._find(tid, group))
         with self._lock:
             self.waiting += 1
         try:
@@ -119,15 +125,19 @@ class MountHost:
             with self._lock:
                 self.waiting -= 1
 
+    def _known_group(self, tid: int) -> StepGroup | None:
+        return self._groups.get(tid)
+
     def _is_plain(self, group: StepGroup) -> bool:
         """Whether its step is its own, as nearly always."""
         explicit = self._keeper.service.explicit_step(self._run.id)
         return not (group.ambient or group.explicit or group.barred or explicit is not None)
 
-    def _find(self, tid: int) -> StepId:
+    def _find(self, tid: int, group: StepGroup | None) -> StepId:
         # (What has ended before this was asked for has done what it did, and what it left is looked at first.)
         self._close_ended(self._run)
-        group = self._group(tid)
+        if group is None:
+            group = self._group(tid)
         step = self._keeper.steps.step_of(group)
         self._groups[tid] = group
         return step
@@ -146,6 +156,42 @@ class MountHost:
     def end(self) -> None:
         """Nothing may be changed any more. From any thread."""
         self._over.set()
+
+
+class MachineHost(MountHost):
+    """What the file system of a virtual machine asks. A change belongs to the command that is expected of the run, or
+    where there is none to what the guest says that it is by.
+    """
+
+    def __init__(
+        self,
+        keeper: KeeperContext,
+        run: Run,
+        anchors: frozenset[int],
+        processes: Processes,
+        close_ended: Callable[[Run], None],
+        *,
+        port: socket.socket,
+        ended: Callable[[StepGroup], None],
+    ) -> None:
+        """See `MountHost`. ``port`` is taken over; ``ended``, for the serving thread, closes the step of a group of
+        which nothing is left.
+        """
+        super().__init__(keeper, run, anchors, processes, close_ended)
+        self._guest = GuestProcesses(port, run, lambda group: keeper.worker.post(lambda: ended(group)))
+
+    def _known_group(self, tid: int) -> StepGroup:
+        # (Without a number: 9P, or what the guest's kernel writes by itself.)
+        return self._run.awaited or (self._guest.group(tid) if tid else self._run.agents)
+
+    def forget_threads(self) -> None:
+        """See `MountHost.forget_threads`."""
+        self._guest.forget_threads()
+
+    def end(self) -> None:
+        """See `MountHost.end`."""
+        super().end()
+        self._guest.close()
 
 
 class _StepQuestion:
@@ -210,18 +256,32 @@ class MountedTrees:
         return bool(self._trees)
 
     def serve(
-        self, run: Run, client: Client, device: int, processes: Processes, close_ended: Callable[[Run], None]
+        self,
+        run: Run,
+        client: Client,
+        device: int,
+        processes: Processes,
+        close_ended: Callable[[Run], None],
+        served_by: ServedBy = "mount",
+        group_ended: Callable[[StepGroup], None] = lambda _group: None,
     ) -> None:
-        """Serve a run's mount, whose ``device`` is taken over in any case; see `MountHost`. Raises `HoldfastError`."""
-        anchors = frozenset((run.agent, client.peer.pid))
-        host = MountHost(self._keeper, run, anchors, processes, close_ended)
+        """Serve a run's mount, whose ``device`` is taken over in any case; see `MountHost` and `MachineHost`. Raises
+        `HoldfastError`.
+        """
+        if served_by == "mount":
+            anchors = frozenset((run.agent, client.peer.pid))
+            host = MountHost(self._keeper, run, anchors, processes, close_ended)
+        else:  # (Nothing of a guest's is a process here, and the one that joins asks for a person.)
+            anchors = frozenset((run.agent,))
+            port = socket.socket(fileno=client.descriptors.pop(0))
+            host = MachineHost(self._keeper, run, anchors, processes, close_ended, port=port, ended=group_ended)
         try:
             if not self._server:
                 raise UnsupportedError(
                     "the keeper that this workspace has serves no mounts", hint="try again when what it runs has ended"
                 )
             mounting: MountFactory = importlib.import_module(self._server).serve
-            mount = mounting(device, host)
+            mount = mounting(device, host, served_by)
         except OSError as error:
             os.close(device)
             raise StorageError(f"the mount cannot be served: {error.strerror}") from error

@@ -34,7 +34,7 @@ from holdfast.processes.process_tree import (
     reap_orphans,
 )
 from holdfast.supervisor.confinement.filter_shim import CANNOT_EXECUTE, GO, enter
-from holdfast.supervisor.launch._keeper_connection import join, preload_keeper
+from holdfast.supervisor.control.keeper_port import JoinRequest
 from holdfast.supervisor.launch._parent_messages import (
     RELAYED,
     LaunchReport,
@@ -42,6 +42,7 @@ from holdfast.supervisor.launch._parent_messages import (
     receive_message,
     send_message,
 )
+from holdfast.supervisor.launch.keeper_connection import join, preload_keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,7 +99,7 @@ class _Parent:
         except _EndedError as error:
             self._tell(LaunchReport(kind="ended", status=error.status))
             return
-        remote, self._keeper = join(self._order, listener, agent)
+        remote, self._keeper = self._join(listener, agent)
         os.close(listener)
         self._tell(LaunchReport(kind="started", pid=self._keeper))
         self._pass_on_early(awake)
@@ -122,6 +123,20 @@ class _Parent:
         else:
             end_descendants(self._spared)
         signal.set_wakeup_fd(-1)  # (the socket is about to be closed, and the keeper may end in the same moment)
+
+    def _join(self, listener: int, agent: int) -> tuple[RemoteUndoService, int]:
+        order = self._order
+        request = JoinRequest(
+            run=order.run,
+            agent=agent,
+            one_step=order.one_step,
+            command=order.called or order.command,
+            directory=order.directory,
+            read_only=len(order.read_only),
+            thresholds=order.thresholds,
+            served_by="mount" if order.mounted else "filter",
+        )
+        return join(order.settings, request, listener, order.read_only)
 
     @property
     def _spared(self) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.metadata import proc_path
@@ -24,7 +25,11 @@ _RENAME_WHITEOUT = 4
 class RecordedNames:
     """`Names` of a recorded directory."""
 
-    def __init__(self, host: RecordingHost, objects: NodeRegistry, credited: Credited) -> None:
+    def __init__(
+        self, host: RecordingHost, objects: NodeRegistry, credited: Credited, *, makes_devices: bool = True
+    ) -> None:
+        """For ``makes_devices`` see `RecordedDirectory`."""
+        self._makes_devices = makes_devices
         self._host = host
         self._objects = objects
         self._credited = credited
@@ -55,6 +60,8 @@ class RecordedNames:
         def perform(dir_fd: int) -> None:
             os.mknod(name, mode, device, dir_fd=dir_fd)
 
+        if stat.S_IFMT(mode) in (stat.S_IFCHR, stat.S_IFBLK) and device and not self._makes_devices:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         return self._make(caller, parent, name, file_type(mode), perform)
 
     def make_symlink(self, caller: Caller, parent: int, name: bytes, target: bytes) -> Found:

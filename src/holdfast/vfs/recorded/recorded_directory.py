@@ -23,13 +23,22 @@ class RecordedDirectory:
     """`FileSystem` of a directory."""
 
     def __init__(
-        self, host: RecordingHost, kept: LogNames, *, node_type: type[Node] = Node, most: int = MOST_FILES
+        self,
+        host: RecordingHost,
+        kept: LogNames,
+        *,
+        node_type: type[Node] = Node,
+        most: int = MOST_FILES,
+        makes_devices: bool = True,
+        is_read_only: bool = False,
     ) -> None:
-        """At most ``most`` files, and as many directories, may be open at a time."""
-        self.is_read_only: Final = False
+        """At most ``most`` files, and as many directories, may be open at a time. Unless it ``makes_devices``, one that
+        stands for hardware cannot be made (EPERM). If it ``is_read_only``, its host refuses every change.
+        """
+        self.is_read_only: Final = is_read_only
         self.objects = NodeRegistry(host.root_fd, host.hidden, node_type=node_type)
         self.credited = Credited()
-        self.names = RecordedNames(host, self.objects, self.credited)
+        self.names = RecordedNames(host, self.objects, self.credited, makes_devices=makes_devices)
         self.files = RecordedFiles(host, self.objects, self.credited, most=most)
         self.attributes = RecordedAttributes(host, self.objects, self.files, kept)
         self.directories = RecordedDirectories(self.objects, self.files.share, most=most)

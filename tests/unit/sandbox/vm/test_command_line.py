@@ -7,14 +7,14 @@ from itertools import pairwise
 import pytest
 
 from holdfast.model.errors import UsageError
-from holdfast.sandbox.images.image import Image
+from holdfast.sandbox.images.manifest import Image
 from holdfast.sandbox.policy import NoNetwork, OpenNetwork, parse_network
 from holdfast.sandbox.vm.command_line import Descriptors, arguments, check
 from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestUser, MachinePlan, Share
 
-IMAGE = Image("default", "id", b"/kernel", b"/initrd", b"/root")
+IMAGE = Image("default", "id", b"/kernel", b"/initrd", b"/root", manifest=None)  # type: ignore[arg-type]
 PLAN = MachinePlan(IMAGE, 256 << 20, 1, BootPlan(GuestUser("u", 1, 1, b"/home/u")), OpenNetwork(), b"/log")
-GIVEN = Descriptors(10, 11, 12, 9, 13, 14, 15, None, ())
+GIVEN = Descriptors(10, 11, 12, 17, 9, 13, 14, 15, None, ())
 
 
 def words(plan: MachinePlan = PLAN, given: Descriptors = GIVEN, kind: str = "tcg") -> list[str]:
@@ -31,7 +31,8 @@ def test_nothing_is_there_that_was_not_asked_for() -> None:
     assert {"-nodefaults", "-no-user-config", "-no-reboot"} <= set(found)
     assert option(found, "-sandbox") == ["on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
     assert option(found, "-device") == [
-        "virtio-serial-pci", "virtserialport,chardev=control,name=holdfast.control", "virtio-rng-pci,rng=rng",
+        "virtio-serial-pci", "virtserialport,chardev=control,name=holdfast.control",
+        "virtserialport,chardev=processes,name=holdfast.processes", "virtio-rng-pci,rng=rng",
         "vmgenid,guid=auto", "virtio-blk-pci,drive=root,serial=root",
     ]  # fmt: skip
     assert option(found, "-netdev") == []
@@ -47,9 +48,9 @@ def test_all_files_and_sockets_are_descriptors() -> None:
         "driver=qcow2,node-name=disk,file=disk-file,discard=unmap",
     ]
     assert option(found, "-chardev") == [
-        "socket,id=monitor,fd=10", "socket,id=console,fd=11", "socket,id=control,fd=12"
+        "socket,id=monitor,fd=10", "socket,id=console,fd=11", "socket,id=control,fd=12", "socket,id=processes,fd=17"
     ]  # fmt: skip
-    assert not any(path.decode() in word for word in found for path in IMAGE[2:])
+    assert not any(path.decode() in word for word in found for path in IMAGE[2:5])
 
 
 def test_each_directory_is_a_device_in_shared_memory() -> None:
@@ -67,7 +68,7 @@ def test_each_directory_is_a_device_in_shared_memory() -> None:
 
 
 def test_mitigations_are_off_for_emulation_alone() -> None:
-    assert option(words(), "-append")[0].endswith(" mitigations=off")
+    assert option(words(), "-append")[0].endswith(" mitigations=off no_timer_check")
     assert option(words(), "-accel") == ["tcg,thread=multi"]
     by_processor = words(kind="kvm")
     assert "mitigations" not in option(by_processor, "-append")[0]

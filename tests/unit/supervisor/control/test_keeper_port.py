@@ -21,7 +21,7 @@ def test_every_method_of_the_service_goes_over_the_socket() -> None:
 
 def test_requests_and_results_come_out_as_they_went_in() -> None:
     assert PORT.decode_request(PORT.encode_request("undo", [[3, -1], True])) == ("undo", ([3, -1], True))
-    join = JoinRequest("r", 7, False, (b"a\xff", b""), b"/x", 2, OFF, False)
+    join = JoinRequest("r", 7, False, (b"a\xff", b""), b"/x", 2, OFF, "filter")
     assert PORT.decode_request(PORT.encode_request("join", [join])) == ("join", (join,))
     report = UndoReport(steps=(1,), paths=2, conflicts=())
     assert PORT.decode_answer("undo", encode_result(report)) == report

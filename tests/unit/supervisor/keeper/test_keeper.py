@@ -26,7 +26,7 @@ from holdfast.undo.service import OFF
 
 
 def _request(read_only: int = 0) -> JoinRequest:
-    return JoinRequest("r", os.getpid(), False, (b"x",), b"/", read_only, OFF, False)
+    return JoinRequest("r", os.getpid(), False, (b"x",), b"/", read_only, OFF, "filter")
 
 
 @pytest.fixture(name="settings")

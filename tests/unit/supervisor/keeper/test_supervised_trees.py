@@ -48,7 +48,7 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     (tmp_path / "kept").mkdir()
     kept = os.open(tmp_path / "kept", os.O_PATH)
     client.descriptors = [*fds, parent.detach(), kept]
-    runs.join(client, JoinRequest("r", pid, False, (b"agent",), b"/", 1, OFF, False))
+    runs.join(client, JoinRequest("r", pid, False, (b"agent",), b"/", 1, OFF, "filter"))
     (tree,) = runs.trees.values()
     assert os.readlink(f"/proc/self/fd/{kept}") == str(tmp_path / "kept")
 

@@ -25,6 +25,7 @@ from holdfast.model.paths import display
 from holdfast.model.session_types import CommandResult
 from holdfast.processes.helper_process import start_in_own_session
 from holdfast.sandbox.shim import OutputPipe, group_lives
+from holdfast.wire.whole_characters import WholeCharacters, incomplete_utf8
 
 if TYPE_CHECKING:
     import threading
@@ -92,7 +93,7 @@ class OutputExcerpt:
         r"""What is kept. A byte that is not UTF-8 is ``\xHH``; no character is cut in two by the mark."""
         if not self.truncated:
             return _text(self._head + self._tail)
-        head = self._head[: len(self._head) - _unfinished(self._head)]
+        head = self._head[: len(self._head) - incomplete_utf8(self._head)]
         tail = self._tail[-self._half :]
         tail = tail[_continued(tail) :]
         left_out = self._taken - len(head) - len(tail)
@@ -101,16 +102,6 @@ class OutputExcerpt:
 
 def _text(data: bytes | bytearray) -> str:
     return data.decode("utf-8", "backslashreplace")
-
-
-def _unfinished(data: bytes | bytearray) -> int:
-    """How many bytes at the end begin a character that they do not complete."""
-    for back in range(1, min(3, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 != 0x80:
-            length = 1 if byte < 0xC2 or byte > 0xF4 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return back if back < length else 0
-    return 0
 
 
 def _continued(data: bytes | bytearray) -> int:
@@ -312,6 +303,7 @@ class _RunningShell:
             "stdout": OutputPipe("stdout", started.stdout),
             "stderr": OutputPipe("stderr", started.stderr),
         }
+        self._texts: dict[StreamName, WholeCharacters] = {"stdout": WholeCharacters(), "stderr": WholeCharacters()}
         self._kept: dict[StreamName, OutputExcerpt] = {"stdout": OutputExcerpt(most), "stderr": OutputExcerpt(most)}
         self._output = streams.output
         self._grace = grace
@@ -345,8 +337,8 @@ class _RunningShell:
                 if self._kill_at is None and stop is not None and stop.is_set():
                     self._ask_to_end()
                 if self._has_ended():
-                    for name, stream in self._streams.items():
-                        self._take(name, stream.rest())
+                    for name, text in self._texts.items():
+                        self._take(name, text.rest())
                     return timed_out
                 self._turn(self._seconds(deadline, stop is not None))
             except KeyboardInterrupt:
@@ -377,7 +369,7 @@ class _RunningShell:
         ready = dict(poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
         for name, stream in self._streams.items():
             if not stream.pipe.closed and stream.pipe.fileno() in ready:
-                self._take(name, stream.read())
+                self._take(name, self._texts[name].feed(stream.read()))
         for server in self._servers:
             if server.fileno() in ready:
                 server.serve()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,14 +16,16 @@ from holdfast.ipc.port import encode_result
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.processes import forked_process
-from holdfast.supervisor.control.keeper_port import GONE, JoinRequest
+from holdfast.supervisor.control.keeper_port import GONE
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.keeper.stderr_log import open_log
 from holdfast.supervisor.launch._caller_access_server import begin_serving
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.supervisor.control.keeper_port import JoinRequest
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
-    from holdfast.supervisor.launch._parent_messages import LaunchRequest
 
 _PATIENCE_SECONDS = 10.0
 """For a process that uses the undo log for a moment without being its keeper."""
@@ -37,36 +40,31 @@ def preload_keeper(log: bytes) -> None:
         forked_process.preload(_KEEPER)
 
 
-def join(order: LaunchRequest, listener: int, agent: int) -> tuple[RemoteUndoService, int]:
-    """Have the tree of which ``listener`` is the filter's (or the mount's) and ``agent`` the first process served; this
-    process, its parent, answers the keeper from then on.
+def join(
+    settings: KeeperSettings, request: JoinRequest, server: int, read_only: Sequence[int] = (), port: int | None = None
+) -> tuple[RemoteUndoService, int]:
+    """Have a tree served, by the descriptor ``server`` (see `JoinRequest.served_by`); ``read_only`` are its directories
+    of that kind. This process, its parent, answers the keeper from then on, or the guest of a virtual machine at
+    ``port`` (`holdfast.supervisor.keeper.guest_processes`). Descriptors are borrowed.
 
     Returns the connection that the run lasts as long as, and the keeper's process, 0 if it was not started for this
     run. Raises what the keeper answers; `LockedError` if another process uses the log for longer than a moment.
     """
-    request = JoinRequest(
-        run=order.run,
-        agent=agent,
-        one_step=order.one_step,
-        command=order.called or order.command,
-        directory=order.directory,
-        read_only=len(order.read_only),
-        thresholds=order.thresholds,
-        mounted=order.mounted,
-    )
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
-            remote = connect(order.settings.log)
+            remote = connect(settings.log)
             keeper, starter = 0, None
             if remote is None:
-                keeper, starter = _start(order.settings)
-                remote = connect(order.settings.log)
+                keeper, starter = _start(settings)
+                remote = connect(settings.log)
             if remote is not None:
                 # (A thread answers there: it begins when the keeper is there, which may be a fork of this process. Nor
                 # does the command inherit the socket.)
-                with begin_serving() as asked:
-                    remote.join_run(request, [listener, asked.fileno(), *order.read_only])
+                with nullcontext() if port is not None else begin_serving() as asked:
+                    parent = port if asked is None else asked.fileno()
+                    assert parent is not None
+                    remote.join_run(request, [server, parent, *read_only])
                 if starter is not None:
                     starter.close()
                 return remote, keeper

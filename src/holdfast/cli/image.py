@@ -1,0 +1,224 @@
+"""``image``: the family of commands about what virtual machines begin as."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Command, text
+from holdfast.model.answers import commands as answers
+from holdfast.model.clock import isoformat
+from holdfast.model.message_text import size, visible
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.cli.console import Console
+    from holdfast.sandbox.images.manifest import Image
+    from holdfast.sandbox.images.store import ImageStore
+
+VERBS = {
+    "build": ("image", "build one of Debian's packages"),
+    "list": ("image", "those of this home"),
+    "remove": ("image", "remove one"),
+    "import": ("image", "make one of a container's image"),
+}
+
+
+def open_images(console: Console, *, create: bool = False) -> ImageStore:
+    """The images of the home. With ``create`` the home is made where there is none."""
+    from holdfast.engine.opening.home import default_home, make_private
+    from holdfast.sandbox.images.store import ImageStore
+
+    home = default_home(os.environ) if console.home is None else os.path.abspath(os.fsencode(console.home))
+    if create:
+        make_private(home)
+    return ImageStore(home)
+
+
+def _nothing(_parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _family(console: Console, arguments: argparse.Namespace) -> int:
+    return arguments.verb.run(console, arguments)
+
+
+def _configure_build(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", type=text, default="default", help="its name (default)")
+    parser.add_argument("--suite", metavar="SUITE", type=text, default="", help="the release (default: this host's)")
+    parser.add_argument(
+        "--mirror",
+        metavar="URL",
+        type=text,
+        default="",
+        help="where packages come from (default: as for this host's apt)",
+    )
+    parser.add_argument(
+        "--package", metavar="PACKAGE", dest="packages", action="append", type=text, help="install this one, too"
+    )
+    parser.add_argument(
+        "--run", metavar="COMMAND", dest="commands", action="append", type=text, help="run this in it, as root"
+    )
+    parser.add_argument(
+        "--kernel",
+        metavar="PACKAGE",
+        type=text,
+        default="",
+        help="the kernel's package (default: one made for machines)",
+    )
+
+
+def _build(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.sandbox.images.debian_builder import Recipe
+
+    recipe = Recipe(
+        arguments.suite,
+        arguments.mirror,
+        tuple(arguments.packages or ()),
+        tuple(arguments.commands or ()),
+        arguments.kernel,
+    )
+    image = open_images(console, create=True).build(arguments.name, recipe, console.note)
+    return _tell_of(console, image, "Built")
+
+
+def _configure_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", type=text, help="what the image is called here")
+    parser.add_argument("file", metavar="FILE", help="an archive by `docker save` or `skopeo copy … oci-archive:FILE`")
+
+
+def _import(console: Console, arguments: argparse.Namespace) -> int:
+    path = os.path.abspath(os.fsencode(arguments.file))
+    image = open_images(console, create=True).import_archive(arguments.name, path, console.note)
+    return _tell_of(console, image, "Imported")
+
+
+def _tell_of(console: Console, image: Image, done: str) -> int:
+    if console.json:
+        console.give(answers.Image, image, bytes=_bytes(image))
+        return 0
+    about = image.manifest
+    console.say(
+        f"{done} the image {image.name} ({size(_bytes(image))}).",
+        f"  kernel  {about.kernel_release}",
+        f"  python  {about.python}",
+        f"  root    {visible(about.source)}",
+    )
+    if console.quiet:
+        console.answer([image.id])
+    return 0
+
+
+def _list(console: Console, arguments: argparse.Namespace) -> int:
+    del arguments
+    found = open_images(console).list()
+    if console.json:
+        console.give(answers.Images, images=[_described(one) for one in found])
+        return 0
+    if not found:
+        console.say("No images; `holdfast image build` builds one.")
+    console.table(
+        (("image", 0), ("built", 0), ("size", 8), ("kernel", 0), ("root", 0)),
+        (
+            (
+                one.name,
+                isoformat(one.manifest.created_at)[:19],
+                size(_bytes(one)),
+                one.manifest.kernel_release,
+                visible(one.manifest.source),
+            )
+            for one in found
+        ),
+    )
+    return 0
+
+
+def _described(image: Image) -> answers.Image:
+    from holdfast.model.json_encoder import encode
+
+    return encode(answers.Image, image, bytes=_bytes(image))
+
+
+def _bytes(image: Image) -> int:
+    return sum(file.bytes for file in image.manifest.files())
+
+
+def _configure_remove(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", type=text, help="which")
+
+
+def _remove(console: Console, arguments: argparse.Namespace) -> int:
+    open_images(console).remove(arguments.name)
+    if console.json:
+        console.give(answers.RemovedImage, removed=arguments.name)
+    else:
+        console.say(f"Removed the image {arguments.name}.")
+    return 0
+
+
+_UNKNOWN = (3, "there is no such image")
+_MISSING = (1, "a program that images are made with is missing (the hint names its package), or one failed")
+
+COMMANDS = {
+    "image": Command(
+        description="Images: what the virtual machines of `holdfast run --isolation vm` begin as, each a kernel and a "
+        "root file system. They are kept in the home. `holdfast image COMMAND --help` tells all about one command.",
+        configure=_nothing,
+        run=_family,
+        examples=(
+            ("holdfast image build", "the one that is used unless another is named"),
+            ("holdfast image build node --package nodejs --package npm", "with more in it"),
+            ("holdfast image import app app.tar", "of a container's image"),
+            ("holdfast image list", "every image"),
+            ("holdfast image remove node", "remove one"),
+        ),
+        verbs=VERBS,
+    ),
+    "image build": Command(
+        description="Build an image of Debian's packages, and put it in the place of one of the same name. It holds "
+        "Python, Git, sudo and what a shell needs, the packages that --package names, and what the commands of --run "
+        "do. Nothing is installed on this host. What will be fetched is said before. Needs mmdebstrap, mksquashfs, "
+        "busybox-static and apt; without root, user namespaces and newuidmap as well. With -q only its id is printed.",
+        configure=_configure_build,
+        run=_build,
+        examples=(
+            ("holdfast image build", "the image called default"),
+            ("holdfast image build node --package nodejs --package npm", "with more packages"),
+            ("holdfast image build tools --run 'useradd -m dev'", "with what a command does in it"),
+            ("holdfast image build next --suite trixie", "of another release"),
+        ),
+        exits=(_MISSING,),
+    ),
+    "image list": Command(
+        description="List the images in the home, by name.",
+        configure=_nothing,
+        run=_list,
+        examples=(("holdfast image list", "every image"),),
+    ),
+    "image remove": Command(
+        description="Remove an image, for good. A machine that runs has its files open and goes on.",
+        configure=_configure_remove,
+        run=_remove,
+        examples=(("holdfast image remove node", "remove it"),),
+        exits=(_UNKNOWN,),
+    ),
+    "image import": Command(
+        description="Make an image of a container's: an archive by `docker save` or `podman save`, or one in the "
+        "format of OCI. It has to be made for this host's architecture, and to hold Python 3.8 or later. The kernel is "
+        "that of an image that is there, or is fetched. Environment, entry point and user that the container's image "
+        "names are not taken over. With -q only its id is printed.",
+        configure=_configure_import,
+        run=_import,
+        examples=(
+            ("docker save python:3.12-slim -o python.tar && holdfast image import python python.tar", "from Docker"),
+            ("skopeo copy docker://python:3.12-slim oci-archive:python.tar", "without Docker, then import it"),
+        ),
+        exits=(
+            _MISSING,
+            (3, "there is no such file"),
+            (4, "refused: names in it lead out of it"),
+            (5, "it is damaged, or no container's image"),
+        ),
+    ),
+}

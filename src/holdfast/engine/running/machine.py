@@ -1,0 +1,353 @@
+"""Runs a command in a virtual machine of the workspace's: what it changes there is recorded by the workspace's keeper,
+which serves the machine's files; nothing else of the host is in reach.
+
+The machine is this process's child, and its screen, its commands and its monitor are this process's; the workspace's
+files are the keeper's. Where one of the three ends, so do the other two.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import select
+import signal
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.engine.running.keeper_watch import KeeperWatch
+from holdfast.engine.running.machine_state import DISK, RunningMachine, machine_directory, noted
+from holdfast.engine.running.read_only_share import shared_read_only
+from holdfast.files.linux.case_sensitivity import IGNORES_CASE, ignores_case
+from holdfast.model.errors import ChannelError, HoldfastError, UnsupportedError, UsageError
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.sandbox.channel import Channel
+from holdfast.sandbox.images.store import ImageStore
+from holdfast.sandbox.policy import let_through, parse_network
+from holdfast.sandbox.terminal_command import run_at_channel
+from holdfast.sandbox.vm.accelerator import choose_accelerator
+from holdfast.sandbox.vm.disk import create_disk
+from holdfast.sandbox.vm.machine import Machine
+from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestFile, GuestUser, MachinePlan, Share
+from holdfast.supervisor.control.keeper_port import JoinRequest
+from holdfast.supervisor.launch.keeper_connection import join
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.config.settings import Isolation
+    from holdfast.supervisor.control.keeper_port import ServedBy
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
+    from holdfast.undo.service import RunEnding, Thresholds, TicketInfo
+
+_LOG = Log(__name__)
+
+_TERMINAL: Final = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "LANG", "LANGUAGE", "LC_*", "TZ")
+"""Variables that say what the caller's terminal is like."""
+_SYSTEM: Final = frozenset(
+    (
+        b"/",
+        b"/bin",
+        b"/boot",
+        b"/dev",
+        b"/etc",
+        b"/lib",
+        b"/lib64",
+        b"/proc",
+        b"/run",
+        b"/sbin",
+        b"/sys",
+        b"/usr",
+        b"/var",
+    )
+)
+"""Where a workspace would cover what the guest is made of."""
+_STOP_SECONDS: Final = 20.0
+_PIECE_BYTES: Final = 1 << 16
+_LARGEST_FILE: Final = 1 << 20
+
+
+class PreparedMachine(NamedTuple):
+    """What was looked up before anything began."""
+
+    plan: MachinePlan
+    accelerator: Accelerator
+    disk: bytes | None
+    """Where the disk is that stays; it may not be there yet."""
+    disk_bytes: int
+    start_seconds: float
+
+
+class MachineCommand(NamedTuple):
+    """What runs in a machine."""
+
+    words: Sequence[bytes]
+    """Empty: this process's standard input and output are the lines of the control channel, which another process
+    speaks.
+    """
+    directory: bytes
+    environment: Mapping[bytes, bytes]
+    """The caller's."""
+    run: str
+    thresholds: Thresholds
+    tells_apart: bool = True
+    """Each child of the command makes a step, where its file system says which process a change is by (9P does not)."""
+    read_only: Sequence[int] = ()
+    """Descriptors of the directories that it sees besides."""
+
+
+def prepare_machine(
+    context: Context, isolation: Isolation, directory: bytes, read_only: Sequence[bytes] = ()
+) -> PreparedMachine:
+    """Look up all that a machine of the workspace's consists of. ``read_only`` are directories that it is to see and
+    cannot change. Raises `UnsupportedError`, `UsageError` and
+    `NotFoundError`, and has changed nothing.
+    """
+    settings, root = context.settings.vm, os.path.realpath(context.workspace.path)
+    _check(isolation, root)
+    if not _is_in(os.path.realpath(directory), root):
+        raise UsageError(
+            f"a virtual machine sees nothing of {display(directory)}", hint="run the command in the workspace"
+        )
+    image = ImageStore(context.home).find(settings.image)
+    kept = machine_directory(context)
+    persistent = settings.mode == "persistent"
+    user = pwd.getpwuid(os.geteuid())
+    home = b"/root" if user.pw_uid == 0 else os.path.join(b"/home", os.fsencode(user.pw_name))
+    network = parse_network(isolation.network, isolation.allow, isolation.dns)
+    kind = "virtiofs" if settings.filesystem == "auto" else settings.filesystem
+    boot = BootPlan(
+        GuestUser(user.pw_name, user.pw_uid, user.pw_gid, home),
+        environment=_environment((*settings.environment, *isolation.environment), os.environb),
+        files=_files(settings.files, home),
+    )
+    plan = MachinePlan(
+        image=image,
+        memory=settings.memory,
+        cpus=settings.cpus,
+        boot=boot,
+        network=network,
+        log=kept,
+        shares=(
+            Share("workspace", root, kind=kind),
+            *(Share(f"other-{at}", path, read_only=True, kind=kind) for at, path in enumerate(read_only)),
+        ),
+    )
+    accelerator = choose_accelerator(context.home, image)
+    if accelerator.note:
+        _LOG.warning("%s", accelerator.note)
+    disk = os.path.join(kept, DISK) if persistent else None
+    return PreparedMachine(plan, accelerator, disk, settings.disk, settings.start_timeout)
+
+
+def run_in_machine(
+    prepared: PreparedMachine,
+    command: MachineCommand,
+    settings: KeeperSettings,
+    *,
+    parted: Callable[[RunEnding], object],
+) -> int:
+    """Start the machine, run the command in it until that has ended, and shut it down; the exit code (128 and the
+    number of the signal that ended it). Raises `HoldfastError`: `vm_not_started`, `vm_hung`, `vm_crashed`, `vm_killed`
+    for the machine, ``keeper_gone``.
+    """
+    plan = prepared.plan
+    os.makedirs(plan.log, 0o700, exist_ok=True)
+    if prepared.disk is not None:
+        if not os.path.exists(prepared.disk):
+            create_disk(prepared.disk, prepared.disk_bytes)
+        plan = plan._replace(disk=prepared.disk)
+    with ExitStack() as context:
+        machine = context.enter_context(Machine.start(plan, prepared.accelerator))
+        context.enter_context(noted(plan.log, _running(plan, prepared, machine, command.run)))
+        kind, (files, *others) = plan.shares[0].kind, machine.files
+        for directory, connection in zip(command.read_only, others, strict=True):
+            own = (*settings.forbidden, settings.log)
+            context.enter_context(shared_read_only(directory, connection, kind, own))
+        keeper = context.enter_context(_joined(machine.pid, files, machine.processes, kind, command, settings))
+        with _watched(machine, keeper, settings.log):
+            try:
+                code = _converse(machine, keeper, kind, command, prepared.start_seconds)
+            except ChannelError as error:
+                raise machine.failure() from error
+            finally:
+                machine.stop(_STOP_SECONDS)
+        parted(keeper.leave())
+        return code
+
+
+def _running(plan: MachinePlan, prepared: PreparedMachine, machine: Machine, run: str) -> RunningMachine:
+    return RunningMachine(
+        run=run,
+        pid=machine.pid,
+        image=plan.image.name,
+        accelerator=prepared.accelerator.kind,
+        filesystem=plan.shares[0].kind,
+        persistent=prepared.disk is not None,
+        started_at=time.time(),
+    )
+
+
+@contextmanager
+def _joined(
+    monitor: int,
+    files: socket.socket,
+    port: socket.socket,
+    kind: ServedBy,
+    command: MachineCommand,
+    settings: KeeperSettings,
+) -> Generator[RemoteUndoService]:
+    request = JoinRequest(
+        run=command.run,
+        agent=monitor,
+        one_step=False,
+        command=tuple(command.words) or (b"virtual machine",),
+        directory=command.directory,
+        read_only=0,
+        thresholds=command.thresholds,
+        served_by=kind,
+    )
+    keeper, _ = join(settings, request, files.fileno(), port=port.fileno())
+    files.close()
+    port.close()
+    with keeper:
+        yield keeper
+
+
+def _converse(
+    machine: Machine, keeper: RemoteUndoService, kind: ServedBy, command: MachineCommand, start_seconds: float
+) -> int:
+    if not command.words:
+        if not _relay(machine.control):
+            raise machine.failure()
+        return 0
+    with Channel(machine.control, machine.control) as channel:
+        channel.await_shim(start_seconds)
+        given = let_through(_TERMINAL, command.environment)
+        if command.tells_apart and kind == "virtiofs":
+            return run_at_channel(channel, 1, command.words, command.directory, given)
+        step = keeper.expect(command.run, command.words)
+        code = None
+        try:
+            code = run_at_channel(channel, step, command.words, command.directory, given)
+        finally:
+            keeper.settle(step, code)
+        return code
+
+
+@contextmanager
+def _watched(machine: Machine, keeper: RemoteUndoService, log: bytes) -> Generator[None]:
+    """For the length of the block, the machine ends when the keeper does, and stands still while a change is held."""
+    over = os.eventfd(0, os.EFD_CLOEXEC)
+    lost: list[bool] = []
+
+    def look_after() -> None:
+        ends = select.poll()
+        for each in (over, keeper.fileno(), machine.fileno()):
+            ends.register(each, select.POLLIN)
+        found = {fd for fd, _ in ends.poll()}
+        if keeper.fileno() in found and over not in found:
+            lost.append(True)
+            signal.pidfd_send_signal(machine.fileno(), signal.SIGKILL)
+
+    held: set[int] = set()
+
+    def look(_keeper: RemoteUndoService, begun: Sequence[TicketInfo], ended: Sequence[TicketInfo]) -> None:
+        was_held = bool(held)
+        held.update(ticket.id for ticket in begun)
+        held.difference_update(ticket.id for ticket in ended)
+        if was_held != bool(held):
+            (machine.pause if held else machine.resume)()
+
+    thread = threading.Thread(target=look_after, daemon=True)
+    thread.start()
+    watch = KeeperWatch(log, look)
+    try:
+        yield
+    except HoldfastError as error:
+        if lost:
+            raise HoldfastError(
+                "the run was ended: its keeper was killed",
+                hint="its open step is rolled back when the undo log is used next; `holdfast redo --step` "
+                "brings it forward, `holdfast steps` names it",
+                code="keeper_gone",
+            ) from error
+        raise
+    finally:
+        watch.finish()
+        os.eventfd_write(over, 1)
+        thread.join()
+        os.close(over)
+
+
+def _relay(control: socket.socket) -> bool:
+    """Pass on what this process gets to the machine, and the other way round, until one of them has no more to say;
+    whether that is this process.
+    """
+    ways = {0: control.fileno(), control.fileno(): 1}
+    control.setblocking(True)
+    poll = select.poll()
+    for fd in ways:
+        poll.register(fd, select.POLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            try:
+                data = os.read(fd, _PIECE_BYTES)
+                while data:
+                    data = data[os.write(ways[fd], data) :]
+                    if not data:
+                        break
+                else:
+                    return fd == 0
+            except OSError:
+                return fd != 0
+
+
+def _check(isolation: Isolation, root: bytes) -> None:
+    """Raise `UsageError` or `UnsupportedError` for what a machine cannot do."""
+    for name in ("hidden", "visible", "writable"):
+        if getattr(isolation, name):
+            raise UsageError(
+                f"isolation.{name} has no meaning for a virtual machine, which sees nothing of the host but the "
+                "workspace",
+                hint="vm.files names files that it gets copies of",
+            )
+    for name, instead in (("memory", "vm.memory"), ("disk", "vm.disk"), ("processes", "vm.cpus")):
+        if getattr(isolation, name):
+            raise UsageError(f"isolation.{name} is for namespaces", hint=f"a virtual machine is limited by {instead}")
+    if ignores_case(root):
+        raise UnsupportedError(f"a virtual machine cannot show {display(root)}: {IGNORES_CASE}")
+    if root in _SYSTEM:
+        raise UnsupportedError(f"a virtual machine cannot show {display(root)}: its own system is there")
+
+
+def _is_in(path: bytes, directory: bytes) -> bool:
+    return path == directory or path.startswith(directory.rstrip(b"/") + b"/")
+
+
+def _environment(names: Sequence[str], environment: Mapping[bytes, bytes]) -> dict[str, str]:
+    found = let_through(names, environment)
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in found.items()}
+
+
+def _files(names: Sequence[str], home: bytes) -> tuple[GuestFile, ...]:
+    """Copies of the user's files. Raises `UsageError` for one that is none, or cannot be read."""
+    found: list[GuestFile] = []
+    own = os.path.expanduser(b"~")
+    for name in names:
+        path = os.path.abspath(os.path.expanduser(os.fsencode(name)))
+        try:
+            with open(path, "rb") as file:
+                content = file.read(_LARGEST_FILE + 1)
+        except OSError as error:
+            raise UsageError(f"vm.files: {display(path)}: {error.strerror}") from error
+        if len(content) > _LARGEST_FILE:
+            raise UsageError(f"vm.files: {display(path)} is larger than {_LARGEST_FILE} bytes")
+        there = os.path.join(home, os.path.relpath(path, own)) if _is_in(path, own) else path
+        found.append(GuestFile(there, content, 0o600))
+    return tuple(found)

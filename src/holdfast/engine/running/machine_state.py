@@ -1,0 +1,126 @@
+"""What there is of a workspace's virtual machines: those that run, each with a note, and the disk that stays.
+
+A note is locked by the process whose machine it is, for as long as that lives: one that is not locked was left by a
+process that was killed. Its machine has ended with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from holdfast.model.decoders import json_decoder
+from holdfast.model.errors import RefusedError
+from holdfast.model.message_text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from holdfast.engine.opening.context import Context
+
+_NOTE: Final = b"run-"
+_MOST_BYTES: Final = 1 << 14
+DISK: Final = b"disk.qcow2"
+
+
+class RunningMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual machine that runs, as its note has it."""
+
+    run: str
+    pid: int
+    """Of its monitor."""
+    image: str
+    accelerator: str
+    filesystem: str
+    """``virtiofs`` or ``9p``."""
+    persistent: bool
+    started_at: float
+    """Seconds since the epoch."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it has of this host's memory now; 0 if it has just ended."""
+        with suppress(OSError), open(f"/proc/{self.pid}/status", "rb") as file:
+            return next((int(line.split()[1]) << 10 for line in file if line.startswith(b"VmRSS:")), 0)
+        return 0
+
+
+class MachineStatus(NamedTuple):
+    """What there is of a workspace's virtual machines."""
+
+    running: Sequence[RunningMachine]
+    disk_bytes: int | None
+    """What the disk that stays takes of the host; None: there is none."""
+
+
+def machine_directory(context: Context) -> bytes:
+    """Where what belongs to the workspace's machines is: beside its undo log, in its folder of the home."""
+    return os.path.join(context.folder, b"machine")
+
+
+def machine_status(context: Context) -> MachineStatus:
+    """What there is now."""
+    directory = machine_directory(context)
+    try:
+        size = os.stat(os.path.join(directory, DISK)).st_blocks * 512
+    except FileNotFoundError:
+        size = None
+    return MachineStatus(list(_running(directory)), size)
+
+
+def reset_machine(context: Context) -> bool:
+    """Remove the disk that stays: the next machine begins anew from its image. Whether there was one. The workspace's
+    files are no part of it. Raises `RefusedError` while a machine runs.
+    """
+    directory = machine_directory(context)
+    if running := list(_running(directory)):
+        raise RefusedError(
+            f"{plural(len(running), 'virtual machine')} of this workspace runs (run {running[0].run})",
+            hint="end what runs in it first",
+            code="machine_running",
+        )
+    try:
+        os.unlink(os.path.join(directory, DISK))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+@contextmanager
+def noted(directory: bytes, machine: RunningMachine) -> Generator[None]:
+    """For the length of the block, the machine is among those that run. Raises `OSError`."""
+    os.makedirs(directory, 0o700, exist_ok=True)
+    for _ in _running(directory):
+        pass  # (what killed processes have left goes)
+    path = os.path.join(directory, _NOTE + machine.run.encode())
+    begun = path + b".new"
+    fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.write(fd, msgspec.json.encode(machine))
+        os.rename(begun, path)
+        yield
+    finally:
+        os.unlink(path)
+        os.close(fd)
+
+
+def _running(directory: bytes) -> Generator[RunningMachine]:
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.startswith(_NOTE) and b"." not in name)
+    except FileNotFoundError:
+        return
+    for name in names:
+        path = os.path.join(directory, name)
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with suppress(msgspec.MsgspecError):  # (it is just being written)
+                    yield json_decoder(RunningMachine).decode(file.read(_MOST_BYTES))
+            else:
+                os.unlink(path)

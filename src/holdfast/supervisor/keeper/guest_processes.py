@@ -1,0 +1,169 @@
+"""Which command a process of a guest belongs to: the guest is asked, by a port of its machine's.
+
+A line ``PID`` asks; the guest answers with an object of JSON that has the same ``pid``. Where that process is below a
+command of the shim's, ``top`` is the child of the command's first process that it is or is below (0: it is that first
+process itself), with its ``words`` and ``directory`` (base64); else there is no ``top``. ``{"ended": TOP}`` tells
+unasked that such a child has ended. While a request of its kernel waits for the answer, its process stays, so that the
+answer is about that process and no other.
+
+A guest may say anything. It can only put its own changes down to another one of its own steps: what it says is bounded,
+and one that keeps to none of this, or says nothing in time, is not asked any more.
+"""
+
+from __future__ import annotations
+
+import binascii
+import threading
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+
+from holdfast.model.decoders import json_decoder
+from holdfast.model.errors import FormatError
+from holdfast.model.log import Log
+from holdfast.supervisor.process_tree.members import StepGroup
+from holdfast.wire.json_lines import Lines
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from holdfast.supervisor.process_tree.members import Run
+
+_LOG = Log(__name__)
+_MOST_LINE_BYTES: Final = 1 << 16
+_MOST_WORDS: Final = 100
+_MOST_GROUPS: Final = 4096
+_READ_BYTES: Final = 1 << 14
+_ANSWER_SECONDS: Final = 5.0
+_MOST_SILENCES: Final = 3
+"""In a row; a machine may stand still while it is asked."""
+
+_Pid = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A line of the guest's."""
+
+    pid: _Pid = 0
+    top: _Pid | None = None
+    words: Annotated[tuple[str, ...], msgspec.Meta(max_length=_MOST_WORDS)] = ()
+    directory: str = ""
+    ended: _Pid = 0
+
+
+class GuestProcesses:
+    """The processes of one machine's guest, as far as the run's steps need them. Any thread may ask."""
+
+    def __init__(self, port: socket.socket, run: Run, ended: Callable[[StepGroup], object]) -> None:
+        """``port`` is taken over. ``ended`` is called, by a thread of this one's, for each group of which the first
+        process has ended.
+        """
+        self._port = port
+        self._run = run
+        self._ended = ended
+        self._lines = Lines(_MOST_LINE_BYTES)
+        self._groups: dict[int, StepGroup] = {}
+        """By their first process."""
+        self._known: dict[int, StepGroup] = {}
+        """Of threads that were asked about, until `forget_threads`."""
+        self._asking = threading.Lock()
+        self._asked = 0
+        self._silences = 0
+        self._news = threading.Condition()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._listen, name="holdfast-guest", daemon=True)
+        self._thread.start()
+
+    def group(self, thread: int) -> StepGroup:
+        """The group of a thread that waits for the answer to a request. Waits for the guest."""
+        group = self._known.get(thread)
+        if group is not None:
+            return group
+        with self._asking, self._news:
+            if not self._is_over and thread not in self._known:
+                self._ask(thread)
+            return self._known.get(thread, self._run.agents)
+
+    def _ask(self, thread: int) -> None:
+        """With both locks."""
+        self._asked = thread
+        try:
+            self._port.sendall(b"%d\n" % thread)
+        except OSError:
+            self._is_over = True
+        is_told = self._news.wait_for(lambda: self._is_over or thread in self._known, _ANSWER_SECONDS)
+        self._silences = 0 if is_told else self._silences + 1
+        if self._silences >= _MOST_SILENCES:
+            self._give_up("it does not say which process a change is by")
+
+    def forget_threads(self) -> None:
+        """To be called a few times a second: the numbers of threads come back."""
+        with self._news:
+            self._known.clear()
+
+    def close(self) -> None:
+        """Ask no more."""
+        with self._news:
+            self._is_over = True
+            self._news.notify_all()
+        self._hang_up()
+        self._thread.join()
+        self._port.close()
+
+    def _listen(self) -> None:
+        try:
+            while data := self._port.recv(_READ_BYTES):
+                self._lines.feed(data)
+                while (line := self._lines.take()) is not None:
+                    self._take(json_decoder(_Said).decode(line))
+        except OSError:
+            pass  # the machine has ended
+        except (FormatError, msgspec.MsgspecError, binascii.Error, RecursionError) as error:
+            self._give_up(f"it does not keep to the protocol: {error}")
+        with self._news:
+            self._is_over = True
+            self._news.notify_all()
+
+    def _take(self, said: _Said) -> None:
+        if said.ended:
+            with self._news:
+                group = self._groups.pop(said.ended, None)
+                self._known = {thread: each for thread, each in self._known.items() if each is not group}
+            if group is not None:
+                group.live = 0
+                self._ended(group)
+            return
+        with self._news:
+            if said.pid == self._asked:
+                self._known[said.pid] = self._group_of(said)
+                self._news.notify_all()
+
+    def _group_of(self, said: _Said) -> StepGroup:
+        run = self._run
+        if said.top is None:
+            return run.ambient
+        if not said.top:
+            return run.agents
+        group = self._groups.get(said.top)
+        if group is None:
+            if len(self._groups) >= _MOST_GROUPS:
+                return run.agents
+            # (Its number is none of this system's.)
+            self._groups[said.top] = group = StepGroup(run, -said.top)
+            group.command = tuple(binascii.a2b_base64(word) for word in said.words)
+            group.directory = binascii.a2b_base64(said.directory)
+            group.live = 1
+        return group
+
+    def _give_up(self, why: str) -> None:
+        if not self._is_over:
+            _LOG.warning("the commands of a virtual machine are not told apart any more: %s", why)
+        self._is_over = True
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        try:
+            self._port.shutdown(2)
+        except OSError:
+            pass  # the machine has ended
