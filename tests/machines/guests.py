@@ -46,7 +46,7 @@ class Guest:
         """``first`` is the number of its first command: a shim that was restored has heard of others."""
         self.machine = machine
         control = machine.control.dup()
-        self._channel = Channel(control, control, start_seconds=ANSWER_SECONDS)
+        self._channel = Channel(control, control, start_seconds=ANSWER_SECONDS, greeted=first > 1)
         self._last = first - 1
 
     def run(self, command: str, *, cwd: bytes = b"/") -> tuple[int, str]:
