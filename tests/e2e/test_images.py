@@ -26,6 +26,7 @@ def test_images_are_listed_and_removed(cli: Cli) -> None:
     (found,) = cli.json("image", "list")["images"]
     assert (found["name"], found["id"], found["bytes"]) == ("default", put.id, len(b"rootkernelinitrd"))
     assert cli("image", "list").out.split()[0] == "default"
+    assert cli("completion", "--list", "images").out == "default\n"
     assert cli.json("image", "remove", "default") == {"removed": "default"}
     assert cli("image", "remove", "default", "--json", code=3).error["code"] == "no_such_image"
 
@@ -62,7 +63,7 @@ def test_missing_programs_are_named(cli: Cli, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("holdfast.sandbox.images.host_tools._BEYOND_PATH", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     error = cli("image", "build", "--json", code=1).error
-    assert error["code"] == "image_tools_missing"
+    assert error["code"] == "tools_missing"
     assert "mmdebstrap" in error["hint"]
     assert cli("image", "build", "a/b", code=2).err
     assert cli("image", "build", "--package", "--x", code=2).err

@@ -53,7 +53,7 @@ def test_replies(line: bytes) -> None:
     except FormatError:
         return
     if isinstance(reply, control_channel.Output):
-        assert reply.content
+        assert reply.data
 
 
 @given(st.lists(LINES, max_size=20))
@@ -115,7 +115,7 @@ def test_neither_side_holds_more_than_a_line(pieces: list[bytes]) -> None:
             except FormatError:
                 pass
         assert len(lines._buffer) <= 1 << 10
-        assert len(requests._buffer) <= shim.MAX_LINE_BYTES
+        assert len(requests._rest) <= shim.MAX_LINE_BYTES
 
 
 def test_a_line_without_end_takes_no_memory() -> None:
@@ -123,7 +123,7 @@ def test_a_line_without_end_takes_no_memory() -> None:
     found: list[object] = []
     for _ in range(100):
         found += requests.feed(bytes(1 << 17))
-        assert len(requests._buffer) <= shim.MAX_LINE_BYTES
+        assert len(requests._rest) <= shim.MAX_LINE_BYTES
     assert [item.code for item in found if isinstance(item, shim.BadRequestError)] == ["line_too_long"]
 
 
@@ -152,7 +152,7 @@ def test_a_stream_in_pieces_of_whole_characters_is_the_same(pieces: list[bytes])
 def test_a_shim_survives_whatever_it_is_asked_for(lines: list[bytes], has_terminal: bool) -> None:
     """While a command runs that half of it is about; and then does what it is asked for."""
     words = [base64.b64encode(word).decode() for word in (b"sh", b"-c", b"cat; exec sleep 1000")]
-    first = {"type": "exec", "id": 7, "argv": words, "cwd": "Lw==", "stdin": True}
+    first: dict[str, object] = {"type": "exec", "id": 7, "argv": words, "cwd": "Lw==", "stdin": True}
     if has_terminal:
         first["terminal"] = {**TERMINAL, "streams": ["stdout"]}
     last = {"type": "exec", "id": 9_999_999, "argv": ["dHJ1ZQ=="], "cwd": "Lw=="}

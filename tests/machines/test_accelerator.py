@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_without_the_device_a_machine_is_emulated(tmp_path: Path) -> None:
-    image = Image("default", "x", b"", b"", b"")
+    image = Image("default", "x", b"", b"", b"", None)  # type: ignore[arg-type]
     missing = tmp_path / "kvm"
     found = choose_accelerator(bytes(tmp_path), image, device=str(missing))
     assert (found.kind, found.note) == (

@@ -98,33 +98,25 @@ class RequestParser:
     """Makes requests of what arrives, in bounded memory."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._searched = 0
+        self._rest = b""
         self._is_skipping = False
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any] | BadRequestError]:
         """What ``data`` completes; in the place of a line that is no request, what is wrong with it."""
-        self._buffer += data
-        while True:
-            at = self._buffer.find(b"\n", self._searched)
-            length = len(self._buffer) if at < 0 else at
-            line = None if at < 0 or length > MAX_LINE_BYTES or self._is_skipping else bytes(self._buffer[:at])
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in [*lines, None]:
+            length = len(self._rest if line is None else line)
             if length > MAX_LINE_BYTES and not self._is_skipping:
-                yield BadRequestError(f"a line is longer than {MAX_LINE_BYTES} bytes", "line_too_long")
                 self._is_skipping = True
-            if at < 0:
-                if self._is_skipping:
-                    self._buffer.clear()
-                self._searched = len(self._buffer)
-                return
-            del self._buffer[: at + 1]
-            self._searched = 0
-            self._is_skipping = False
-            if line is not None:
+                yield BadRequestError(f"a line is longer than {MAX_LINE_BYTES} bytes", "line_too_long")
+            if line is not None and not self._is_skipping:
                 try:
                     yield parse(line)
                 except BadRequestError as error:
                     yield error
+            self._is_skipping = self._is_skipping and line is None
+        if self._is_skipping:
+            self._rest = b""
 
 
 def parse(line: bytes) -> dict[str, Any]:
@@ -367,49 +359,46 @@ class RunningCommand:
         self.inputs: dict[str, InputPipe] = {}
         self.link: socket.socket | None = None
         """To the process that leads its session on a terminal."""
-        with ExitStack() as ours, ExitStack() as its:
+        with ExitStack() as its:
             try:
-                streams, terminal = self._open_streams(request, ours, its)
+                streams, terminal = self._open_streams(request, its)
                 if terminal is None:
                     self._child = start_process(request, streams, start_new_session=True)
                     self.pid = self._child.pid
                 else:
                     self._start_on_terminal(request, streams, terminal)
-            except OSError as error:
-                raise BadRequestError(str(error), "cannot_start", self.id) from error
-            ours.pop_all()
+            except (OSError, BadRequestError) as error:
+                self.close(*self.outputs.values())
+                if isinstance(error, OSError):
+                    raise BadRequestError(str(error), "cannot_start", self.id) from error
+                raise
 
-    def _open_streams(self, request: dict[str, Any], ours: ExitStack, its: ExitStack) -> tuple[list[int], int | None]:
-        """The command's standard streams, and its terminal if it has one."""
-
-        def give(descriptor: int) -> int:
-            its.callback(os.close, descriptor)
-            return descriptor
-
-        def output(name: str, descriptor: int) -> None:
-            self.outputs[name] = OutputPipe(name, ours.enter_context(os.fdopen(descriptor, "rb", buffering=0)))
-
-        def input_(name: str, descriptor: int) -> None:
-            self.inputs[name] = InputPipe(name, ours.enter_context(os.fdopen(descriptor, "wb", buffering=0)))
-
+    def _open_streams(self, request: dict[str, Any], its: ExitStack) -> tuple[list[int], int | None]:
+        """The command's standard streams, and its terminal if it has one; on ``its`` stack, to be closed here."""
         wanted: dict[str, Any] = request["terminal"] or {}
         terminal: int | None = None
         if wanted:
             master, terminal = os.openpty()
-            give(terminal)
-            output("terminal", master)
-            input_("terminal", os.dup(master))
+            its.callback(os.close, terminal)
+            self.outputs["terminal"] = OutputPipe("terminal", os.fdopen(master, "rb", 0))
+            self.inputs["terminal"] = InputPipe("terminal", os.fdopen(os.dup(master), "wb", 0))
             prepare_terminal(terminal, wanted)
         streams: list[int] = []
         for name in STREAMS:
             if terminal is not None and name in wanted["streams"]:
                 streams.append(terminal)
-            elif name == "stdin" and not request["stdin"]:
-                streams.append(give(os.open(os.devnull, os.O_RDONLY)))
+                continue
+            if name == "stdin" and not request["stdin"]:
+                streams.append(os.open(os.devnull, os.O_RDONLY))
+            elif name == "stdin":
+                reader, writer = os.pipe()
+                streams.append(reader)
+                self.inputs[name] = InputPipe(name, os.fdopen(writer, "wb", 0))
             else:
                 reader, writer = os.pipe()
-                streams.append(give(reader if name == "stdin" else writer))
-                (input_ if name == "stdin" else output)(name, writer if name == "stdin" else reader)
+                streams.append(writer)
+                self.outputs[name] = OutputPipe(name, os.fdopen(reader, "rb", 0))
+            its.callback(os.close, streams[-1])
         return streams, terminal
 
     def _start_on_terminal(self, request: dict[str, Any], streams: list[int], terminal: int) -> None:
@@ -452,6 +441,11 @@ class RunningCommand:
         else:
             self.link.close()
             os.waitpid(self._leader, 0)
+
+    def close(self, *outputs: OutputPipe) -> None:
+        """Close its input, and these of its outputs."""
+        for stream in (*self.inputs.values(), *outputs):
+            stream.pipe.close()
 
     def on_cancel(self, _request: Any = None) -> None:
         """Ask it to end, and see to it that it does."""
@@ -711,8 +705,7 @@ class Shim:
                 command.pass_input(stream)
         if command.follow(ready):
             del self._commands[command.id]
-            for stream in command.inputs.values():
-                stream.close()
+            command.close()
             # Who writes to them later neither has to wait nor is ended by it.
             left = [stream for stream in command.outputs.values() if not stream.pipe.closed]
             self._left += left

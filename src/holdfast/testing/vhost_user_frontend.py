@@ -10,6 +10,7 @@ The functions encode messages; `Frontend` is a guest with its monitor, over a co
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import select
@@ -118,8 +119,9 @@ class Frontend:
         self._socket: Final = connection
         self._seconds: Final = seconds
         connection.settimeout(seconds)
-        self._memory = os.memfd_create("guest", os.MFD_CLOEXEC)
+        self._memory = os.memfd_create("guest", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._memory, memory_bytes)
+        fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.ram: Final = GuestRam(mmap.mmap(self._memory, memory_bytes), guest_address=0x4000_0000)
         self.region: Final = MemoryRegion(self.ram.guest_address, memory_bytes, self.ram.user_address, 0)
         self.features = 0

@@ -81,6 +81,14 @@ class Nodes(Generic[Kept]):
         """The node of ``key``, which is looked up no more often by that; None if it is not known."""
         return self._by_key.get(key)
 
+    def enter_known(self, key: Hashable) -> int | None:
+        """The node of ``key``, looked up once more, if it is known."""
+        with self._one_at_a_time:
+            number = self._by_key.get(key)
+            if number is not None:
+                self._nodes[number].lookups += 1
+            return number
+
     def enter(self, key: Hashable, make: Callable[[], Kept]) -> int:
         """The node of ``key``, looked up once more; if it is not known yet, with what ``make`` returns to be kept.
 

@@ -191,7 +191,7 @@ class Terminal:
             try:
                 os.chdir(directory)
                 own = {"PS1": "$ ", "TERM": "dumb", "HISTFILE": "", "SHIM": str(directory / "shim")}
-                os.execve(words[0], words, os.environ | own)
+                os.execve(words[0], list(words), os.environ | own)
             finally:
                 os._exit(99)
         self.resize(24, 80)

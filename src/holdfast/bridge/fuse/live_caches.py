@@ -52,7 +52,7 @@ class LiveCaches:
         """``transport`` is its server's; if it ``passes``, the kernel reads and writes itself where it can.
         ``is_told``: the owner reports to `invalidator`, at once, all that others change. Then the kernel may remember
         where names lead, and what is not written to is like, for long. (For ever would be long for what it was told
-        the moment before it asked.)
+        the moment before it asked.) ``is_read_only``: see `RecordedDirectory`.
         """
         self.needs_no_open: Final = False
         self.wished: Final = WANTED & ~_LOCAL_LOCKS | (

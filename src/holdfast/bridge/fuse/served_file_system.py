@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.fuse._attribute_requests import AttributeRequests
@@ -26,25 +27,17 @@ if TYPE_CHECKING:
     from holdfast.wire.fuse.request_bodies import Header
 
 MOST_HANDLES: Final = 1 << 16
-_CHANGES: Final = (
-    Opcode.SETATTR,
-    Opcode.SYMLINK,
-    Opcode.MKNOD,
-    Opcode.MKDIR,
-    Opcode.UNLINK,
-    Opcode.RMDIR,
-    Opcode.RENAME,
-    Opcode.RENAME2,
-    Opcode.LINK,
-    Opcode.WRITE,
-    Opcode.SETXATTR,
-    Opcode.REMOVEXATTR,
-    Opcode.CREATE,
-    Opcode.TMPFILE,
-    Opcode.FALLOCATE,
-    Opcode.COPY_FILE_RANGE,
-    Opcode.COPY_FILE_RANGE_64,
+_READS: Final = frozenset(
+    (
+        *(Opcode.LOOKUP, Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.READLINK),
+        *(Opcode.GETATTR, Opcode.STATX, Opcode.GETXATTR, Opcode.LISTXATTR, Opcode.STATFS),
+        *(Opcode.OPEN, Opcode.READ, Opcode.LSEEK, Opcode.RELEASE, Opcode.FSYNC, Opcode.SYNCFS),
+        *(Opcode.OPENDIR, Opcode.READDIR, Opcode.READDIRPLUS, Opcode.RELEASEDIR, Opcode.FSYNCDIR),
+        *(Opcode.INTERRUPT, Opcode.IOCTL),
+    )
 )
+"""What changes nothing; OPEN only without `_WRITING`."""
+_WRITING: Final = os.O_ACCMODE | os.O_TRUNC
 
 
 class FuseCallers:
@@ -92,7 +85,9 @@ class ServedFileSystem:
             Opcode.IOCTL: _no_ioctl,
         }
         if served.is_read_only:
-            answered |= dict.fromkeys(_CHANGES, _refuse)
+            opens = answered[Opcode.OPEN]
+            answered |= {opcode: _refuse for opcode in answered if opcode not in _READS}
+            answered[Opcode.OPEN] = lambda header, body: (_refuse if body.flags & _WRITING else opens)(header, body)
         return {opcode: operation for opcode, operation in answered.items() if opcode not in omitted}
 
     def close(self) -> None:

@@ -43,8 +43,6 @@ _SETTLE_SECONDS: Final = 0.0001
 _FIRST_FRAME: Final = 1 << 17
 _LASTING: Final = frozenset(
     (
-        Opcode.READ,
-        Opcode.WRITE,
         Opcode.FSYNC,
         Opcode.FSYNCDIR,
         Opcode.SYNCFS,
@@ -255,8 +253,9 @@ class FuseServer:
             except AGAIN:
                 # (The frame is about to be used for another request.)
                 kept = decoder.decode(header, memoryview(bytes(frame)))
-                self._later.do(lambda: self._answer_later(operation, header, kept))
-                return
+                if self._later.do(lambda: self._answer_later(operation, header, kept)):
+                    return
+                reply = replies.error(header.unique, errno.ENOSPC)
         self._reply(header, reply if header.opcode not in UNANSWERED or header.opcode == Opcode.INTERRUPT else None)
 
     def _answer_later(self, operation: Operation | None, header: Header, body: Body) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import deque
 from contextlib import contextmanager
 from math import inf
 from time import monotonic
@@ -35,7 +36,9 @@ TICK_SECONDS: Final = 0.005
 _QUIET_TICKS: Final = 20
 """After so many without a request the watcher sleeps, until there is one."""
 _MOST_SLOW: Final = 64
-"""So many slow requests at a time, as a rule. A further one is worked on by the thread that has taken it."""
+"""So many slow requests are worked on at a time, as a rule."""
+MOST_HELD: Final = 10_000
+"""So many at most are worked on, or wait for that: each takes memory, and a safeguard may hold any number."""
 _KNOWN_SECONDS: Final = 1.0
 """The news of what a thread has done may be read when it has ended. Its number comes back after all others."""
 
@@ -150,7 +153,7 @@ class LapsedError(OSError):
 
 
 class SlowRequests:
-    """Works on requests that would keep others waiting, or have to wait: each on a thread made for it."""
+    """Works on requests that would keep others waiting, or have to wait: on threads made for that."""
 
     def __init__(
         self,
@@ -162,25 +165,33 @@ class SlowRequests:
     ) -> None:
         """``own`` is told which threads these are, ``lapsed`` of each ticket that was not answered while its operation
         could be kept back, which is ``patience`` seconds: what it holds is to be refused soon. ``most`` at a time have
-        a thread of their own.
+        a thread of their own; further ones wait for one.
         """
         self._patience = patience
         self._own = own
         self._lapsed = lapsed
         self._ended = threading.Event()
-        self._room = threading.BoundedSemaphore(most)
+        self._most = most
         self._threads: set[threading.Thread] = set()
+        self._waiting: deque[Callable[[], None]] = deque()
+        """For a thread that is free."""
+        self._held = 0
+        """All that is not done."""
         self._lock = threading.Lock()
 
-    def do(self, work: Callable[[], None]) -> None:
-        """Have ``work`` done, which must raise nothing; returns at once, unless there are too many."""
-        if not self._room.acquire(blocking=False):
-            self._do(work)
-            return
-        thread = threading.Thread(target=self._run, args=(work,), name="holdfast-later", daemon=True)
+    def do(self, work: Callable[[], None]) -> bool:
+        """Have ``work`` done, which must raise nothing; returns at once. False if there are `MOST_HELD` already."""
         with self._lock:
+            if self._held >= MOST_HELD:
+                return False
+            self._held += 1
+            if len(self._threads) >= self._most:
+                self._waiting.append(work)
+                return True
+            thread = threading.Thread(target=self._run, args=(work,), name="holdfast-later", daemon=True)
             self._threads.add(thread)
         thread.start()
+        return True
 
     def ask_again(self, attempt: Callable[[], Answer], is_given_up: Callable[[int], bool]) -> Answer:
         """What ``attempt`` returns or raises, once that is none of `AGAIN`; for work that is being done.
@@ -216,18 +227,19 @@ class SlowRequests:
         return not any(thread.is_alive() for thread in threads)
 
     def _run(self, work: Callable[[], None]) -> None:
-        try:
-            with self._own.registered():
-                self._do(work)
-        finally:
-            self._room.release()
-            with self._lock:
-                self._threads.discard(threading.current_thread())
+        following: Callable[[], None] | None = work
+        with self._own.registered(), patient():
+            while following is not None:
+                following()
+                following = self._next()
 
-    @staticmethod
-    def _do(work: Callable[[], None]) -> None:
-        with patient():
-            work()
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            self._held -= 1
+            if self._waiting:
+                return self._waiting.popleft()
+            self._threads.discard(threading.current_thread())
+            return None
 
 
 class ServingThreads:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
+import select
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from holdfast.files.linux.metadata import proc_path
+from holdfast.files.linux.syscalls import file_system
 from holdfast.model.errors import FormatError
 from holdfast.model.log import Log
 from holdfast.wire.fuse.replies import HEAD_BYTES
@@ -26,6 +30,8 @@ _LOG = Log(__name__)
 _HEADER: Final = struct.Struct("<II Q")
 """How a request begins: length, opcode, ``unique``."""
 _HEADER_BYTES: Final = 40
+_EVENT: Final = "anon_inode:[eventfd]"
+_TMPFS: Final = 0x01021994
 
 
 class Taken(NamedTuple):
@@ -89,27 +95,32 @@ class Ring:
             self._break(error)
 
     def take(self) -> Taken | None:
-        """The next request; None if there is none, which a kick tells of as soon as that has changed."""
-        while not (self.is_broken or self.is_stopped):
-            try:
-                self._queue.suppress_kicks()
-                chain = self._queue.pop()
-                if chain is not None:
-                    if len(chain.readable) < _HEADER_BYTES:
-                        raise FormatError(f"a request of {len(chain.readable)} bytes has no header")
-                    length, opcode, unique = _HEADER.unpack_from(chain.readable)
-                    if length != len(chain.readable):
-                        raise FormatError(f"a request of {len(chain.readable)} bytes says that it has {length}")
-                    self.in_flight += 1
-                    return Taken(self, chain, unique, opcode)
-                if not self._queue.request_kicks():
-                    return None
-            except FormatError as error:
-                self._break(error)
-        return None
+        """The next request; None if there is none now."""
+        if self.is_broken or self.is_stopped:
+            return None
+        queue = self._queue
+        try:
+            chain = queue.pop()
+            if chain is None:
+                return None
+            queue.suppress_kicks()
+            if len(chain.readable) < _HEADER_BYTES:
+                raise FormatError(f"a request of {len(chain.readable)} bytes has no header")
+            length, opcode, unique = _HEADER.unpack_from(chain.readable)
+            if length != len(chain.readable):
+                raise FormatError(f"a request of {len(chain.readable)} bytes says that it has {length}")
+        except FormatError as error:
+            self._break(error)
+            return None
+        self.in_flight += 1
+        return Taken(self, chain, unique, opcode)
 
     def has_more(self) -> bool:
-        """Whether there is a request."""
+        """Whether there is a request, as far as it can be seen at a glance."""
+        return not (self.is_broken or self.is_stopped) and self._queue.has_more()
+
+    def request_kicks(self) -> bool:
+        """Have a kick tell of the next request. Whether there is one already."""
         return not (self.is_broken or self.is_stopped) and self._queue.request_kicks()
 
     def answer(self, chain: Chain, reply: Reply) -> None:
@@ -131,14 +142,14 @@ class Ring:
         self._queue.push(chain.head, written)
         call = self.vring.call
         if call is not None and self._queue.wants_call():
-            _signal(call)
+            signal(call)
 
     def _break(self, error: FormatError) -> None:
         """The guest has broken its ring: nothing more is taken from it until it is started anew."""
         self.is_broken = True
         _LOG.warning("a guest's file system stops: vring %d: %s", self.vring.index, error.message)
         if self.vring.error is not None:
-            _signal(self.vring.error)
+            signal(self.vring.error)
 
 
 class SharedMemory:
@@ -172,6 +183,7 @@ class SharedMemory:
 
     def _map(self, region: MemoryRegion, descriptor: int) -> None:
         try:
+            _check_keeps_size(descriptor)
             mapping = mmap.mmap(descriptor, region.mapping_offset + region.size)
         except (OSError, ValueError, OverflowError) as error:
             raise FormatError(f"memory at {region.guest_address:#x} cannot be mapped: {error}") from error
@@ -181,24 +193,56 @@ class SharedMemory:
         self._mapped[region[:3]] = MappedRegion(region.guest_address, region.user_address, view)
 
 
+def _check_keeps_size(descriptor: int) -> None:
+    """Raises `OSError` or `FormatError` unless the file can never become shorter: to touch what has gone from under a
+    mapping would end this process (SIGBUS), which serves others, too. Neither do huge pages run out.
+    """
+    if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK or file_system(descriptor) != _TMPFS:
+        raise FormatError("a guest's memory has to be a memfd that is sealed against shrinking, of usual pages")
+
+
 def write_reply(chain: Chain, reply: Reply) -> int:
     """Write a reply where a chain has room for it; how many bytes: none if there is not even room for an error. Raises
     `OSError` (EMSGSIZE) if there is for that alone.
     """
     if reply is None or sum(map(len, chain.writable)) < HEAD_BYTES:
         return 0
-    written = 0
     try:
-        for piece in (reply,) if isinstance(reply, bytes) else reply:
+        if isinstance(reply, bytes):
+            return fill(chain.writable, reply)
+        written = 0
+        for piece in reply:
             written += fill(skip(chain.writable, written) if written else chain.writable, piece)
     except FormatError as error:
         raise OSError(errno.EMSGSIZE, error.message) from error
     return written
 
 
-def _signal(descriptor: int) -> None:
-    """Signal an event of the front end, which may have broken it."""
+def check_event(descriptor: int) -> None:
+    """Raises `FormatError` if a descriptor is no event (eventfd(2)): to write to anything else might do anything."""
+    if os.readlink(proc_path(descriptor)) != _EVENT:
+        raise FormatError("an event of a vring is no eventfd")
+
+
+def let_go(descriptor: int) -> None:
+    """Have a thread go on that waits in `signal`, as the front end has counted the event up to its limit."""
+    asked = select.poll()
+    asked.register(descriptor, select.POLLOUT)
+    if asked.poll(0):
+        return  # it can be written to, and who has been told by it has still to read that
+    try:
+        os.preadv(descriptor, [bytearray(8)], -1, os.RWF_NOWAIT)
+    except BlockingIOError:
+        pass  # the front end has read it
+
+
+def signal(descriptor: int) -> None:
+    """Signal an event of the front end. Returns only after `let_go` if that has counted it up to its limit; how it
+    blocks is not changed, as both share that.
+    """
     try:
         os.eventfd_write(descriptor, 1)
+    except BlockingIOError:
+        pass  # it is signalled
     except OSError as error:
         _LOG.warning("a virtual machine cannot be told of an answer: %s", error.strerror)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.server.transport import ClosedTransportError
-from holdfast.bridge.virtio._guest_rings import Ring, SharedMemory, write_reply
+from holdfast.bridge.virtio._guest_rings import Ring, SharedMemory, check_event, let_go, signal, write_reply
 from holdfast.ipc import private_socket
 from holdfast.model.errors import FormatError
 from holdfast.model.log import Log
@@ -24,7 +24,7 @@ from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.protocol_constants import Opcode
 from holdfast.wire.vhost_user import messages
 from holdfast.wire.vhost_user.messages import HEADER_BYTES, decode_header
-from holdfast.wire.vhost_user.protocol_constants import MAX_DESCRIPTORS
+from holdfast.wire.vhost_user.protocol_constants import MAX_DESCRIPTORS, Request
 from holdfast.wire.vhost_user.session import Device, Session
 from holdfast.wire.virtio.filesystem_device import FIRST_REQUEST_QUEUE
 
@@ -40,6 +40,8 @@ _LOG = Log(__name__)
 LARGEST_REQUEST: Final = (1 << 20) + (1 << 17)
 """Of a write, with its header and the largest attribute beside it; a guest that sends more has broken its ring."""
 _ONCE: Final = select.EPOLLIN | select.EPOLLET
+_EVENTS: Final = (Request.SET_VRING_KICK, Request.SET_VRING_CALL, Request.SET_VRING_ERR)
+_LET_GO_SECONDS: Final = 0.05
 _DRAIN_SECONDS: Final = 1.0
 """For so long a ring that is to stop waits for the requests that were taken from it. What a safeguard holds is answered
 when the ring goes on: the machine is paused meanwhile.
@@ -58,11 +60,16 @@ class VhostUserBackend:
         self._session = Session(Device(vrings=FIRST_REQUEST_QUEUE + request_queues))
         self._shared = SharedMemory()
         self._rings: dict[int, Ring] = {}
-        """Those that run, by index: what has high priority first."""
+        """Those that run, by index."""
+        self._running: tuple[Ring, ...] = ()
+        """The same: what has high priority first."""
         self._stopped: dict[int, Ring] = {}
         """Those that have run, and may go on."""
         self._lock = threading.Lock()
+        self._closing = threading.Lock()
+        """No event is closed that `let_go` reads."""
         self._drained = threading.Condition(self._lock)
+        self._is_draining = False
         self._poll = select.epoll()
         # (Told once of each kick, without reading it: a read would be one more system call for each request.)
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -70,8 +77,6 @@ class VhostUserBackend:
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._over, select.EPOLLIN)
         self._is_over = False
-        self._has_more = True
-        """There may be requests for which no kick comes any more."""
         self._in_flight: dict[int, Taken] = {}
         """By what the guest calls them."""
         self._first: Taken | None = None
@@ -99,7 +104,10 @@ class VhostUserBackend:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return None
-            self._poll.poll(left)
+            with self._lock:
+                has_more = self._request_kicks()
+            if not has_more:
+                self._poll.poll(left)
 
     def close(self) -> None:
         """Hang up, and wait until no more is answered; only when no transport is served any more."""
@@ -107,12 +115,24 @@ class VhostUserBackend:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the front end has hung up
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(_LET_GO_SECONDS)
+            self.let_go()
         self._poll.close()
         os.close(self._nudge)
         os.close(self._over)
 
     # -- for transports -------------------------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """No thread waits any more for the front end to read an event that it has counted up to its limit. (While one
+        does, for which it has the lock, none of the descriptors changes.)
+        """
+        with self._closing:
+            for vring in self._session.vrings:
+                for descriptor in (vring.call, vring.error):
+                    if descriptor is not None:
+                        let_go(descriptor)
 
     def watch(self, event: int) -> None:
         """Have `wait` return when an event is signalled."""
@@ -124,7 +144,9 @@ class VhostUserBackend:
 
     def wait(self) -> None:
         """See `Receiver.wait`."""
-        if not self._has_more:
+        with self._lock:
+            has_more = self._request_kicks()
+        if not has_more:
             self._poll.poll()
 
     def receive(self, *, is_agreed: bool) -> Taken | None:
@@ -146,12 +168,16 @@ class VhostUserBackend:
 
     def reply(self, unique: int, reply: Reply) -> None:
         """See `Transport.reply`."""
+        is_short = reply is None or isinstance(reply, bytes)
         with self._lock:
             taken = self._in_flight.get(unique)
             if taken is None:
                 return  # its ring was given up
             if taken.ring.is_stopped:
                 self._answer(taken, reply)
+                return
+            if is_short:
+                self._give_back(taken, write_reply(taken.chain, reply))
                 return
         # (The lock is not kept while much is copied.)
         written = write_reply(taken.chain, reply)
@@ -160,10 +186,8 @@ class VhostUserBackend:
                 return
             if taken.ring.is_stopped:
                 self._answer(taken, reply)
-                return
-            del self._in_flight[unique]
-            taken.ring.give_back(taken.chain, written)
-            self._drained.notify_all()
+            else:
+                self._give_back(taken, written)
 
     def is_quiet(self) -> bool:
         """See `Transport.is_quiet`."""
@@ -173,16 +197,27 @@ class VhostUserBackend:
     # -- requests. All of it needs the lock ---------------------------------------------------------------------------
 
     def _take(self) -> Taken | None:
-        for index in sorted(self._rings):
-            while (taken := self._rings[index].take()) is not None:
-                self._has_more = True
+        for ring in self._running:
+            while (taken := ring.take()) is not None:
                 if taken.unique not in self._in_flight:
                     self._in_flight[taken.unique] = taken
                     return taken
                 # Only one of the two could be answered: a guest's kernel gives no number twice.
-                taken.ring.answer(taken.chain, replies.error(taken.unique, errno.EINVAL))
-        self._has_more = False
+                ring.answer(taken.chain, replies.error(taken.unique, errno.EINVAL))
         return None
+
+    def _request_kicks(self) -> bool:
+        """Have `_poll` tell of the next request. Whether there is one already."""
+        for ring in self._running:  # noqa: SIM110 - a generator for each request would cost more
+            if ring.request_kicks():
+                return True
+        return False
+
+    def _give_back(self, taken: Taken, written: int) -> None:
+        del self._in_flight[taken.unique]
+        taken.ring.give_back(taken.chain, written)
+        if self._is_draining:
+            self._drained.notify_all()
 
     def _answer(self, taken: Taken, reply: Reply) -> None:
         del self._in_flight[taken.unique]
@@ -199,13 +234,16 @@ class VhostUserBackend:
         except Exception:  # noqa: BLE001 - the front end has to learn that it is not answered any more
             _LOG.exception("a virtual machine's file system ends by a mistake of Holdfast's own")
         finally:
-            with self._lock:
+            while not self._lock.acquire(timeout=_LET_GO_SECONDS):
+                self.let_go()
+            try:
                 self._give_up()
                 self._session.close()
                 self._close_released()
                 self._shared.replace(())
                 self._is_over = True
-                self._drained.notify_all()
+            finally:
+                self._lock.release()
             os.eventfd_write(self._over, 1)
             self._socket.close()
 
@@ -217,6 +255,9 @@ class VhostUserBackend:
         try:
             header = decode_header(data + self._read(HEADER_BYTES - len(data)))
             payload = self._read(header.payload_bytes)
+            if header.request in _EVENTS:
+                for descriptor in descriptors:
+                    check_event(descriptor)
             with self._lock:
                 body = self._session.receive(header, payload, descriptors)
         except BaseException as error:
@@ -273,7 +314,7 @@ class VhostUserBackend:
                 self._give_up()
             case messages.SetVringCall(_, int(descriptor)):
                 # An answer may have come before there was anything to tell of it.
-                os.eventfd_write(descriptor, 1)
+                signal(descriptor)
             case _:
                 pass
 
@@ -292,8 +333,8 @@ class VhostUserBackend:
                     _LOG.warning("a guest's file system does not start: vring %d: %s", vring.index, error.message)
                     continue
                 self._rings[vring.index] = ring
+                self._running = tuple(self._rings[index] for index in sorted(self._rings))
                 self._poll.register(ring.kick, _ONCE)
-                self._has_more = True
                 os.eventfd_write(self._nudge, 1)
 
     def _ring(self, vring: Vring, features: int) -> Ring:
@@ -313,9 +354,12 @@ class VhostUserBackend:
         ring = self._rings.pop(index, None)
         if ring is None:
             return
+        self._running = tuple(self._rings[index] for index in sorted(self._rings))
         self._poll.unregister(ring.kick)
         if drains:
+            self._is_draining = True
             self._drained.wait_for(lambda: not ring.in_flight, _DRAIN_SECONDS)
+            self._is_draining = False
         ring.stop()
         self._stopped[index] = ring
 
@@ -331,9 +375,10 @@ class VhostUserBackend:
         self._in_flight = {unique: taken for unique, taken in self._in_flight.items() if taken.ring is not ring}
 
     def _close_released(self) -> None:
-        for descriptor in self._session.released:
-            os.close(descriptor)
-        self._session.released.clear()
+        with self._closing:
+            for descriptor in self._session.released:
+                os.close(descriptor)
+            self._session.released.clear()
 
 
 class VirtioTransport:
@@ -370,6 +415,7 @@ class VirtioTransport:
     def wake(self) -> None:
         """See `Transport`."""
         os.eventfd_write(self._woken, 1)
+        self._backend.let_go()
 
     def close(self) -> None:
         """See `Transport`."""

@@ -20,7 +20,7 @@ from holdfast.engine.running.keeper_watch import KeeperWatch
 from holdfast.engine.running.machine_state import DISK, RunningMachine, machine_directory, noted
 from holdfast.engine.running.read_only_share import shared_read_only
 from holdfast.files.linux.case_sensitivity import IGNORES_CASE, ignores_case
-from holdfast.model.errors import ChannelError, HoldfastError, UnsupportedError, UsageError
+from holdfast.model.errors import ChannelError, HoldfastError, LockedError, MachineError, UnsupportedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.sandbox.channel import Channel
@@ -68,6 +68,7 @@ _SYSTEM: Final = frozenset(
 )
 """Where a workspace would cover what the guest is made of."""
 _STOP_SECONDS: Final = 20.0
+_ENDING_SECONDS: Final = 5.0
 _PIECE_BYTES: Final = 1 << 16
 _LARGEST_FILE: Final = 1 << 20
 
@@ -163,7 +164,8 @@ def run_in_machine(
             create_disk(prepared.disk, prepared.disk_bytes)
         plan = plan._replace(disk=prepared.disk)
     with ExitStack() as context:
-        machine = context.enter_context(Machine.start(plan, prepared.accelerator))
+        machine = context.enter_context(_started(plan, prepared.accelerator))
+        _LOG.info("a machine was started", run=command.run, pid=machine.pid, accelerator=prepared.accelerator.kind)
         context.enter_context(noted(plan.log, _running(plan, prepared, machine, command.run)))
         kind, (files, *others) = plan.shares[0].kind, machine.files
         for directory, connection in zip(command.read_only, others, strict=True):
@@ -173,12 +175,22 @@ def run_in_machine(
         with _watched(machine, keeper, settings.log):
             try:
                 code = _converse(machine, keeper, kind, command, prepared.start_seconds)
-            except ChannelError as error:
-                raise machine.failure() from error
             finally:
                 machine.stop(_STOP_SECONDS)
+                _LOG.info("the machine has ended", run=command.run, exit_code=machine.exit_code())
         parted(keeper.leave())
         return code
+
+
+def _started(plan: MachinePlan, accelerator: Accelerator) -> Machine:
+    try:
+        return Machine.start(plan, accelerator)
+    except LockedError as error:
+        raise LockedError(
+            "another virtual machine of this workspace runs, and has its disk",
+            hint="`holdfast vm status` shows it; HOLDFAST_VM_MODE=ephemeral runs this one without that disk",
+            code="machine_running",
+        ) from error
 
 
 def _running(plan: MachinePlan, prepared: PreparedMachine, machine: Machine, run: str) -> RunningMachine:
@@ -222,22 +234,42 @@ def _joined(
 def _converse(
     machine: Machine, keeper: RemoteUndoService, kind: ServedBy, command: MachineCommand, start_seconds: float
 ) -> int:
+    """Have the command run, or another process talk to the shim; the exit code. Raises `MachineError`."""
     if not command.words:
         if not _relay(machine.control):
-            raise machine.failure()
+            raise _failure(machine, answered=True)
         return 0
     with Channel(machine.control, machine.control) as channel:
-        channel.await_shim(start_seconds)
-        given = let_through(_TERMINAL, command.environment)
-        if command.tells_apart and kind == "virtiofs":
-            return run_at_channel(channel, 1, command.words, command.directory, given)
-        step = keeper.expect(command.run, command.words)
-        code = None
         try:
-            code = run_at_channel(channel, step, command.words, command.directory, given)
-        finally:
-            keeper.settle(step, code)
-        return code
+            channel.await_shim(start_seconds)
+        except ChannelError as error:
+            raise _failure(machine, answered=False) from error
+        _LOG.info("the machine is up", run=command.run)
+        try:
+            return _run(channel, keeper, kind, command)
+        except ChannelError as error:
+            if error.code == "shim_violation":
+                raise
+            raise _failure(machine, answered=True) from error
+
+
+def _run(channel: Channel, keeper: RemoteUndoService, kind: ServedBy, command: MachineCommand) -> int:
+    given = let_through(_TERMINAL, command.environment)
+    if command.tells_apart and kind == "virtiofs":
+        return run_at_channel(channel, 1, command.words, command.directory, given)
+    step = keeper.expect(command.run, command.words)
+    code = None
+    try:
+        code = run_at_channel(channel, step, command.words, command.directory, given)
+    finally:
+        keeper.settle(step, code)
+    return code
+
+
+def _failure(machine: Machine, *, answered: bool) -> MachineError:
+    """Why the shim does not answer; a machine that is just ending is waited for."""
+    machine.wait(_ENDING_SECONDS if answered else 0)
+    return machine.failure(answered=answered)
 
 
 @contextmanager

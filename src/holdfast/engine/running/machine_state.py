@@ -16,6 +16,7 @@ import msgspec
 from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import RefusedError
 from holdfast.model.message_text import plural
+from holdfast.sandbox.vm.machine_memory import memory_of_tree
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -44,9 +45,7 @@ class RunningMachine(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def memory_bytes(self) -> int:
         """What it has of this host's memory now; 0 if it has just ended."""
-        with suppress(OSError), open(f"/proc/{self.pid}/status", "rb") as file:
-            return next((int(line.split()[1]) << 10 for line in file if line.startswith(b"VmRSS:")), 0)
-        return 0
+        return memory_of_tree(self.pid)
 
 
 class MachineStatus(NamedTuple):

@@ -1,4 +1,4 @@
-"""The programs of this host that images are made with, and what to install where they are missing."""
+"""The programs of this host that images and machines are made with, and what to install where they are missing."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ PACKAGE_OF: Final = {
     "mksquashfs": "squashfs-tools",
     "busybox": "busybox-static",
     "newuidmap": "uidmap",
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-system-aarch64": "qemu-system-arm",
+    "qemu-img": "qemu-utils",
+    "mke2fs": "e2fsprogs",
 }
 """By program: the Debian package that has it."""
 
@@ -119,8 +123,9 @@ def tool_failed(name: str, code: int, why: str, said: bytes) -> HoldfastError:
     return HoldfastError(f"{name} failed: {reason}", code="image_tool")
 
 
-def find_tools(*names: str, environ: Mapping[str, str] | None = None) -> Tools:
-    """The programs ``names``. Raises `UnsupportedError`, which names the packages to install, if any is missing.
+def find_tools(*names: str, purpose: str = "images are made with", environ: Mapping[str, str] | None = None) -> Tools:
+    """The programs ``names``. Raises `UnsupportedError`, which names the packages to install, if any is missing; it
+    begins with the ``purpose`` of the programs.
 
     ``busybox`` is the one that is linked statically: any other is missing, too.
     """
@@ -133,9 +138,9 @@ def find_tools(*names: str, environ: Mapping[str, str] | None = None) -> Tools:
     if missing:
         packages = " ".join(dict.fromkeys(PACKAGE_OF[name] for name in missing))
         raise UnsupportedError(
-            f"images are made with {listed(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            f"{purpose} {listed(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
             hint=f"install the package{'' if ' ' not in packages else 's'}: sudo apt install {packages}",
-            code="image_tools_missing",
+            code="tools_missing",
         )
     # (In a fixed language, as some of what they say is read; and no question is asked.)
     given = {**inherited_environment(environ), "PATH": path, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}

@@ -183,13 +183,14 @@ class ImageStore:
         return builder.build_kernel(found)
 
     def _boot_parts_here(self) -> Kernel | None:
-        """The newest kernel of the images that are there, if there is one whose initrd is of this version."""
+        """The kernel of the default image, else of the newest; None if none has an initrd of this version."""
         fitting = [
             one
             for one in self.list()
             if one.manifest.architecture == architecture() and one.manifest.init == init_key()
         ]
-        return _boot_parts_of(max(fitting, key=lambda one: one.manifest.created_at)) if fitting else None
+        best = max(fitting, key=lambda one: (one.name == DEFAULT_NAME, one.manifest.created_at), default=None)
+        return None if best is None else _boot_parts_of(best)
 
     def _packed(self, archive: bytes, work: bytes, progress: Progress) -> bytes:
         progress("Packing the root file system")
@@ -261,6 +262,7 @@ class ImageStore:
         """
         folder = self._folder(check_name(name))
         with self._changing():
+            self._sweep()
             if name not in self._names():
                 raise _no_such_image(name, self._names())
             NOTE.remove(folder)

@@ -25,13 +25,13 @@ from holdfast.model.errors import ChannelError, MachineError, StorageError, room
 from holdfast.model.paths import display
 from holdfast.processes.helper_process import start_in_own_session
 from holdfast.processes.kill_on_exit import ends_with_us
-from holdfast.processes.process_tree import descendants
 from holdfast.sandbox.namespace import Namespace
 from holdfast.sandbox.namespace_entry import FAILED
 from holdfast.sandbox.policy import AllowedConnections, FileAccess, SandboxPolicy
 from holdfast.sandbox.secret_places import OF_THE_SYSTEM
 from holdfast.sandbox.vm import boot_archive, command_line, disk
 from holdfast.sandbox.vm.console import Console, harmless_lines
+from holdfast.sandbox.vm.machine_memory import memory_of_tree
 from holdfast.sandbox.vm.monitor import EventLoopThread, Monitor, require_library
 from holdfast.sandbox.vm.programs import find_qemu
 
@@ -201,7 +201,7 @@ class Machine:
 
     def memory_in_use(self) -> int:
         """Bytes of the host's memory that it takes: what the guest has touched of its own, and QEMU besides."""
-        return sum(map(_resident, descendants(self.pid)))
+        return memory_of_tree(self.pid)
 
     def console_tail(self, lines: int = 20) -> str:
         """The last lines of the console, of printable characters alone."""
@@ -427,14 +427,6 @@ def _policy(network: Network, *, with_kvm: bool) -> SandboxPolicy:
     if isinstance(network, AllowedConnections):
         network = network._replace(resets=True)
     return SandboxPolicy(files, network, environment=())
-
-
-def _resident(process: int) -> int:
-    try:
-        with open(f"/proc/{process}/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0  # it has ended
 
 
 def _signal_name(number: int) -> str:

@@ -53,7 +53,7 @@ class NameCounts:
                     inodes = listed()
                     self._counts = Counter(inodes.values())
                     self._inodes = inodes
-        return self._counts[inode]
+        return self._counts.get(inode, 0)
 
     def add(self, number: int, look: Callable[[int], os.stat_result | None]) -> None:
         """An object has got a name there. ``look`` says what it is."""

@@ -45,12 +45,8 @@ class RecordedAttributes:
 
     def status(self, node: int, file: OpenedFile | None = None) -> os.stat_result:
         """See `Attributes`."""
-        if self._objects[node].is_directory:
-            # (Asked for after each change of what is in it.)
-            with self._objects.directory(node) as fd:
-                return os.fstat(fd)
-        with self._objects.descriptor(node, _descriptor(file)) as fd:
-            return os.fstat(fd)
+        fd = _descriptor(file)
+        return self._objects.status(node) if fd is None else os.fstat(fd)
 
     def links(self, status: os.stat_result) -> int:
         """See `Attributes`. Names that it has in the undo log are not counted."""

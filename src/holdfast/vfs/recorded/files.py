@@ -10,7 +10,6 @@ import ctypes
 import errno
 import os
 import stat
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.files.linux.metadata import proc_path
@@ -22,8 +21,6 @@ from holdfast.vfs.patience import LaterError, is_patient
 from holdfast.vfs.recorded.node import LocatedNode
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from holdfast.undo.safeguards.guard import Risk
     from holdfast.vfs.fd_budget import FdShare
     from holdfast.vfs.file_system import Caller, Found, OpenedFile
@@ -133,18 +130,13 @@ class RecordedFiles:
     def open(self, caller: Caller, node: int, flags: int, *, strips: bool) -> RecordedFile:
         """See `Files`."""
         self._check_room()
-        with self.share.one_more(), self._reached(node, flags) as thing:
-            return self._added(node, self._open(caller, thing, flags, strips=strips), flags)
-
-    @contextmanager
-    def _reached(self, node: int, flags: int) -> Generator[LocatedNode]:
-        """What is to be opened. Where it is, is asked only if it may be changed."""
-        if flags & _CHANGING:
-            with self._objects.located(node) as thing:
-                yield thing
-        else:
+        with self.share.one_more():
+            if flags & _CHANGING:
+                with self._objects.located(node) as thing:
+                    return self._added(node, self._open(caller, thing, flags, strips=strips), flags)
+            # (Where it is, is asked only if it may be changed.)
             with self._objects.descriptor(node) as fd:
-                yield LocatedNode(fd, None)
+                return self._added(node, self._open(caller, LocatedNode(fd, None), flags, strips=strips), flags)
 
     def _open(self, caller: Caller, thing: LocatedNode, flags: int, *, strips: bool) -> int:
         found = os.fstat(thing.fd)

@@ -36,8 +36,7 @@ class RecordedNames:
 
     def lookup(self, parent: int, name: bytes) -> Found:
         """See `Names`."""
-        with self._objects.directory(parent) as dir_fd:
-            return self._objects.enter(parent, dir_fd, name)
+        return self._objects.enter_from(parent, name)
 
     def forget(self, node: int, lookups: int) -> None:
         """See `Names`."""

@@ -90,6 +90,14 @@ class NodeRegistry:
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
+    def enter_from(self, parent: int, name: bytes) -> Found:
+        """`enter`, in the directory of a node."""
+        held = self._reach.take(parent)
+        try:
+            return self.enter(parent, held.fd, name)
+        finally:
+            self._reach.give(held)
+
     def enter(self, parent: int, dir_fd: int, name: bytes) -> Found:
         """Look up a name in a directory, once more: its node, and what it is like. Raises `OSError`."""
         fd = os.open(name, OBJECT, dir_fd=dir_fd)
@@ -104,6 +112,17 @@ class NodeRegistry:
         key = self._key(found, object_)
         if key in self._hidden:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        node = self._nodes.enter_known(key)
+        if node is None:
+            node = self._enter_new(fd, parent, name, key, found, object_)
+        kept = self._nodes[node]
+        if node != ROOT:
+            self._name(kept, parent, name)
+        return Found(node, found)
+
+    def _enter_new(
+        self, fd: int, parent: int, name: bytes, key: bytes, found: os.stat_result, object_: Identity
+    ) -> int:
         is_directory = stat.S_ISDIR(found.st_mode)
 
         def make() -> Node:
@@ -118,10 +137,7 @@ class NodeRegistry:
             raise
         if len(self._nodes) > self._enough:
             self.crowded()
-        kept = self._nodes[node]
-        if node != ROOT:
-            self._name(kept, parent, name)
-        return Found(node, found)
+        return node
 
     def _name(self, kept: Node, parent: int, name: bytes) -> None:
         if kept.name == name and kept.parent == parent:
@@ -183,6 +199,18 @@ class NodeRegistry:
         """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
         return self._reach.directory(node)
 
+    def status(self, node: int) -> os.stat_result:
+        """What an object is like."""
+        kept = self._nodes[node]
+        if kept.is_directory:
+            held = self._reach.take(node)
+            try:
+                return os.fstat(held.fd)
+            finally:
+                self._reach.give(held)
+        with self.descriptor(node) as fd:
+            return os.fstat(fd)
+
     @contextmanager
     def descriptor(self, node: int, handle: int | None = None) -> Generator[int]:
         """A descriptor of any object, borrowed: ``handle`` if there is one."""
@@ -194,7 +222,9 @@ class NodeRegistry:
             with self.directory(node) as fd:
                 yield fd
             return
-        fd = self._open_file(kept)
+        fd = self._dup(kept)
+        if fd < 0:
+            fd = self._open_file(kept)
         try:
             yield fd
         finally:
@@ -256,12 +286,16 @@ class NodeRegistry:
         # By a name first: then the system knows where it is.
         if (fd := self._reach.directory_by_name(kept)) >= 0:
             return fd
-        with self._lock:
-            if kept.open:
-                return os.dup(next(iter(kept.open)))
-        if (fd := self._reach.by_handle(kept)) >= 0:
+        if (fd := self._dup(kept)) >= 0 or (fd := self._reach.by_handle(kept)) >= 0:
             return fd
         raise stale_error()
+
+    def _dup(self, kept: Node) -> int:
+        """-1 if it is not open."""
+        if not kept.open:
+            return -1
+        with self._lock:
+            return os.dup(next(iter(kept.open))) if kept.open else -1
 
     # -- what is open ---------------------------------------------------------------------------------------------
 
@@ -291,7 +325,9 @@ class NodeRegistry:
 
     def is_written(self, node: int) -> bool:
         """Whether a process can write to it now, through a mapping, too. (True where that cannot be told.)"""
-        return bool(self._nodes[node].writers) or self._by_mapping(node) is not WriterStatus.NONE
+        if self._nodes[node].writers:
+            return True
+        return node in self._mapped and self._by_mapping(node) is not WriterStatus.NONE
 
     def _by_mapping(self, node: int) -> WriterStatus:
         noted = self._mapped.get(node)

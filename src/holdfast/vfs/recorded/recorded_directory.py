@@ -33,7 +33,8 @@ class RecordedDirectory:
         is_read_only: bool = False,
     ) -> None:
         """At most ``most`` files, and as many directories, may be open at a time. Unless it ``makes_devices``, one that
-        stands for hardware cannot be made (EPERM). If it ``is_read_only``, its host refuses every change.
+        stands for hardware cannot be made (EPERM). ``is_read_only`` is for servers: they refuse every change, whatever
+        the other side sends (EROFS).
         """
         self.is_read_only: Final = is_read_only
         self.objects = NodeRegistry(host.root_fd, host.hidden, node_type=node_type)

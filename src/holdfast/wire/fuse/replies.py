@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import errno
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.wire.fuse.protocol_constants import FOPEN_PASSTHROUGH, NAME_MAX
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _HEAD: Final = struct.Struct("=IiQ")
 HEAD_BYTES: Final = _HEAD.size
@@ -74,6 +74,13 @@ class Attributes(NamedTuple):
     """``ATTR_*``"""
 
 
+# (A constructor in Python would cost as much as the rest of `attributes`.)
+_new_attributes: Final = cast(
+    "Callable[[type[Attributes], tuple[int, ...]], Attributes]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+)
+
+
 class NodeEntry(NamedTuple):
     """What a name leads to. Who is told it has looked it up once more."""
 
@@ -119,26 +126,27 @@ class StatX(NamedTuple):
 
 def attributes(status: os.stat_result, *, inode: int | None = None, links: int | None = None) -> Attributes:
     """What `os.stat` said, with another inode number or count of links if they are given."""
-    atime, atime_ns = divmod(status.st_atime_ns, _SECOND_NS)
-    mtime, mtime_ns = divmod(status.st_mtime_ns, _SECOND_NS)
-    ctime, ctime_ns = divmod(status.st_ctime_ns, _SECOND_NS)
-    return Attributes(
-        status.st_ino if inode is None else inode,
-        status.st_size,
-        status.st_blocks,
-        atime,
-        mtime,
-        ctime,
-        atime_ns,
-        mtime_ns,
-        ctime_ns,
-        status.st_mode,
-        status.st_nlink if links is None else links,
-        status.st_uid,
-        status.st_gid,
-        status.st_rdev & 0xFFFFFFFF,  # as the kernel packs a device, wherever its numbers fit
-        status.st_blksize,
-        0,
+    atime_ns, mtime_ns, ctime_ns = status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns
+    return _new_attributes(
+        Attributes,
+        (
+            status.st_ino if inode is None else inode,
+            status.st_size,
+            status.st_blocks,
+            atime_ns // _SECOND_NS,
+            mtime_ns // _SECOND_NS,
+            ctime_ns // _SECOND_NS,
+            atime_ns % _SECOND_NS,
+            mtime_ns % _SECOND_NS,
+            ctime_ns % _SECOND_NS,
+            status.st_mode,
+            status.st_nlink if links is None else links,
+            status.st_uid,
+            status.st_gid,
+            status.st_rdev & 0xFFFFFFFF,  # as the kernel packs a device, wherever its numbers fit
+            status.st_blksize,
+            0,
+        ),
     )
 
 

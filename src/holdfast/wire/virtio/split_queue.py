@@ -183,6 +183,10 @@ class SplitQueue:
         """How many chains were taken and are not answered."""
         return (self._position - self._used_index) & _INDEX
 
+    def has_more(self) -> bool:
+        """Whether a chain is available, as far as that can be seen yet: after `request_kicks` a kick tells of it."""
+        return self._available[_INDEX_AT] != self._position
+
     def pop(self) -> Chain | None:
         """Take the next chain, or None if there is none. Raises `FormatError` for what no driver may do; the queue is
         then broken, and only what was taken before can still be answered.

@@ -10,6 +10,7 @@ import struct
 import threading
 from collections import deque
 from functools import cached_property
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
@@ -18,7 +19,7 @@ from holdfast.bridge.server import request_threads
 from holdfast.bridge.server.device_transport import DeviceTransport
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
-from holdfast.model.errors import IntegrityError, StorageError, UnsupportedError
+from holdfast.model.errors import HeldError, IntegrityError, StorageError, UnsupportedError
 from holdfast.testing.memory_transport import MemoryTransport
 from holdfast.testing.vhost_user_frontend import Frontend
 from holdfast.vfs.file_system import TooManyError
@@ -364,3 +365,32 @@ def test_a_mount_that_is_gone_before_it_is_served_is_refused() -> None:
     with pytest.raises(StorageError, match="gone before"):
         kernel.server.start()
     assert kernel.server.stop()
+
+
+def test_of_what_a_safeguard_holds_there_is_a_limit(
+    serve: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_threads, "MOST_HELD", 3)
+    allowed = threading.Event()
+    held: SimpleQueue[int] = SimpleQueue()
+
+    def unlink(header: Header, _: Any) -> Reply:
+        if not allowed.is_set():
+            held.put(int(header.unique))
+            raise HeldError(1, "a safeguard holds it")
+        return replies.done(header.unique)
+
+    kernel = serve(UNLINK=unlink, STATFS=lambda header, _: replies.done(header.unique))
+    kernel.start()
+    for unique in (10, 11, 12):
+        kernel.say(Opcode.UNLINK, b"name\0", unique=unique)
+        asked = 0
+        while asked < 2:  # (the second time by a thread of its own)
+            asked += held.get(timeout=_LIMIT) == unique
+    kernel.say(Opcode.UNLINK, b"name\0", unique=13)
+    assert kernel.answer()[:2] == (errno.ENOSPC, 13)
+    assert kernel.ask(Opcode.STATFS) == 0, "others are served"
+    allowed.set()
+    assert sorted(kernel.answer()[:2] for _ in range(3)) == [(0, 10), (0, 11), (0, 12)]
+    kernel.say(Opcode.UNLINK, b"name\0", unique=14)
+    assert kernel.answer()[:2] == (0, 14)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from queue import Empty, SimpleQueue
 
 import pytest
 
+from holdfast.bridge.server import request_threads
 from holdfast.bridge.server.request_threads import Leader
 
 from ....waiting import wait_until
@@ -116,3 +118,24 @@ def test_all_lead_where_it_is_not_to_be_one_alone() -> None:
     assert turns.leads(1)
     turns.end()
     assert not turns.wait(1)
+
+
+def test_what_has_no_thread_of_its_own_waits_for_one_and_is_refused_beyond_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_threads, "MOST_HELD", 4)
+    slow = request_threads.SlowRequests(request_threads.ServingThreads(), most=1)
+    go, done = threading.Event(), SimpleQueue[int]()
+
+    def work(number: int) -> None:
+        assert go.wait(20)
+        done.put(number)
+
+    assert all(slow.do(partial(work, number)) for number in range(4))
+    assert not slow.do(partial(work, 4))
+    go.set()
+    assert [done.get(timeout=20) for _ in range(4)] == [0, 1, 2, 3]
+    assert slow.join(20)
+    assert slow.do(partial(work, 5))
+    assert done.get(timeout=20) == 5
+    assert slow.join(20)

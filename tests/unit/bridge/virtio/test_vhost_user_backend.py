@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import struct
@@ -19,6 +20,7 @@ from holdfast.testing.vhost_user_frontend import (
     RefusedRequestError,
     mem_region,
     mem_table,
+    vring_event,
 )
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.negotiation import Wishes
@@ -28,9 +30,11 @@ from holdfast.wire.vhost_user.protocol_constants import Request
 
 from ....protocol.fuse import structures as c
 from ....protocol.fuse.structures import request
+from ....waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from holdfast.bridge.server.loop import Operation
     from holdfast.bridge.server.transport import Reply
@@ -215,9 +219,62 @@ def test_one_that_hangs_up_ends_its_mount(guest: Guest) -> None:
     assert guest.server.wait(LIMIT)
 
 
+def _memory(size: int, seals: int = fcntl.F_SEAL_SHRINK) -> int:
+    memory = os.memfd_create("memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, size)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
+    return memory
+
+
+def _file(directory: Path) -> int:
+    path = directory / "memory"
+    path.write_bytes(bytes(1 << 20))
+    return os.open(path, os.O_RDWR)
+
+
+@pytest.mark.parametrize("kind", ["memfd that may shrink", "file"])
+def test_memory_that_can_be_made_shorter_is_refused(guest: Guest, kind: str, tmp_path: Path) -> None:
+    memory = _file(tmp_path) if kind == "file" else _memory(1 << 20, fcntl.F_SEAL_GROW)
+    region = MemoryRegion(0x1_0000_0000, 1 << 20, 0x7000_0000_0000, 0)
+    with pytest.raises(RefusedRequestError):
+        guest.frontend.command(mem_region(Request.ADD_MEM_REG, region, [memory]))
+    os.close(memory)
+    guest.mount()
+    assert guest.readlink() == b"target"
+
+
+def test_an_event_that_is_none_is_refused(guest: Guest) -> None:
+    guest.mount()
+    reading, writing = os.pipe()
+    for request_ in (Request.SET_VRING_CALL, Request.SET_VRING_ERR, Request.SET_VRING_KICK):
+        with pytest.raises(RefusedRequestError):
+            guest.frontend.command(vring_event(request_, 1, writing))
+    os.close(reading)
+    os.close(writing)
+    assert guest.readlink() == b"target"
+
+
+@pytest.mark.parametrize("hangs_up", [False, True], ids=["stopped", "hangs up"])
+def test_an_event_that_is_counted_up_to_its_limit_keeps_no_thread(guest: Guest, hangs_up: bool) -> None:
+    """(The fixture has everything closed, and would wait for ever.)"""
+    guest.mount()
+    assert guest.readlink() == b"target"
+    full = os.eventfd(0, os.EFD_CLOEXEC)
+    guest.frontend.command(vring_event(Request.SET_VRING_CALL, 1, full))
+    os.eventfd_read(full)  # (signalled when it was set)
+    os.eventfd_write(full, (1 << 64) - 2)
+    guest.ask_later(Opcode.READLINK)
+    wait_until(lambda: bool(guest.queue.take_used()))
+    assert guest.server is not None
+    if hangs_up:
+        guest.frontend.close()
+        assert guest.server.wait(LIMIT)
+    assert guest.server.stop()
+    os.close(full)
+
+
 def test_memory_that_is_not_there_is_refused(guest: Guest) -> None:
-    small = os.memfd_create("small")
-    os.ftruncate(small, 4096)
+    small = _memory(4096)
     region = MemoryRegion(0x1_0000_0000, 1 << 20, 0x7000_0000_0000, 0)
     with pytest.raises(RefusedRequestError):
         guest.frontend.command(mem_region(Request.ADD_MEM_REG, region, [small]))
@@ -228,8 +285,7 @@ def test_memory_that_is_not_there_is_refused(guest: Guest) -> None:
 
 def test_a_table_of_memory_that_is_not_there_leaves_no_descriptor_open(guest: Guest) -> None:
     """(The fixture counts them.)"""
-    small = os.memfd_create("small")
-    os.ftruncate(small, 4096)
+    small = _memory(4096)
     regions = [MemoryRegion(number << 32, 1 << 20, 0x7000_0000_0000 + (number << 32), 0) for number in range(1, 4)]
     with pytest.raises(RefusedRequestError):
         guest.frontend.command(mem_table(regions, [small] * 3))

@@ -82,7 +82,7 @@ def test_missing_programs_are_named_by_their_packages(tmp_path: Path, monkeypatc
     busybox.chmod(0o755)
     with pytest.raises(UnsupportedError) as raised:
         find_tools("mmdebstrap", "mksquashfs", "busybox", environ={"PATH": str(tmp_path)})
-    assert raised.value.code == "image_tools_missing"
+    assert raised.value.code == "tools_missing"
     assert str(raised.value.hint).endswith("apt install mmdebstrap squashfs-tools busybox-static")
     busybox.write_bytes(program(1))
     assert find_tools("busybox", environ={"PATH": str(tmp_path)}).paths == {"busybox": str(busybox)}

@@ -251,6 +251,17 @@ def test_one_without_python_is_none(store: ImageStore, tmp_path: Path) -> None:
     assert [one.name for one in store.list()] == ["default"]
 
 
+def test_the_kernel_of_the_default_image_comes_first(store: ImageStore) -> None:
+    put_image(store, "a", kernel=b"older")
+    put_image(store, "b", kernel=b"newer")
+    assert (boot := store._boot_parts_here()) is not None
+    assert Path(os.fsdecode(boot.kernel)).read_bytes() == b"newer"
+    put_image(store, "default", kernel=b"default")
+    put_image(store, "c", kernel=b"newest")
+    assert (boot := store._boot_parts_here()) is not None
+    assert Path(os.fsdecode(boot.kernel)).read_bytes() == b"default"
+
+
 def test_a_kernel_with_another_first_program_is_not_taken(
     store: ImageStore, home: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,197 @@
+"""A recorded directory that guests mount: by several devices of one process, and read-only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from holdfast.bridge.fuse.live_caches import LiveCaches
+from holdfast.bridge.fuse.served_file_system import ServedFileSystem
+from holdfast.bridge.server.loop import FuseServer
+from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
+from holdfast.model.clock import SystemClock
+from holdfast.testing.bridged import SingleStep
+from holdfast.testing.vhost_user_frontend import Frontend
+from holdfast.undo.local_service.undo_service import LocalUndoService
+from holdfast.undo.log import UndoLog
+from holdfast.wire.fuse.protocol_constants import Opcode
+
+from ....protocol.fuse import structures as c
+from ....protocol.fuse.structures import request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+
+LIMIT: Final = 20.0
+ROOM: Final = 8192
+
+
+class Share:
+    """A directory with its undo log, of which devices can be made."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.tree = directory / "tree"
+        self.tree.mkdir()
+        self._stack = stack
+        self._root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, self._root)
+        self._log = UndoLog(bytes(directory / "log"), self._root, SystemClock())
+        stack.callback(self._log.close)
+        self._step = LocalUndoService(self._log, intercepts=True).open("command")
+
+    def mounted(self, *, is_read_only: bool = False) -> Guest:
+        return self._stack.enter_context(self._mounted(is_read_only=is_read_only))
+
+    @contextmanager
+    def _mounted(self, *, is_read_only: bool) -> Generator[Guest]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        device, guest = VhostUserBackend(ours), Guest(theirs)
+        guest.ask_later(Opcode.INIT, bytes(c.InitIn(major=7, minor=38, max_readahead=1 << 17)))
+        transport = device.accept(LIMIT)
+        assert transport is not None
+        host = SingleStep(self._log, self._root, self._step)
+        caches = LiveCaches(host, self._log.preimages, transport, is_read_only=is_read_only)
+        served = ServedFileSystem(caches.directory, caches)
+        server = FuseServer(transport, served)
+        server.start()
+        assert not guest.answer()[0]
+        yield guest
+        guest.frontend.close()
+        assert server.wait(LIMIT)
+        assert server.stop()
+        served.close()
+        caches.close()
+        device.close()
+
+
+class Guest:
+    """What asks, by numbers of its own."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.frontend = Frontend(connection, seconds=LIMIT)
+        self.frontend.negotiate()
+        self.frontend.start(0)
+        self.queue = self.frontend.start(1)
+        self._unique = 0
+
+    def ask_later(self, opcode: int, body: bytes = b"", node: int = 1) -> None:
+        self._unique += 1
+        self.queue.add([bytes(request(opcode, body, unique=self._unique, node=node))], [ROOM], indirect=True)
+        self.frontend.kick(1)
+
+    def answer(self) -> tuple[int, bytes]:
+        while not (used := self.queue.take_used()):
+            self.frontend.wait_for_call(1)
+        (chain,) = used
+        _, error, unique = struct.unpack_from("=IiQ", chain.data)
+        assert unique == self._unique
+        return -error, chain.data[16 : chain.written]
+
+    def ask(self, opcode: int, body: bytes = b"", node: int = 1) -> bytes:
+        self.ask_later(opcode, body, node)
+        error, data = self.answer()
+        if error:
+            raise OSError(error, os.strerror(error))
+        return data
+
+    def lookup(self, name: bytes) -> int:
+        return struct.unpack_from("=Q", self.ask(Opcode.LOOKUP, name + b"\0"))[0]
+
+    def open(self, node: int, flags: int) -> int:
+        return struct.unpack_from("=Q", self.ask(Opcode.OPEN, struct.pack("=II", flags, 0), node))[0]
+
+    def read(self, node: int) -> bytes:
+        handle = self.open(node, os.O_RDONLY)
+        return self.ask(Opcode.READ, struct.pack("=QQIIQII", handle, 0, 4096, 0, 0, 0, 0), node)
+
+    def create(self, name: bytes, content: bytes) -> None:
+        body = struct.pack("=IIII", os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IFREG | 0o644, 0, 0)
+        made = self.ask(Opcode.CREATE, body + name + b"\0")
+        (node,), (handle,) = struct.unpack_from("=Q", made), struct.unpack_from("=Q", made, 128)
+        self.ask(Opcode.WRITE, struct.pack("=QQIIQII", handle, 0, len(content), 0, 0, 1, 0) + content, node)
+
+
+@pytest.fixture(name="share")
+def _share(tmp_path: Path) -> Iterator[Share]:
+    with ExitStack() as stack:
+        yield Share(tmp_path, stack)
+
+
+def test_what_one_guest_does_another_sees_at_once(share: Share) -> None:
+    one, other = share.mounted(), share.mounted()
+    one.create(b"made", b"by one")
+    assert other.read(other.lookup(b"made")) == b"by one"
+    other.ask(Opcode.RENAME, struct.pack("=Q", 1) + b"made\0moved\0")
+    with pytest.raises(FileNotFoundError):
+        one.lookup(b"made")
+    assert one.read(one.lookup(b"moved")) == b"by one"
+    (share.tree / "moved").write_bytes(b"by the host")
+    assert one.read(one.lookup(b"moved")) == b"by the host"
+
+
+_CHANGES: Final[dict[str, tuple[int, Callable[[int, int], bytes]]]] = {
+    "chmod": (Opcode.SETATTR, lambda file, handle: struct.pack("=I4xQQQqqqIIIIIIII", 1, *[0] * 9, 0o600, 0, 0, 0, 0)),
+    "mkdir": (Opcode.MKDIR, lambda file, handle: struct.pack("=II", 0o755, 0) + b"new\0"),
+    "mknod": (Opcode.MKNOD, lambda file, handle: struct.pack("=III4x", stat.S_IFIFO | 0o644, 0, 0) + b"new\0"),
+    "symlink": (Opcode.SYMLINK, lambda file, handle: b"new\0target\0"),
+    "link": (Opcode.LINK, lambda file, handle: struct.pack("=Q", file) + b"new\0"),
+    "unlink": (Opcode.UNLINK, lambda file, handle: b"file\0"),
+    "rmdir": (Opcode.RMDIR, lambda file, handle: b"empty\0"),
+    "rename": (Opcode.RENAME, lambda file, handle: struct.pack("=Q", 1) + b"file\0new\0"),
+    "renameat2": (Opcode.RENAME2, lambda file, handle: struct.pack("=QI4x", 1, 0) + b"file\0new\0"),
+    "create": (Opcode.CREATE, lambda file, handle: struct.pack("=IIII", os.O_RDWR, 0o644, 0, 0) + b"new\0"),
+    "tmpfile": (Opcode.TMPFILE, lambda file, handle: struct.pack("=IIII", os.O_RDWR, 0o644, 0, 0) + b"/\0"),
+    "open to write": (Opcode.OPEN, lambda file, handle: struct.pack("=II", os.O_WRONLY, 0)),
+    "open to truncate": (Opcode.OPEN, lambda file, handle: struct.pack("=II", os.O_TRUNC, 0)),
+    "write": (Opcode.WRITE, lambda file, handle: struct.pack("=QQIIQII", handle, 0, 3, 0, 0, 1, 0) + b"new"),
+    "fallocate": (Opcode.FALLOCATE, lambda file, handle: struct.pack("=QQQI4x", handle, 0, 9, 0)),
+    "copy": (Opcode.COPY_FILE_RANGE, lambda file, handle: struct.pack("=7Q", handle, 0, file, handle, 0, 3, 0)),
+    "setxattr": (Opcode.SETXATTR, lambda file, handle: struct.pack("=II", 1, 0) + b"user.new\0x"),
+    "removexattr": (Opcode.REMOVEXATTR, lambda file, handle: b"user.old\0"),
+}
+_OF_THE_FILE: Final = frozenset({"chmod", "open to write", "open to truncate", "write", "fallocate", "copy"}) | {
+    "setxattr",
+    "removexattr",
+}
+
+
+def test_nothing_changes_a_directory_that_is_read_only(share: Share) -> None:
+    (share.tree / "file").write_bytes(b"old")
+    (share.tree / "empty").mkdir()
+    before = _state(share.tree)
+    guest = share.mounted(is_read_only=True)
+    file = guest.lookup(b"file")
+    handle = guest.open(file, os.O_RDONLY)
+    for change, (opcode, body) in _CHANGES.items():
+        guest.ask_later(opcode, body(file, handle), file if change in _OF_THE_FILE else 1)
+        assert guest.answer()[0] == errno.EROFS, change
+        assert _state(share.tree) == before, change
+    assert guest.read(file) == b"old"
+
+
+def test_each_change_is_none_that_is_refused_anyway(share: Share) -> None:
+    """What the test above sends is in order: without the refusal, it is carried out."""
+    (share.tree / "file").write_bytes(b"old")
+    guest = share.mounted()
+    file = guest.lookup(b"file")
+    guest.ask(Opcode.SETATTR, _CHANGES["chmod"][1](file, 0), file)
+    guest.ask(Opcode.OPEN, _CHANGES["open to truncate"][1](file, 0), file)
+    guest.ask(Opcode.RENAME, _CHANGES["rename"][1](file, 0))
+    assert (share.tree / "new").stat().st_size == 0
+    assert stat.S_IMODE((share.tree / "new").stat().st_mode) == 0o600
+
+
+def _state(tree: Path) -> list[tuple[str, int, int, int, int]]:
+    return [
+        (path.name, found.st_mode, found.st_size, found.st_mtime_ns, found.st_nlink)
+        for path in sorted(tree.iterdir())
+        for found in (path.lstat(),)
+    ]
