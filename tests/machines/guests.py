@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class Guest:
         """``first`` is the number of its first command: a shim that was restored has heard of others."""
         self.machine = machine
         control = machine.control.dup()
-        self._channel = Channel(control, control, start_seconds=ANSWER_SECONDS)
+        self._channel = Channel(control, control, start_seconds=ANSWER_SECONDS, greeted=first > 1)
         self._last = first - 1
 
     def run(self, command: str, *, cwd: bytes = b"/") -> tuple[int, str]:
@@ -91,11 +92,11 @@ class Served:
         self._log = UndoLog(bytes(folder / "undo"), self._root, SystemClock())
         self._service = LocalUndoService(self._log, intercepts=True)
         self._step = self._service.open("command", command=(b"guest",))
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
-    def serve(self, machine: Machine) -> None:
-        """Until the machine ends."""
-        device = VhostUserBackend(machine.files[0].dup())
+    def serve(self, connection: socket.socket) -> None:
+        """Until the machine hangs up."""
+        device = VhostUserBackend(connection)
         world = SingleStep(self._log, self._root, self._step)
 
         def serve() -> None:
@@ -110,12 +111,12 @@ class Served:
                 caches.close()
             device.close()
 
-        self._thread = threading.Thread(target=serve)
-        self._thread.start()
+        self._threads.append(threading.Thread(target=serve))
+        self._threads[-1].start()
 
     def undo(self) -> None:
         """Take back all that the guest has done, when its machine has ended."""
-        assert self._thread is not None
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._service.close(self._step, 0)
         self._service.undo([self._step])

@@ -22,7 +22,7 @@ from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestUser, MachinePl
 
 kernel, initrd, root = map(os.fsencode, given["image"])
 plan = MachinePlan(
-    Image("default", "test", kernel, initrd, root, None),  # type: ignore[arg-type]
+    Image("default", "test", kernel, initrd, root, manifest=None),  # type: ignore[arg-type]
     256 << 20,
     1,
     BootPlan(GuestUser("agent", 1000, 1000, b"/home/agent")),

@@ -70,7 +70,7 @@ def test_a_machine_needs_no_privilege(built_image: Image) -> None:
     need_namespaces()
     user = USERS[-1]
     python = python_for(user, compiled=True)
-    with copied("holdfast", "msgspec") as folder:
+    with copied("holdfast", "msgspec", "blake3") as folder:
         shutil.copytree(Path(qemu.qmp.__file__).parent, folder / "src/qemu/qmp")
         image = built_image._replace(
             **{name: bytes(folder / name) for name in ("kernel", "initrd", "root")},

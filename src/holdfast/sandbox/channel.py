@@ -92,8 +92,10 @@ class Channel:
         start_seconds: float = START_SECONDS,
         cancel_seconds: float = CANCEL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        greeted: bool = False,
     ) -> None:
-        """Both ends are the channel's from now on; they may be one. ``start_seconds``: how long the shim may take to
+        """Both ends are the channel's from now on; they may be one. ``greeted``: the shim has said hello to an earlier
+        channel, in a machine that goes on from a snapshot. ``start_seconds``: how long the shim may take to
         read a request, and to begin with it. ``cancel_seconds``: how long a cancelled command may take to end; more
         than the shim waits before it kills. A command may be silent as long as it likes.
         """
@@ -111,6 +113,8 @@ class Channel:
         self._thread: threading.Thread | None = None
         self._greeted = threading.Event()
         """The shim has said hello, or the channel is over."""
+        if greeted:
+            self._greeted.set()
         self._writing = threading.Lock()
         """Of the ends, as far as they are written to or closed. Taken before `_lock`, if both are."""
         self._is_shut = False

@@ -18,7 +18,7 @@ from holdfast.sandbox.vm.plan import CONTROL_PORT, PROCESSES_PORT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.sandbox.vm.plan import Accelerator, MachinePlan
+    from holdfast.sandbox.vm.plan import Accelerator, MachinePlan, Share
 
 MEMORY_UNIT = 2 << 20
 LEAST_MEMORY = 128 << 20
@@ -50,7 +50,9 @@ class Descriptors(NamedTuple):
     disk: int | None
     """Open files."""
     shares: Sequence[int]
-    """For each of the plan's shares, a connected socket at whose other end a vhost-user back end serves it."""
+    """For each of the plan's shares, a connected socket at whose other end a vhost-user back end serves it; none for a
+    machine that is restored.
+    """
 
 
 def check(plan: MachinePlan) -> None:
@@ -72,7 +74,7 @@ def arguments(
     program: bytes, plan: MachinePlan, accelerator: Accelerator, given: Descriptors, *, restored: bool = False
 ) -> list[bytes]:
     """What to execute. The plan must have passed `check`. ``restored``: the memory has a snapshot's content, and
-    QEMU waits for the state of the devices.
+    QEMU waits for the state of the devices, those of shares apart.
     """
     emulated = accelerator.kind == "tcg"
     words = [
@@ -100,14 +102,32 @@ def arguments(
             "-blockdev", "driver=qcow2,node-name=disk,file=disk-file,discard=unmap",
             "-device", "virtio-blk-pci,drive=disk,serial=disk",
         ]  # fmt: skip
-    for share, fd in zip(plan.shares, given.shares, strict=True):
-        words += [*_socket(f"share-{fd}", fd), "-device", f"vhost-user-fs-pci,chardev=share-{fd},tag={share.tag}"]
+    for number, share in enumerate(plan.shares):
+        # (Each in a slot of its own, from which it can be unplugged.)
+        slot, name = f"slot-{number}", share_name(number)
+        words += ["-device", f"pcie-root-port,id={slot},chassis={number + 1},slot={number + 1}"]
+        if not restored:
+            words += _socket(name, given.shares[number])
+            words += ["-device", ",".join(f"{key}={value}" for key, value in share_device(number, share).items())]
     if not isinstance(plan.network, NoNetwork):
         # (Without an option ROM: nothing is booted from the network.)
         words += ["-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="]
     if restored:
         words += ["-incoming", "defer"]
     return [program, *map(str.encode, words)]
+
+
+def share_name(number: int) -> str:
+    """What QEMU calls the device of a share, and its socket."""
+    return f"share-{number}"
+
+
+def share_device(number: int, share: Share) -> dict[str, object]:
+    """The device of a share, as it is plugged in."""
+    name = share_name(number)
+    return {
+        "driver": "vhost-user-fs-pci", "id": name, "bus": f"slot-{number}", "chardev": name, "tag": share.tag
+    }  # fmt: skip
 
 
 def _path(fd: int) -> str:

@@ -36,11 +36,14 @@ from holdfast.sandbox.vm.monitor import EventLoopThread, Monitor, require_librar
 from holdfast.sandbox.vm.programs import find_qemu
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
     from holdfast.sandbox.policy import Network
     from holdfast.sandbox.vm.plan import Accelerator, MachinePlan
+
+    _Take = Callable[[bytes], object]
 
 _SYSTEM = (
     b"usr",
@@ -61,6 +64,8 @@ _SYSTEM = (
 _KVM = b"/dev/kvm"
 _STOP_SECONDS = 10.0
 _QUIT_SECONDS = 2.0
+_PLUG_SECONDS = 10.0
+_LOOK_SECONDS = 0.01
 _DRAIN_SECONDS = 1.0
 _PIECE = 1 << 16
 _ERROR_BYTES = 1 << 13
@@ -123,9 +128,13 @@ class Machine:
             """Our end of the port at which the guest says which command a process belongs to
             (`holdfast.supervisor.keeper.guest_processes`).
             """
-            shares = [connected() for _ in plan.shares]
+            shares = [connected() for _ in plan.shares] if memory is None else []
             self.files = tuple(ours for ours, _ in shares)
-            """For each of the plan's shares, the socket at which a vhost-user back end is to serve it."""
+            """For each of the plan's shares, the socket at which a vhost-user back end is to serve it; none for a
+            machine that is restored.
+            """
+            self.plugged = set(range(len(shares)))
+            """Which of the plan's shares have a device in the guest."""
             given = command_line.Descriptors(
                 monitor_fd, console_fd, control_fd, processes_fd, *files, [descriptor for _, descriptor in shares]
             )
@@ -214,6 +223,49 @@ class Machine:
         """Let them go on; does nothing if they do. Raises as `pause`."""
         self._monitor.execute("cont")
         self._paused = False
+
+    def unplug(self, number: int) -> None:
+        """Take the device of a share out of the guest, which must have unmounted it; its back end is hung up on.
+        Raises `ChannelError` also if the guest keeps it.
+        """
+        name = command_line.share_name(number)
+        self._monitor.execute("device_del", {"id": name})
+        until = time.monotonic() + _PLUG_SECONDS
+        # (The socket is in use for as long as the device is there.)
+        while True:
+            try:
+                self._monitor.execute("chardev-remove", {"id": name})
+            except ChannelError as error:
+                if not error.message.endswith("is busy"):
+                    raise
+                if time.monotonic() > until:
+                    path = display(self.plan.shares[number].path)
+                    raise ChannelError(f"the guest does not let go of {path}") from error
+                time.sleep(_LOOK_SECONDS)
+            else:
+                break
+        self.plugged.discard(number)
+
+    def plug(self, number: int, serve: Callable[[socket.socket], object]) -> None:
+        """Give the guest the device of a share, for it to mount. ``serve`` is called with the socket at which its back
+        end is to serve it, takes that over, and must return at once: QEMU waits for the back end's answer.
+
+        Raises `ChannelError`.
+        """
+        name = command_line.share_name(number)
+        ours, its = socket.socketpair()
+        with its:
+            try:
+                self._monitor.execute("getfd", {"fdname": name}, fd=its.fileno())
+                address = {"type": "fd", "data": {"str": name}}
+                backend = {"type": "socket", "data": {"addr": address, "server": False}}
+                self._monitor.execute("chardev-add", {"id": name, "backend": backend})
+            except BaseException:
+                ours.close()
+                raise
+        serve(ours)
+        self._monitor.execute("device_add", command_line.share_device(number, self.plan.shares[number]))
+        self.plugged.add(number)
 
     def stop(self, seconds: float = _STOP_SECONDS) -> None:
         """End the machine, in order if that does not take longer than ``seconds``: the guest ends its processes, writes
@@ -324,12 +376,6 @@ class Machine:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._child.wait()
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Take = Callable[[bytes], object]
 
 
 def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> tuple[int, int, int, int, int | None]:

@@ -61,17 +61,21 @@ class _Facts(msgspec.Struct, frozen=True):
     image: str
     network: bool
     disk: bool
+    directories: int
 
 
 def take_snapshot(machine: Machine, folder: bytes) -> None:
     """Make the new directory ``folder`` with a snapshot of the machine, which goes on afterwards. Durable.
 
-    Raises `RefusedError` if the machine has directories of the host, whose state is no part of it; `ChannelError` if
+    Raises `RefusedError` if the machine has directories of the host plugged in (`Machine.unplug`), whose state is no
+    part of it; `ChannelError` if
     QEMU does not do it, `StorageError`. Then ``folder`` is not there.
     """
-    if machine.plan.shares:
+    if machine.plugged:
         raise RefusedError(
-            "the memory of a machine that has directories of the host cannot be kept", code="vm_has_directories"
+            "the memory of a machine that has directories of the host cannot be kept",
+            hint="unmount them in the guest, and unplug them",
+            code="vm_has_directories",
         )
     try:
         os.mkdir(folder, 0o700)
@@ -89,7 +93,8 @@ def take_snapshot(machine: Machine, folder: bytes) -> None:
 
 
 def restore_machine(folder: bytes, plan: MachinePlan, accelerator: Accelerator) -> Machine:
-    """Start a machine that goes on where the one in ``folder`` was. What the plan has to boot does nothing.
+    """Start a machine that goes on where the one in ``folder`` was. What the plan has to boot does nothing, and its
+    shares are not plugged in yet.
 
     The plan's disk, if it has one, is made as a copy of the snapshot's, and must not be there yet. Raises
     `NotFoundError`, `FormatError` for a damaged snapshot, `RefusedError` with the code ``vm_differs`` naming what is
@@ -176,6 +181,7 @@ def _facts(plan: MachinePlan, accelerator: Accelerator) -> _Facts:
         plan.image.id,
         network=not isinstance(plan.network, NoNetwork),
         disk=plan.disk is not None,
+        directories=len(plan.shares),
     )
 
 

@@ -55,10 +55,13 @@ def test_all_files_and_sockets_are_descriptors() -> None:
 
 def test_each_directory_is_a_device_in_shared_memory() -> None:
     found = words(PLAN._replace(shares=(Share("one", b"/a"), Share("two", b"/b"))), GIVEN._replace(shares=(20, 21)))
-    assert [each for each in option(found, "-device") if "vhost" in each] == [
-        "vhost-user-fs-pci,chardev=share-20,tag=one",
-        "vhost-user-fs-pci,chardev=share-21,tag=two",
+    assert option(found, "-device")[-5:-1] == [
+        "pcie-root-port,id=slot-0,chassis=1,slot=1",
+        "driver=vhost-user-fs-pci,id=share-0,bus=slot-0,chardev=share-0,tag=one",
+        "pcie-root-port,id=slot-1,chassis=2,slot=2",
+        "driver=vhost-user-fs-pci,id=share-1,bus=slot-1,chardev=share-1,tag=two",
     ]
+    assert {"socket,id=share-0,fd=20", "socket,id=share-1,fd=21"} <= set(option(found, "-chardev"))
     assert option(found, "-object")[0] == (
         f"memory-backend-file,id=mem,size={256 << 20},mem-path=/proc/self/fd/9,share=on"
     )
