@@ -36,6 +36,24 @@ def open_images(console: Console, *, create: bool = False) -> ImageStore:
     return ImageStore(home)
 
 
+def provide_default(console: Console, name: str) -> None:
+    """Where ``name`` is that of the default image and there is none, build it, and say so. Raises as `ImageStore.build`
+    does.
+    """
+    from holdfast.model.errors import NotFoundError
+    from holdfast.sandbox.images.debian_builder import Recipe
+    from holdfast.sandbox.images.manifest import DEFAULT_NAME
+
+    if name != DEFAULT_NAME:
+        return
+    images = open_images(console, create=True)
+    try:
+        images.find(name)
+    except NotFoundError:
+        console.note("There is no image yet. The default one is built now, once:")
+        images.build(name, Recipe(), console.note)
+
+
 def _nothing(_parser: argparse.ArgumentParser) -> None:
     pass
 

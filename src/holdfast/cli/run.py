@@ -59,7 +59,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--isolation",
         metavar="LEVEL",
         choices=_LEVELS,
-        help="none, or namespace: isolated from the rest of the machine",
+        help="none; namespace: isolated from the rest of the machine; vm: in a virtual machine",
     )
     group.add_argument("--network", metavar="MODE", choices=_MODES, help="open, disabled, or allow")
     group.add_argument(
@@ -90,11 +90,16 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             from holdfast.cli.init_checkpoint import warn_if_huge
 
             warn_if_huge(console, workspace, ask_first=True)
+        isolation = _isolation(workspace.isolation, arguments)
+        if isolation.level == "vm":
+            from holdfast.cli.image import provide_default
+
+            provide_default(console, workspace.vm_image)
         result = workspace.run(
             words,
             one_step=arguments.one_step,
             guard=arguments.guard,
-            isolation=_isolation(workspace.isolation, arguments),
+            isolation=isolation,
             ask=lambda ticket: _ask(console, ticket),
             bridge=arguments.bridge is not None,
             outside=arguments.outside,
@@ -243,7 +248,7 @@ COMMANDS = {
         "step by step. It needs no privilege and no mount; --bridge fuse records by a mount instead, "
         "for programs that cannot be supervised (docs/internals/bridge.md). Changes outside the "
         "workspace are not recorded; --isolation namespace prevents them, and hides everything that "
-        "it does not let through. Holdfast saves the state before and after. The exit code is the "
+        "it does not let through; --isolation vm gives it a virtual machine. Holdfast saves the state before and after. The exit code is the "
         "command's (128 and the number of the signal that ended it); with --json the object is the "
         "last line on standard error, because standard output is the command's.",
         configure=_configure,
@@ -256,6 +261,7 @@ COMMANDS = {
                 "holdfast run --isolation namespace --network disabled -- make",
                 "isolated from the rest of the machine",
             ),
+            ("holdfast run --isolation vm -- bash", "in a virtual machine"),
             ("holdfast undo --run", "take back the last run"),
         ),
         exits=((4, "refused: the state could not be saved first, or another process keeps the undo log"),),

@@ -421,6 +421,11 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         """What the settings say of where a command is run, for `run` to be given something like it."""
         return self._settings.isolation
 
+    @property
+    def vm_image(self) -> str:
+        """The name of the image that the virtual machines of this workspace begin as."""
+        return self._settings.vm.image
+
     def checkpoint(
         self,
         label: str = "",

@@ -10,6 +10,7 @@ and has started QEMU: bubblewrap ends its box when the thread that started it do
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import os
 import select
@@ -385,8 +386,10 @@ def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> 
         closing.callback(os.close, fd)
         return fd
 
-    ram = closed_later(os.memfd_create("holdfast-memory"))
+    ram = closed_later(os.memfd_create("holdfast-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.truncate(ram, plan.memory)
+    # (What serves a directory maps it too, and would die of memory that QEMU takes away.)
+    fcntl.fcntl(ram, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     if memory is not None:
         with open(memory, "rb") as saved:
             copy_content(saved.fileno(), ram)
