@@ -248,9 +248,9 @@ COMMANDS = {
         "step by step. It needs no privilege and no mount; --bridge fuse records by a mount instead, "
         "for programs that cannot be supervised (docs/internals/bridge.md). Changes outside the "
         "workspace are not recorded; --isolation namespace prevents them, and hides everything that "
-        "it does not let through; --isolation vm gives it a virtual machine. Holdfast saves the state before and after. The exit code is the "
-        "command's (128 and the number of the signal that ended it); with --json the object is the "
-        "last line on standard error, because standard output is the command's.",
+        "it does not let through; vm is a virtual machine. Holdfast saves the state before and after. The "
+        "exit code is the command's (128 and the number of a signal); with --json the object is the last line on "
+        "standard error, because standard output is the command's.",
         configure=_configure,
         run=_run,
         examples=(

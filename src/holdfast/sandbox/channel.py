@@ -185,7 +185,6 @@ class Channel:
         `ChannelError`.
         """
         line = encode_request(request)
-        self._begin_reading()
         with self._lock:
             self.require_open()
             if request.id in self._commands:
@@ -193,6 +192,7 @@ class Channel:
             patience = _Patience(self._clock, self._start_seconds, self._cancel_seconds)
             command = self._commands[request.id] = RemoteCommand(self, request.id, patience, self._lock)
         try:
+            self._begin_reading()
             self._send(line)
         except BaseException:
             command.close()

@@ -50,7 +50,7 @@ OUTPUT_WAITING_BYTES = 1 << 17
 WAITING_BYTES = 1 << 20
 """With so much unsent, no requests are read. Output never makes it so much: one that cancels is read anyhow."""
 REQUEST_BYTES = 1 << 13
-"""What is read at once of requests: each two of these bytes could be a line, and be answered."""
+"""What is read at once of requests: each of these bytes could be a line, and be answered."""
 MAX_WORDS = 1000
 """Characters of what is said for people. The name of a directory can be as long as a line."""
 MAX_LEFT = 64

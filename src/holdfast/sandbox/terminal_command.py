@@ -135,11 +135,11 @@ class _Connection:
                 number, self._stop = self._stop[0], None
                 self._stop_as(number)
         while any(sink.pending for sink in self._sinks.values()):
-            if self._turn(is_over=True) & _ENDING:
+            if _ENDING.intersection(self._turn(is_over=True)):
                 break  # (as if the command was in the middle of writing it)
         return ended
 
-    def _turn(self, *, is_over: bool = False) -> set[int]:
+    def _turn(self, *, is_over: bool = False) -> list[int]:
         """Wait until there is something to do, and do it but for the command's replies. The signals that came."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
@@ -162,11 +162,11 @@ class _Connection:
             if sink.pending and sink.descriptor is not None and ready.get(sink.descriptor, 0) & ~select.POLLIN:
                 self._write(stream, sink, is_over)
         if not is_over:
+            for number in came:  # (before what was typed after it, such as a change of size)
+                self._pass_on(number)
             for descriptor, stream in self._inputs():
                 if ready.get(descriptor, 0) & ~select.POLLOUT:
                     self._read(descriptor, stream)
-            for number in came:
-                self._pass_on(number)
         return came
 
     def _inputs(self) -> list[tuple[int, InputStream]]:
@@ -280,8 +280,9 @@ class _Connection:
             # No shell has stopped us, or could give us the terminal; the command would ask for it again and again.
             self._signal(signal.SIGHUP)
         self._resume()
-        for each in came - {signal.SIGCONT}:
-            self._pass_on(each)
+        for each in came:
+            if each != signal.SIGCONT:
+                self._pass_on(each)
 
 
 class _Sink:
@@ -466,12 +467,12 @@ def _default(number: int) -> Generator[None]:
         signal.signal(number, handler)
 
 
-def _received(signals: socket.socket) -> set[int]:
-    """Those that came until now."""
+def _received(signals: socket.socket) -> list[int]:
+    """Those that came until now, each once, in order."""
     try:
-        return set(signals.recv(4096))
+        return list(dict.fromkeys(signals.recv(4096)))
     except BlockingIOError:
-        return set()
+        return []
 
 
 def _notice(_number: int, _frame: object) -> None:
