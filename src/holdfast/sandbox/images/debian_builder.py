@@ -15,7 +15,7 @@ from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import listed, plural, size, visible
 from holdfast.sandbox.images.apt_sources import choose_sources, host_codename, proxies, read_host_sources
-from holdfast.sandbox.images.host_tools import Tools, architecture, find_tools
+from holdfast.sandbox.images.host_tools import Tools, architecture, check_user_namespaces, find_tools
 from holdfast.sandbox.images.initrd import NEEDED, WANTED, boot_key, build_initrd
 from holdfast.sandbox.images.kernel_image import bootable
 from holdfast.sandbox.images.kernel_modules import choose_modules
@@ -140,6 +140,8 @@ class DebianBuilder:
         if not kernel_only:
             names += ["mmdebstrap", "mksquashfs", *(["newuidmap"] if os.geteuid() else [])]
         tools = find_tools(*names)
+        if os.geteuid() and not kernel_only:
+            check_user_namespaces(os.geteuid())
         settings = tools.run(["apt-config", "dump"], seconds=60).decode("utf-8", "replace")
         tools = tools._replace(environment={**tools.environment, **proxies(settings)})
         sources = choose_sources(read_host_sources(), _codename(), suite=recipe.suite, mirror=recipe.mirror)
