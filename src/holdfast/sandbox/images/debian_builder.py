@@ -138,7 +138,7 @@ class DebianBuilder:
         check_recipe(recipe)
         names = ["apt-config", "apt-get", "apt-cache", "dpkg-deb", "busybox"]
         if not kernel_only:
-            names += ["mmdebstrap", "mksquashfs", *(["newuidmap"] if os.geteuid() else [])]
+            names += ["mmdebstrap", "mksquashfs", "newuidmap" if os.geteuid() else "unshare"]
         tools = find_tools(*names)
         if os.geteuid() and not kernel_only:
             check_user_namespaces(os.geteuid())
@@ -270,6 +270,9 @@ class DebianBuilder:
         )
         # (As root it works in our directory. In a user namespace it is another user, who cannot get there.)
         environment = {"TMPDIR": os.fsdecode(self._directory(b"tmp"))} if os.geteuid() == 0 else {}
+        if os.geteuid() == 0:
+            # What mmdebstrap mounts for commands in the root stays mounted when it is killed: not on this host.
+            arguments = ["unshare", "--mount", "--", self._tools.paths["mmdebstrap"], *arguments[1:]]
         try:
             self._tools.run_contained(
                 arguments, seconds=_BUILD_SECONDS, follow=self._follow_mmdebstrap, environment=environment

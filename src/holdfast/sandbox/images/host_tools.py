@@ -28,6 +28,7 @@ PACKAGE_OF: Final = {
     "mksquashfs": "squashfs-tools",
     "busybox": "busybox-static",
     "newuidmap": "uidmap",
+    "unshare": "util-linux",
     "qemu-system-x86_64": "qemu-system-x86",
     "qemu-system-aarch64": "qemu-system-arm",
     "qemu-img": "qemu-utils",
