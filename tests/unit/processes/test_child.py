@@ -202,6 +202,39 @@ def test_descriptors_that_it_is_to_have(tmp_path: Path) -> None:
         assert file.read() == b"x"
 
 
+def test_it_reads_a_file_by_its_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 100_000)
+    with open(tmp_path / "file", "rb") as file:
+        file.seek(40_000)
+        assert child.run(["wc", "-c"], LIMITS, stdin=file.fileno()).output.strip() == b"60000"
+
+
+def test_the_errors_of_a_contained_one_are_followed(tmp_path: Path) -> None:
+    pieces: list[bytes] = []
+
+    def follow(data: bytes) -> None:
+        pieces.append(data)
+        (tmp_path / "seen").touch()
+
+    script = "echo first >&2; while [ ! -e seen ]; do sleep 0.01; done; echo second >&2"
+    ended = child.run_contained(
+        ["sh", "-c", script], LIMITS, cwd=bytes(tmp_path), environment=os.environ, follow_errors=follow
+    )
+    assert (ended.code, b"".join(pieces), ended.errors) == (0, b"first\nsecond\n", b"first\nsecond\n")
+
+
+def test_an_interrupted_one_has_its_grace(tmp_path: Path) -> None:
+    def interrupt(_: bytes) -> None:
+        raise KeyboardInterrupt
+
+    script = "trap 'touch tidied; exit' TERM; echo begun >&2; while :; do sleep 0.01; done"
+    with pytest.raises(KeyboardInterrupt):
+        child.run_contained(
+            ["sh", "-c", script], LIMITS, cwd=bytes(tmp_path), environment=os.environ, grace=30, follow_errors=interrupt
+        )
+    assert (tmp_path / "tidied").exists()
+
+
 def test_a_contained_one_is_stopped_also_with_its_daemons(tmp_path: Path) -> None:
     stop = threading.Event()
 

@@ -15,7 +15,7 @@ from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import listed, plural, size, visible
 from holdfast.sandbox.images.apt_sources import choose_sources, host_codename, proxies, read_host_sources
-from holdfast.sandbox.images.host_tools import Tools, architecture, find_tools
+from holdfast.sandbox.images.host_tools import Tools, architecture, check_user_namespaces, find_tools
 from holdfast.sandbox.images.initrd import NEEDED, WANTED, boot_key, build_initrd
 from holdfast.sandbox.images.kernel_image import bootable
 from holdfast.sandbox.images.kernel_modules import choose_modules
@@ -138,8 +138,10 @@ class DebianBuilder:
         check_recipe(recipe)
         names = ["apt-config", "apt-get", "apt-cache", "dpkg-deb", "busybox"]
         if not kernel_only:
-            names += ["mmdebstrap", "mksquashfs", *(["newuidmap"] if os.geteuid() else [])]
+            names += ["mmdebstrap", "mksquashfs", "newuidmap" if os.geteuid() else "unshare"]
         tools = find_tools(*names)
+        if os.geteuid() and not kernel_only:
+            check_user_namespaces(os.geteuid())
         settings = tools.run(["apt-config", "dump"], seconds=60).decode("utf-8", "replace")
         tools = tools._replace(environment={**tools.environment, **proxies(settings)})
         sources = choose_sources(read_host_sources(), _codename(), suite=recipe.suite, mirror=recipe.mirror)
@@ -268,6 +270,9 @@ class DebianBuilder:
         )
         # (As root it works in our directory. In a user namespace it is another user, who cannot get there.)
         environment = {"TMPDIR": os.fsdecode(self._directory(b"tmp"))} if os.geteuid() == 0 else {}
+        if os.geteuid() == 0:
+            # What mmdebstrap mounts for commands in the root stays mounted when it is killed: not on this host.
+            arguments = ["unshare", "--mount", "--", self._tools.paths["mmdebstrap"], *arguments[1:]]
         try:
             self._tools.run_contained(
                 arguments, seconds=_BUILD_SECONDS, follow=self._follow_mmdebstrap, environment=environment

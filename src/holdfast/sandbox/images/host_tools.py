@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import shutil
 import struct
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ PACKAGE_OF: Final = {
     "mksquashfs": "squashfs-tools",
     "busybox": "busybox-static",
     "newuidmap": "uidmap",
+    "unshare": "util-linux",
     "qemu-system-x86_64": "qemu-system-x86",
     "qemu-system-aarch64": "qemu-system-arm",
     "qemu-img": "qemu-utils",
@@ -145,6 +147,28 @@ def find_tools(*names: str, purpose: str = "images are made with", environ: Mapp
     # (In a fixed language, as some of what they say is read; and no question is asked.)
     given = {**inherited_environment(environ), "PATH": path, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
     return Tools(found, given)
+
+
+def check_user_namespaces(uid: int, *, directory: str = "/etc") -> None:
+    """Raise `UnsupportedError` if a user has no range of ids for its user namespaces, as mmdebstrap looks for it
+    (subuid(5)). A kernel that allows no such namespaces is found out by mmdebstrap.
+    """
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    for name in ("subuid", "subgid"):
+        try:
+            with open(os.path.join(directory, name), encoding="utf-8", errors="replace") as lines:
+                found = any(line.partition(":")[0] in (user, str(uid)) for line in lines)
+        except OSError:
+            found = False
+        if not found:
+            raise UnsupportedError(
+                f"user {user} has no ids for user namespaces: there are none in /etc/{name}",
+                hint=f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}, or build as root",
+                code="no_user_namespaces",
+            )
 
 
 def _is_static(path: str) -> bool:

@@ -16,6 +16,7 @@ import shutil
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from holdfast.files.linux.mount_table import mounts
 from holdfast.files.linux.process_lock import exclusive
 from holdfast.files.note_file import sync_directory
 from holdfast.model.clock import SystemClock
@@ -382,8 +383,7 @@ def _sync(path: bytes) -> None:
 
 def _remove_tree(path: bytes) -> None:
     """Remove what was made in a directory of ours; not while something is mounted in there, which is not ours."""
-    with open("/proc/self/mountinfo", "rb") as mounts:
-        inside = [line for line in mounts if line.split()[4].startswith(path + b"/")]
+    inside = any(mount.point.startswith(path + b"/") for mount in mounts())
     if inside:
         _LOG.warning("%s is left: something is mounted in it", display(path))
         return

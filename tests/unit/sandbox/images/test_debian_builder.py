@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.model.errors import UnsupportedError, UsageError
 from holdfast.sandbox.images.debian_builder import DEFAULT_PACKAGES, Recipe, check_recipe, mmdebstrap_arguments
-from holdfast.sandbox.images.host_tools import find_tools, tool_failed
+from holdfast.sandbox.images.host_tools import check_user_namespaces, find_tools, tool_failed
 
 from .elf import program
 
@@ -94,3 +94,14 @@ def test_a_program_that_failed_is_told_with_its_errors() -> None:
     )
     assert tool_failed("mksquashfs", 1, "", b"first\nlast\n\n").message == "mksquashfs failed: exit 1; last"
     assert tool_failed("mksquashfs", -9, "time", b"").message == "mksquashfs failed: took too long"
+
+
+def test_a_user_needs_ids_for_namespaces(tmp_path: Path) -> None:
+    (tmp_path / "subuid").write_text("other:100000:65536\n4000000001:165536:65536\n")
+    with pytest.raises(UnsupportedError, match="subgid") as raised:
+        check_user_namespaces(4000000001, directory=str(tmp_path))
+    assert raised.value.code == "no_user_namespaces"
+    (tmp_path / "subgid").write_text("4000000001:165536:65536\n")
+    check_user_namespaces(4000000001, directory=str(tmp_path))
+    with pytest.raises(UnsupportedError, match="subuid"):
+        check_user_namespaces(4000000002, directory=str(tmp_path))
