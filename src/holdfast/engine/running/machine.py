@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine.running.keeper_watch import KeeperWatch
-from holdfast.engine.running.machine_state import DISK, RunningMachine, machine_directory, noted
+from holdfast.engine.running.machine_state import RunningMachine, machine_directory, noted, provide_disk
 from holdfast.engine.running.read_only_share import shared_read_only
 from holdfast.files.linux.case_sensitivity import IGNORES_CASE, ignores_case
 from holdfast.model.errors import ChannelError, HoldfastError, LockedError, MachineError, UnsupportedError, UsageError
@@ -28,7 +28,6 @@ from holdfast.sandbox.images.store import ImageStore
 from holdfast.sandbox.policy import let_through, parse_network
 from holdfast.sandbox.terminal_command import run_at_channel
 from holdfast.sandbox.vm.accelerator import choose_accelerator
-from holdfast.sandbox.vm.disk import create_disk
 from holdfast.sandbox.vm.machine import Machine
 from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestFile, GuestUser, MachinePlan, Share
 from holdfast.supervisor.control.keeper_port import JoinRequest
@@ -78,9 +77,8 @@ class PreparedMachine(NamedTuple):
 
     plan: MachinePlan
     accelerator: Accelerator
-    disk: bytes | None
-    """Where the disk is that stays; it may not be there yet."""
-    disk_bytes: int
+    disk_bytes: int | None
+    """The size of the disk that stays; None: none does."""
     start_seconds: float
 
 
@@ -142,8 +140,7 @@ def prepare_machine(
     accelerator = choose_accelerator(context.home, image)
     if accelerator.note:
         _LOG.warning("%s", accelerator.note)
-    disk = os.path.join(kept, DISK) if persistent else None
-    return PreparedMachine(plan, accelerator, disk, settings.disk, settings.start_timeout)
+    return PreparedMachine(plan, accelerator, settings.disk if persistent else None, settings.start_timeout)
 
 
 def run_in_machine(
@@ -159,10 +156,8 @@ def run_in_machine(
     """
     plan = prepared.plan
     os.makedirs(plan.log, 0o700, exist_ok=True)
-    if prepared.disk is not None:
-        if not os.path.exists(prepared.disk):
-            create_disk(prepared.disk, prepared.disk_bytes)
-        plan = plan._replace(disk=prepared.disk)
+    if prepared.disk_bytes is not None:
+        plan = plan._replace(disk=provide_disk(plan.log, prepared.disk_bytes, plan.image))
     with ExitStack() as context:
         machine = context.enter_context(_started(plan, prepared.accelerator))
         _LOG.info("a machine was started", run=command.run, pid=machine.pid, accelerator=prepared.accelerator.kind)
@@ -200,7 +195,7 @@ def _running(plan: MachinePlan, prepared: PreparedMachine, machine: Machine, run
         image=plan.image.name,
         accelerator=prepared.accelerator.kind,
         filesystem=plan.shares[0].kind,
-        persistent=prepared.disk is not None,
+        persistent=plan.disk is not None,
         started_at=time.time(),
     )
 

@@ -16,16 +16,19 @@ import msgspec
 from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import RefusedError
 from holdfast.model.message_text import plural
+from holdfast.sandbox.vm.disk import create_disk
 from holdfast.sandbox.vm.machine_memory import memory_of_tree
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from holdfast.engine.opening.context import Context
+    from holdfast.sandbox.images.manifest import Image
 
 _NOTE: Final = b"run-"
 _MOST_BYTES: Final = 1 << 14
-DISK: Final = b"disk.qcow2"
+_DISK: Final = b"disk.qcow2"
+_IMAGE: Final = b"disk.image"
 
 
 class RunningMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +68,7 @@ def machine_status(context: Context) -> MachineStatus:
     """What there is now."""
     directory = machine_directory(context)
     try:
-        size = os.stat(os.path.join(directory, DISK)).st_blocks * 512
+        size = os.stat(os.path.join(directory, _DISK)).st_blocks * 512
     except FileNotFoundError:
         size = None
     return MachineStatus(list(_running(directory)), size)
@@ -83,10 +86,36 @@ def reset_machine(context: Context) -> bool:
             code="machine_running",
         )
     try:
-        os.unlink(os.path.join(directory, DISK))
+        os.unlink(os.path.join(directory, _DISK))
     except FileNotFoundError:
         return False
     return True
+
+
+def provide_disk(directory: bytes, size: int, image: Image) -> bytes:
+    """The path of the disk that stays, which is made where there is none. It stands on the image that it was made for:
+    raises `RefusedError` (``image_changed``) if that is another one by now, and as `create_disk`.
+    """
+    disk, noted_image = os.path.join(directory, _DISK), os.path.join(directory, _IMAGE)
+    os.makedirs(directory, 0o700, exist_ok=True)
+    if not os.path.exists(disk):
+        with open(noted_image, "w", encoding="ascii") as file:
+            file.write(image.id)
+        create_disk(disk, size)
+        return disk
+    try:
+        with open(noted_image, encoding="ascii", errors="replace") as file:
+            made_for = file.read(100)
+    except FileNotFoundError:
+        made_for = ""
+    if made_for != image.id:
+        raise RefusedError(
+            f"the virtual machine's disk was made for another image than {image.name} is now",
+            hint="`holdfast vm reset` begins anew, without what was installed; HOLDFAST_VM_MODE=ephemeral goes without "
+            "the disk",
+            code="image_changed",
+        )
+    return disk
 
 
 @contextmanager
