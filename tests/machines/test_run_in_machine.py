@@ -122,6 +122,70 @@ def test_each_command_is_a_step_and_undo_is_exact(bench: Bench) -> None:
     assert bench.holdfast("run", "--isolation", "vm", "--", "ls", "/installed", code=2).stdout == ""
 
 
+WORK = """
+set -e
+git config --global user.email agent@example.org; git config --global user.name agent
+git clone -q project.bundle clone
+cd clone
+python3 -m unittest -q
+cat > double.py <<'END'
+def double(x):
+    return 2 * x
+END
+cat > test_double.py <<'END'
+import unittest, double
+class T(unittest.TestCase):
+    def test(self):
+        self.assertEqual(double.double(2), 4)
+END
+python3 -m unittest -q
+git add -A && git commit -qm double
+git checkout -q -b other HEAD~1 && git merge -q other -m merged
+python3 - <<'END'
+import mmap, os
+with open("mapped", "wb+") as file:
+    file.truncate(1 << 20)
+    with mmap.mmap(file.fileno(), 0) as memory:
+        memory[4096:4101] = b"hello"
+os.link("mapped", "linked")
+os.symlink("mapped", "symbolic")
+os.setxattr("linked", "user.note", b"kept")
+END
+git -C . gc -q
+cd .. && rm -rf src && mv clone/double.py notes
+"""
+
+
+def test_real_work_is_taken_back_exactly(bench: Bench, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "base.py").write_text("VALUE = 1\n")
+    (source / "test_base.py").write_text(
+        "import unittest, base\nclass T(unittest.TestCase):\n    def test(self): base.VALUE\n"
+    )
+    bundle = str(bench.root / "project.bundle")
+    for words in (
+        ("init", "-q"),
+        ("add", "-A"),
+        ("commit", "-qm", "first"),
+        ("commit", "--allow-empty", "-qm", "second"),
+        ("bundle", "create", "-q", bundle, "HEAD"),
+    ):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=source, check=True)
+    before = photograph(bench.root)
+    done = bench.holdfast("run", "--isolation", "vm", "--", "sh", "-c", WORK)
+    assert "double" in (bench.root / "notes").read_text(), done
+    mapped = (bench.root / "clone" / "mapped").read_bytes()
+    assert (len(mapped), mapped[4096:4101]) == (1 << 20, b"hello")
+    assert (bench.root / "clone" / "linked").stat().st_nlink == 2
+    assert len(bench.steps()) > 10, "each command of the script is a step"
+    bench.holdfast("undo", "--run")
+    assert photograph(bench.root) == before
+    bench.holdfast("redo")
+    assert os.getxattr(bench.root / "clone" / "linked", "user.note") == b"kept"
+    subprocess.run(["git", "fsck", "--strict"], cwd=bench.root / "clone", check=True, capture_output=True)
+
+
 def test_a_held_change_stops_the_machine_until_a_person_has_answered(bench: Bench) -> None:
     (bench.root / "many").mkdir()
     for number in range(60):
