@@ -10,6 +10,7 @@ and has started QEMU: bubblewrap ends its box when the thread that started it do
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import os
 import select
@@ -385,11 +386,13 @@ def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> 
         closing.callback(os.close, fd)
         return fd
 
-    ram = closed_later(os.memfd_create("holdfast-memory"))
+    ram = closed_later(os.memfd_create("holdfast-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.truncate(ram, plan.memory)
     if memory is not None:
         with open(memory, "rb") as saved:
             copy_content(saved.fileno(), ram)
+    # (Else QEMU could cut it short under what has mapped it to serve directories.)
+    fcntl.fcntl(ram, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     kernel, root = (
         closed_later(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in (plan.image.kernel, plan.image.root)
     )
