@@ -393,6 +393,8 @@ def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> 
     if memory is not None:
         with open(memory, "rb") as saved:
             copy_content(saved.fileno(), ram)
+    # (Else QEMU could cut it short under what has mapped it to serve directories.)
+    fcntl.fcntl(ram, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     kernel, root = (
         closed_later(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in (plan.image.kernel, plan.image.root)
     )
