@@ -388,8 +388,6 @@ def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> 
 
     ram = closed_later(os.memfd_create("holdfast-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.truncate(ram, plan.memory)
-    # (What serves a directory maps it too, and would die of memory that QEMU takes away.)
-    fcntl.fcntl(ram, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     if memory is not None:
         with open(memory, "rb") as saved:
             copy_content(saved.fileno(), ram)
