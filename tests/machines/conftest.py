@@ -8,6 +8,7 @@ import os
 import pwd
 import shutil
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def key() -> str:
         if path.is_file():
             made_of.update(path.name.encode() + b"\0" + path.read_bytes())
     return made_of.hexdigest()[:32]
+
+
+@pytest.fixture(autouse=True)
+def _one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """Emulated machines of several workers at once are slower than one after the other."""
+    shared = tmp_path_factory.getbasetemp().parent  # (of all workers)
+    with open(shared / "machines.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
