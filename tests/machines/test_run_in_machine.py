@@ -140,7 +140,9 @@ class T(unittest.TestCase):
 END
 python3 -m unittest -q
 git add -A && git commit -qm double
-git checkout -q -b other HEAD~1 && git merge -q other -m merged
+git branch work && git checkout -q -b other HEAD~1
+echo other > other && git add -A && git commit -qm other
+git merge -q work -m merged
 python3 - <<'END'
 import mmap, os
 with open("mapped", "wb+") as file:
