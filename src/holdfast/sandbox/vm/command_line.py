@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import UsageError
 from holdfast.sandbox.policy import NoNetwork
-from holdfast.sandbox.vm.plan import CONTROL_PORT, PROCESSES_PORT
+from holdfast.sandbox.vm.plan import ADDRESS_9P, CONTROL_PORT, PROCESSES_PORT, ports_9p
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,9 @@ class Descriptors(NamedTuple):
     disk: int | None
     """Open files."""
     shares: Sequence[int]
-    """For each of the plan's shares, a connected socket at whose other end a vhost-user back end serves it."""
+    """For each of the plan's shares, a connected socket at whose other end a vhost-user back end or a 9P server serves
+    it.
+    """
 
 
 def check(plan: MachinePlan) -> None:
@@ -100,11 +102,22 @@ def arguments(
             "-blockdev", "driver=qcow2,node-name=disk,file=disk-file,discard=unmap",
             "-device", "virtio-blk-pci,drive=disk,serial=disk",
         ]  # fmt: skip
+    forwarded = ""
+    ports = ports_9p(plan.shares)
     for share, fd in zip(plan.shares, given.shares, strict=True):
-        words += [*_socket(f"share-{fd}", fd), "-device", f"vhost-user-fs-pci,chardev=share-{fd},tag={share.tag}"]
-    if not isinstance(plan.network, NoNetwork):
+        words += _socket(f"share-{fd}", fd)
+        if share.kind == "9p":
+            forwarded += f",guestfwd=tcp:{ADDRESS_9P}:{ports[share.tag]}-chardev:share-{fd}"
+        else:
+            words += ["-device", f"vhost-user-fs-pci,chardev=share-{fd},tag={share.tag}"]
+    without_network = isinstance(plan.network, NoNetwork)
+    if forwarded or not without_network:
+        restricted = ",restrict=on" if without_network else ""
         # (Without an option ROM: nothing is booted from the network.)
-        words += ["-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="]
+        words += [
+            "-netdev", f"user,id=net,ipv6=off{restricted}{forwarded}",
+            "-device", "virtio-net-pci,netdev=net,romfile=",
+        ]  # fmt: skip
     if restored:
         words += ["-incoming", "defer"]
     return [program, *map(str.encode, words)]

@@ -125,7 +125,7 @@ class Machine:
             """
             shares = [connected() for _ in plan.shares]
             self.files = tuple(ours for ours, _ in shares)
-            """For each of the plan's shares, the socket at which a vhost-user back end is to serve it."""
+            """For each of the plan's shares, the socket at which it is to be served, as its kind says."""
             given = command_line.Descriptors(
                 monitor_fd, console_fd, control_fd, processes_fd, *files, [descriptor for _, descriptor in shares]
             )
