@@ -236,10 +236,10 @@ def _converse(
         step = keeper.expect(command.run, command.words)
         code = None
         try:
-            code = run_at_channel(channel, step, command.words, command.directory, given)
+            code = ended = run_at_channel(channel, step, command.words, command.directory, given)
         finally:
             keeper.settle(step, code)
-        return code
+        return ended
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestUser, MachinePl
 from holdfast.sandbox.vm.programs import find_qemu, qemu_version
 
 if TYPE_CHECKING:
-    from holdfast.sandbox.images.image import Image
+    from holdfast.sandbox.images.manifest import Image
 
 _LOG = Log(__name__)
 LIMIT_SECONDS = 5.0
