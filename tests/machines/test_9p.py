@@ -229,7 +229,7 @@ def test_steps_are_undone(built_9p_image: Image, tmp_path: Path) -> None:
     bench.holdfast("run", "--isolation", "vm", "--", "sh", "-c", command, code=7)
     assert sorted(path.name for path in bench.root.iterdir()) == ["moved", "new", "notes"]
     # (9P does not say which process a change is by.)
-    assert bench.steps() == [(f"sh -c {command}", "closed")]
+    assert bench.steps() == [(f"sh -c {command}", "done")]
     bench.holdfast("undo", "--run")
     assert photograph(bench.root) == before
 
