@@ -16,6 +16,7 @@ import pytest
 import holdfast.sandbox.images
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError
 from holdfast.sandbox.images.debian_builder import DebianBuilder, Recipe
+from holdfast.sandbox.images.host_tools import architecture
 from holdfast.sandbox.images.manifest import Image
 from holdfast.sandbox.images.store import ImageStore
 
@@ -39,9 +40,9 @@ def cache_directory() -> Path:
     pytest.skip("there is no directory to keep an image in")
 
 
-def key() -> str:
+def key(recipe: Recipe) -> str:
     """What the image is made of: the recipe, the host's release, and all of the code that makes it."""
-    made_of = hashlib.sha256(repr(RECIPE).encode())
+    made_of = hashlib.sha256(repr(recipe).encode())
     release = Path("/etc/os-release")
     made_of.update(release.read_bytes() if release.exists() else b"")
     for path in sorted(Path(next(iter(holdfast.sandbox.images.__path__))).iterdir()):
@@ -66,8 +67,18 @@ def built_image() -> Image:
     The first test that asks for it builds it, which takes a minute or two; the others, in any process and in later
     runs, find it. Skipped, with the reason, where a program is missing or packages cannot be fetched.
     """
+    return _built(RECIPE)
+
+
+@pytest.fixture(scope="session")
+def built_9p_image() -> Image:
+    """The same, with a kernel that has 9P: Debian's for machines has none."""
+    return _built(Recipe(kernel=f"linux-image-{architecture()}"))
+
+
+def _built(recipe: Recipe) -> Image:
     cache = cache_directory()
-    home = cache / key()
+    home = cache / key(recipe)
     with open(cache / f"{home.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         store = ImageStore(os.fsencode(home))
@@ -76,18 +87,18 @@ def built_image() -> Image:
         except HoldfastError as error:
             if not isinstance(error, NotFoundError):
                 shutil.rmtree(home)  # (it was damaged)
-            _skip_unless_possible(cache)
-            image = store.build("default", RECIPE, lambda line: print(f"image: {line}"))
+            _skip_unless_possible(cache, recipe)
+            image = store.build("default", recipe, lambda line: print(f"image: {line}"))
         os.utime(home)
         _tidy(cache, home)
         return image
 
 
-def _skip_unless_possible(cache: Path) -> None:
+def _skip_unless_possible(cache: Path, recipe: Recipe) -> None:
     work = cache / f"try-{os.getpid()}"
     work.mkdir(0o700)
     try:
-        DebianBuilder.on_this_host(os.fsencode(work), RECIPE, lambda _: None).find_kernel()
+        DebianBuilder.on_this_host(os.fsencode(work), recipe, lambda _: None).find_kernel()
     except UnsupportedError as error:
         pytest.skip(f"no image can be built: {error.message}; {error.hint}")
     except HoldfastError as error:

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from holdfast.bridge.fuse.live_caches import LiveCaches
 from holdfast.bridge.fuse.served_file_system import ServedFileSystem
+from holdfast.bridge.p9.p9_server import P9Server
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
 from holdfast.model.clock import SystemClock
@@ -22,6 +24,7 @@ from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestFile, GuestUser
 from holdfast.testing.bridged import SingleStep
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
+from holdfast.vfs.recorded.recorded_directory import RecordedDirectory
 
 EMULATION = Accelerator("tcg")
 MEMORY = 256 << 20
@@ -84,10 +87,10 @@ def running(made: MachinePlan) -> Generator[Guest]:
 class Served:
     """A directory that is served to a machine; all that the guest does is one step."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: Literal["virtiofs", "9p"] = "virtiofs") -> None:
         self.tree = folder / "tree"
         self.tree.mkdir()
-        self.share = Share("work", bytes(self.tree))
+        self.share = Share("work", bytes(self.tree), kind=kind)
         self._root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
         self._log = UndoLog(bytes(folder / "undo"), self._root, SystemClock())
         self._service = LocalUndoService(self._log, intercepts=True)
@@ -96,8 +99,20 @@ class Served:
 
     def serve(self, connection: socket.socket) -> None:
         """Until the machine hangs up."""
-        device = VhostUserBackend(connection)
         world = SingleStep(self._log, self._root, self._step)
+        if self.share.kind == "9p":
+            directory = RecordedDirectory(world, self._log.preimages, makes_devices=False)
+            client = P9Server(connection, directory)
+            client.start()
+
+            def serve_9p() -> None:
+                client.wait()
+                directory.close()
+
+            self._threads.append(threading.Thread(target=serve_9p))
+            self._threads[-1].start()
+            return
+        device = VhostUserBackend(connection)
 
         def serve() -> None:
             while (transport := device.accept(ANSWER_SECONDS)) is not None:

@@ -8,6 +8,8 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.p9._operations import Operations
@@ -43,6 +45,8 @@ _LOOK_SECONDS: Final = 0.5
 """So often the client is looked at while nothing is read from it."""
 _TYPE_AT: Final = 4
 """Where a message says its type."""
+_MOST_UNSENT_BYTES: Final = 1 << 26
+"""Of replies that a client does not take; until then its requests are read on."""
 _NEVER_KEPT_BACK: Final = (Type.FLUSH, Type.VERSION)
 """What may be received although as many requests as may be are in flight: it needs no room, and can make some."""
 _LIMITS: Final = Limits(requests=64)
@@ -53,7 +57,9 @@ class P9Server:
     """Serves one client until it hangs up, or `stop`. What it says is not trusted.
 
     One thread reads requests and answers them. Those that have to wait, and those that make something durable, have
-    threads of their own: others are answered meanwhile. A client that reads no replies is read from no more.
+    threads of their own: others are answered meanwhile. Replies that a client does not take at once
+    are sent by one more thread, and its requests are read on: QEMU takes nothing from a stream while it waits to write
+    to it. A client that takes no replies at all is read from no more in the end.
     """
 
     def __init__(
@@ -83,6 +89,10 @@ class P9Server:
         self._lock = threading.Lock()
         """For each call of the session, and the sending of what it returns."""
         self._room = threading.Condition(self._lock)
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        """While there are some, `_sender` sends them, and no other thread sends anything."""
+        self._sender: threading.Thread | None = None
         self._own = own or ServingThreads()
         # (As many threads again may be about to end, having answered.)
         self._later = SlowRequests(self._own, lapsed, most=2 * limits.requests, patience=patience)
@@ -153,21 +163,30 @@ class P9Server:
             self._hang_up()
             with self._lock:
                 actions = self._session.close()
+                sender = self._sender
+            if sender is not None:
+                sender.join()
+            with self._lock:
                 self._connection.close()
             self._close(actions.gone)
 
     def _receive(self, frame: memoryview) -> None:
         with self._lock:
-            if frame[_TYPE_AT] not in _NEVER_KEPT_BACK:
-                while self._session.full:
-                    if not self._room.wait(_LOOK_SECONDS) and self._is_gone():
-                        raise ConnectionResetError(errno.ECONNRESET, "the client has hung up")
+            while self._is_kept_back(frame[_TYPE_AT]):
+                if not self._room.wait(_LOOK_SECONDS) and self._is_gone():
+                    raise ConnectionResetError(errno.ECONNRESET, "the client has hung up")
             actions = self._session.receive(frame)
             self._splitter.limit = self._session.msize
             self._send(actions.output)
         self._close(actions.gone)
         if actions.request is not None:
             self._carry_out(actions.request)
+
+    def _is_kept_back(self, kind: int) -> bool:
+        """With the lock."""
+        if self._unsent_bytes > _MOST_UNSENT_BYTES:
+            return True
+        return self._session.full and kind not in _NEVER_KEPT_BACK
 
     def _is_gone(self) -> bool:
         poll = select.poll()
@@ -184,20 +203,38 @@ class P9Server:
 
     def _send(self, output: Sequence[Buffer]) -> None:
         """Send, unless the client has hung up; with the lock."""
-        left = [memoryview(piece) for piece in output if piece]
-        try:
-            while left:
-                count = self._connection.sendmsg(left[:_MOST_PIECES])
-                done = 0
-                while done < len(left) and count >= len(left[done]):
-                    count -= len(left[done])
-                    done += 1
-                left = left[done:]
-                if count:
-                    left[0] = left[0][count:]
-        except OSError:
-            # (What is about to read ends by that, and closes.)
-            self._hang_up()
+        left = deque(memoryview(piece) for piece in output if piece)
+        if not self._unsent_bytes:
+            try:
+                while left:
+                    pieces = list(islice(left, _MOST_PIECES))
+                    _take_off(left, self._connection.sendmsg(pieces, (), socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                self._sender = threading.Thread(target=self._send_later, name="holdfast-9p-sender", daemon=True)
+                self._sender.start()
+            except OSError:
+                # (What is about to read ends by that, and closes.)
+                self._hang_up()
+                return
+        self._unsent += left
+        self._unsent_bytes += sum(map(len, left))
+
+    def _send_later(self) -> None:
+        """Send what could not be sent at once, as the client takes it."""
+        count = 0
+        while True:
+            with self._lock:
+                _take_off(self._unsent, count)
+                self._unsent_bytes -= count
+                self._room.notify()
+                if not self._unsent_bytes:
+                    return
+                pieces = list(islice(self._unsent, _MOST_PIECES))
+            try:
+                count = self._connection.sendmsg(pieces)
+            except OSError:
+                self._hang_up()
+                return
 
     @staticmethod
     def _close(gone: Sequence[Kept]) -> None:
@@ -250,3 +287,11 @@ class P9Server:
             self._send(actions.output)
             self._room.notify()
         self._close(actions.gone)
+
+
+def _take_off(pieces: deque[memoryview], count: int) -> None:
+    """So many bytes of them are gone."""
+    while pieces and count >= len(pieces[0]):
+        count -= len(pieces.popleft())
+    if count:
+        pieces[0] = pieces[0][count:]

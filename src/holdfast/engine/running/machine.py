@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.config.settings import Isolation
+    from holdfast.sandbox.images.manifest import Image
     from holdfast.supervisor.control.keeper_port import ServedBy
     from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
@@ -119,7 +120,8 @@ def prepare_machine(
     user = pwd.getpwuid(os.geteuid())
     home = b"/root" if user.pw_uid == 0 else os.path.join(b"/home", os.fsencode(user.pw_name))
     network = parse_network(isolation.network, isolation.allow, isolation.dns)
-    kind = "virtiofs" if settings.filesystem == "auto" else settings.filesystem
+    kind: ServedBy = "virtiofs" if settings.filesystem == "auto" else settings.filesystem
+    _check_kernel(image, kind)
     boot = BootPlan(
         GuestUser(user.pw_name, user.pw_uid, user.pw_gid, home),
         environment=_environment((*settings.environment, *isolation.environment), os.environb),
@@ -255,10 +257,10 @@ def _run(channel: Channel, keeper: RemoteUndoService, kind: ServedBy, command: M
     step = keeper.expect(command.run, command.words)
     code = None
     try:
-        code = run_at_channel(channel, step, command.words, command.directory, given)
+        code = ended = run_at_channel(channel, step, command.words, command.directory, given)
     finally:
         keeper.settle(step, code)
-    return code
+    return ended
 
 
 def _failure(machine: Machine, *, answered: bool) -> MachineError:
@@ -275,8 +277,9 @@ def _watched(machine: Machine, keeper: RemoteUndoService, log: bytes) -> Generat
 
     def look_after() -> None:
         ends = select.poll()
-        for each in (over, keeper.fileno(), machine.fileno()):
+        for each in (over, machine.fileno()):
             ends.register(each, select.POLLIN)
+        ends.register(keeper.fileno(), select.POLLRDHUP)  # (its answers are for who has asked)
         found = {fd for fd, _ in ends.poll()}
         if keeper.fileno() in found and over not in found:
             lost.append(True)
@@ -351,6 +354,18 @@ def _check(isolation: Isolation, root: bytes) -> None:
         raise UnsupportedError(f"a virtual machine cannot show {display(root)}: {IGNORES_CASE}")
     if root in _SYSTEM:
         raise UnsupportedError(f"a virtual machine cannot show {display(root)}: its own system is there")
+
+
+def _check_kernel(image: Image, kind: ServedBy) -> None:
+    """Raise `UnsupportedError` where the image's kernel cannot mount what is served."""
+    about = image.manifest
+    if kind == "9p" and kind not in about.modules:
+        raise UnsupportedError(
+            f"the kernel of the image {image.name} ({about.kernel_release}) has no 9P, which vm.filesystem asks for",
+            hint=f"`holdfast image build {image.name} --kernel linux-image-{about.architecture}` builds it with one "
+            "that has, or leave vm.filesystem at auto",
+            code="kernel_lacks_module",
+        )
 
 
 def _is_in(path: bytes, directory: bytes) -> bool:

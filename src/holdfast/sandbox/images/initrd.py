@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NEEDED: Final = ("virtio_pci", "virtio_blk", "virtio_console", "squashfs", "overlay", "ext4", "virtio_net")
 """The modules without which no machine runs."""
-WANTED: Final = ("fuse", "virtiofs", "9p", "9pnet_virtio", "9pnet_fd", "virtio_rng", "vmgenid")
+WANTED: Final = ("fuse", "virtiofs", "9p", "9pnet_fd", "virtio_rng", "vmgenid")
 """Those that a kernel may lack: some have no 9P, and most have some of the others built in."""
 _INIT: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "init.sh")
 _DIRECTORIES: Final = (b"bin", b"dev", b"lower", b"modules", b"new", b"proc", b"sys", b"upper")

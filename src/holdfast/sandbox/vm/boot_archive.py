@@ -14,6 +14,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.sandbox.policy import AllowedConnections, NoNetwork
+from holdfast.sandbox.vm.plan import ADDRESS_9P, ports_9p
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,6 +28,8 @@ _FOLDER = "holdfast"
 _ALIGNED = 4
 _NAME_SERVER = "10.0.2.3"
 """QEMU's, which asks the first one of the box's ``/etc/resolv.conf``."""
+_OPTIONS_9P = "trans=tcp,port={port},version=9p2000.L,msize=131072,cache=none,access=user"
+"""See docs/internals/9p.md, "A guest's mount"."""
 
 
 def boot_archive(
@@ -40,11 +43,8 @@ def boot_archive(
         "version": VERSION,
         "hostname": boot.hostname,
         "user": {**boot.user._asdict(), "home": _text(boot.user.home)},
-        "mounts": [
-            {"tag": share.tag, "path": _text(share.path), "type": share.kind, "read_only": share.read_only}
-            for share in shares
-        ],
-        "network": {"mode": _mode(network), "dns": _name_servers(network)},
+        "mounts": _mounts(shares),
+        "network": {"mode": _mode(network, shares), "dns": _name_servers(network)},
         "environment": dict(boot.environment),
         "files": [
             {"source": name, "path": _text(file.path), "mode": file.mode}
@@ -90,9 +90,25 @@ def _text(path: bytes) -> str:
     return base64.b64encode(path).decode()
 
 
-def _mode(network: Network) -> str:
+def _mounts(shares: Sequence[Share]) -> list[dict[str, object]]:
+    """What mount(2) is to be given for each, in their order."""
+    ports = ports_9p(shares)
+    return [
+        {
+            "source": ADDRESS_9P if share.tag in ports else share.tag,
+            "path": _text(share.path),
+            "type": share.kind,
+            "read_only": share.read_only,
+            "options": _OPTIONS_9P.format(port=ports[share.tag]) if share.tag in ports else "",
+        }
+        for share in shares
+    ]
+
+
+def _mode(network: Network, shares: Sequence[Share]) -> str:
+    """``shares``: there is a network for nothing else than these."""
     if isinstance(network, NoNetwork):
-        return "disabled"
+        return "shares" if ports_9p(shares) else "disabled"
     return "allow" if isinstance(network, AllowedConnections) else "open"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import UsageError
 from holdfast.sandbox.policy import NoNetwork
-from holdfast.sandbox.vm.plan import CONTROL_PORT, PROCESSES_PORT
+from holdfast.sandbox.vm.plan import ADDRESS_9P, CONTROL_PORT, PROCESSES_PORT, ports_9p
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,8 +50,8 @@ class Descriptors(NamedTuple):
     disk: int | None
     """Open files."""
     shares: Sequence[int]
-    """For each of the plan's shares, a connected socket at whose other end a vhost-user back end serves it; none for a
-    machine that is restored.
+    """For each of the plan's shares, a connected socket at whose other end a vhost-user back end or a 9P server serves
+    it; none for a machine that is restored.
     """
 
 
@@ -102,16 +102,28 @@ def arguments(
             "-blockdev", "driver=qcow2,node-name=disk,file=disk-file,discard=unmap",
             "-device", "virtio-blk-pci,drive=disk,serial=disk",
         ]  # fmt: skip
+    forwarded = ""
+    ports = ports_9p(plan.shares)
     for number, share in enumerate(plan.shares):
+        name = share_name(number)
+        if share.kind == "9p":
+            words += _socket(name, given.shares[number])
+            forwarded += f",guestfwd=tcp:{ADDRESS_9P}:{ports[share.tag]}-chardev:{name}"
+            continue
         # (Each in a slot of its own, from which it can be unplugged.)
-        slot, name = f"slot-{number}", share_name(number)
+        slot = f"slot-{number}"
         words += ["-device", f"pcie-root-port,id={slot},chassis={number + 1},slot={number + 1}"]
         if not restored:
             words += _socket(name, given.shares[number])
             words += ["-device", ",".join(f"{key}={value}" for key, value in share_device(number, share).items())]
-    if not isinstance(plan.network, NoNetwork):
+    without_network = isinstance(plan.network, NoNetwork)
+    if forwarded or not without_network:
+        restricted = ",restrict=on" if without_network else ""
         # (Without an option ROM: nothing is booted from the network.)
-        words += ["-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="]
+        words += [
+            "-netdev", f"user,id=net,ipv6=off{restricted}{forwarded}",
+            "-device", "virtio-net-pci,netdev=net,romfile=",
+        ]  # fmt: skip
     if restored:
         words += ["-incoming", "defer"]
     return [program, *map(str.encode, words)]

@@ -102,7 +102,7 @@ def prepare(plan: Plan) -> None:
         path = text_path(each["path"])
         make_directories(path, home, user["uid"], user["gid"])
         flags = MS_NOSUID | MS_NODEV | (MS_RDONLY if each["read_only"] else 0)
-        mount(each["tag"], path, each["type"], flags, each.get("options", ""))
+        mount(each["source"], path, each["type"], flags, each["options"])
     make_directories(home, home, user["uid"], user["gid"])
     for each in plan["files"]:
         place_file(each, home, user["uid"], user["gid"])
@@ -219,7 +219,9 @@ def hosts(text: str, name: str) -> str:
 
 
 def set_network(network: Plan) -> None:
-    """The loopback interface, and the one that QEMU has made, with a fixed address."""
+    """The loopback interface, and the one that QEMU has made, with a fixed address. (Where it is for the shares alone,
+    nothing leads further.)
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         set_up(any_socket, "lo")
         if network["mode"] == "disabled":
@@ -228,7 +230,8 @@ def set_network(network: Plan) -> None:
         for request, address in ((SIOCSIFADDR, ADDRESS), (SIOCSIFNETMASK, NETMASK)):
             fcntl.ioctl(any_socket, request, struct.pack("16s16s8x", name.encode(), socket_address(address)))
         set_up(any_socket, name)
-        fcntl.ioctl(any_socket, SIOCADDRT, default_route(GATEWAY))
+        if network["mode"] != "shares":
+            fcntl.ioctl(any_socket, SIOCADDRT, default_route(GATEWAY))
     try:
         os.unlink("/etc/resolv.conf")  # it may be a link into a directory that is not there
     except FileNotFoundError:

@@ -131,8 +131,8 @@ class Machine:
             """
             shares = [connected() for _ in plan.shares] if memory is None else []
             self.files = tuple(ours for ours, _ in shares)
-            """For each of the plan's shares, the socket at which a vhost-user back end is to serve it; none for a
-            machine that is restored.
+            """For each of the plan's shares, the socket at which it is to be served, as its kind says; none for one
+            that is restored.
             """
             self.plugged = set(range(len(shares)))
             """Which of the plan's shares have a device in the guest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from holdfast.sandbox.images.manifest import Image
     from holdfast.sandbox.policy import Network
@@ -14,6 +14,10 @@ CONTROL_PORT = "holdfast.control"
 """The virtio-serial port that the shim in the guest speaks at."""
 PROCESSES_PORT = "holdfast.processes"
 """That at which the guest says which command a process belongs to."""
+
+ADDRESS_9P = "10.0.2.100"
+"""In QEMU's network for users, and nowhere else: connections to it are handed to the servers of shares."""
+FIRST_PORT_9P = 5640
 
 
 class Share(NamedTuple):
@@ -25,6 +29,12 @@ class Share(NamedTuple):
     """Absolute."""
     read_only: bool = False
     kind: Literal["virtiofs", "9p"] = "virtiofs"
+    """How: as a vhost-user device, or as a stream of 9P2000.L, which the guest finds at a port (`ports_9p`)."""
+
+
+def ports_9p(shares: Sequence[Share]) -> dict[str, int]:
+    """At which port of `ADDRESS_9P` the guest mounts each share that is served by 9P, by their tags."""
+    return {share.tag: FIRST_PORT_9P + at for at, share in enumerate(shares) if share.kind == "9p"}
 
 
 class GuestUser(NamedTuple):

@@ -283,6 +283,23 @@ def test_a_client_that_reads_no_replies_is_stopped_all_the_same(tree: RecordedTr
     ours.close()
 
 
+def test_requests_are_read_while_replies_are_not(tree: RecordedTree) -> None:
+    """As from QEMU, which takes nothing from a stream while it waits to write to it."""
+    with connected(tree.directory) as (line, client):
+        fid = client.walk(client.attach(), b"a")
+        client.open(fid, os.O_RDWR)
+        data = os.urandom(1 << 15)
+        line.send(Type.WRITE, 1, fid, 0, data)
+        line.receive()
+        reads, writes = range(100, 300), range(300, 500)
+        sent = [encode_request(Type.READ, tag, fid, 0, len(data)) for tag in reads]
+        sent += [encode_request(Type.WRITE, tag, fid, 0, data) for tag in writes]
+        line.socket.sendall(b"".join(sent))
+        replies = [line.receive() for _ in sent]
+        assert [reply.tag for reply in replies] == [*reads, *writes]
+        assert {reply.fields for reply in replies[: len(reads)]} == {(data,)}
+
+
 @pytest.mark.parametrize(
     "sent",
     [

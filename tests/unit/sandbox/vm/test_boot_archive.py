@@ -36,7 +36,7 @@ def entries(archive: bytes) -> dict[str, tuple[int, bytes]]:
 
 
 def test_what_the_guest_is_told() -> None:
-    shares = (Share("t", b"/work/\xfd", read_only=True),)
+    shares = (Share("t", b"/work/\xfd", read_only=True), Share("u", b"/u", kind="9p"), Share("v", b"/v", kind="9p"))
     found = entries(boot_archive(BOOT, shares, OpenNetwork(), init=b"init", shim=b"shim", clock=12.5))
     assert {name: oct(mode) for name, (mode, _) in found.items()} == {
         "holdfast": "0o40755",
@@ -52,11 +52,18 @@ def test_what_the_guest_is_told() -> None:
     def text(path: bytes) -> str:
         return base64.b64encode(path).decode()
 
+    def by_9p(port: int) -> str:
+        return f"trans=tcp,port={port},version=9p2000.L,msize=131072,cache=none,access=user"
+
     assert json.loads(found["holdfast/plan.json"][1]) == {
         "version": 1,
         "hostname": "name",
         "user": {"name": "ü", "uid": 1000, "gid": 1001, "home": text(b"/home/\xff")},
-        "mounts": [{"tag": "t", "path": text(b"/work/\xfd"), "type": "virtiofs", "read_only": True}],
+        "mounts": [
+            {"source": "t", "path": text(b"/work/\xfd"), "type": "virtiofs", "read_only": True, "options": ""},
+            {"source": "10.0.2.100", "path": text(b"/u"), "type": "9p", "read_only": False, "options": by_9p(5641)},
+            {"source": "10.0.2.100", "path": text(b"/v"), "type": "9p", "read_only": False, "options": by_9p(5642)},
+        ],
         "network": {"mode": "open", "dns": ["10.0.2.3"]},
         "environment": {"A": "ö"},
         "files": [{"source": "files/0", "path": text(b"/etc/\xfe"), "mode": 0o600}],
@@ -79,6 +86,11 @@ def test_what_the_guest_is_told() -> None:
 def test_the_network(network: NoNetwork, said: dict[str, object]) -> None:
     archive = boot_archive(BOOT, (), network, init=b"", shim=b"", clock=0)
     assert json.loads(entries(archive)["holdfast/plan.json"][1])["network"] == said
+
+
+def test_a_network_for_the_shares_alone() -> None:
+    archive = boot_archive(BOOT, (Share("t", b"/t", kind="9p"),), NoNetwork(), init=b"", shim=b"", clock=0)
+    assert json.loads(entries(archive)["holdfast/plan.json"][1])["network"] == {"mode": "shares", "dns": []}
 
 
 @pytest.mark.skipif(shutil.which("cpio") is None, reason="needs cpio")

@@ -67,6 +67,21 @@ def test_each_directory_is_a_device_in_shared_memory() -> None:
     )
 
 
+@pytest.mark.parametrize(("network", "restricted"), [(OpenNetwork(), ""), (NoNetwork(), ",restrict=on")])
+def test_each_directory_by_9p_is_an_address_of_the_network(network: OpenNetwork, restricted: str) -> None:
+    shares = (Share("one", b"/a", kind="9p"), Share("two", b"/b"), Share("three", b"/c", kind="9p"))
+    found = words(PLAN._replace(shares=shares, network=network), GIVEN._replace(shares=(20, 21, 22)))
+    (net,) = option(found, "-netdev")
+    assert net == (
+        f"user,id=net,ipv6=off{restricted},guestfwd=tcp:10.0.2.100:5640-chardev:share-20"
+        ",guestfwd=tcp:10.0.2.100:5642-chardev:share-22"
+    )
+    assert {"socket,id=share-20,fd=20", "socket,id=share-22,fd=22"} <= set(option(found, "-chardev"))
+    assert [each for each in option(found, "-device") if "vhost" in each or "9p" in each] == [
+        "vhost-user-fs-pci,chardev=share-21,tag=two"
+    ]
+
+
 def test_mitigations_are_off_for_emulation_alone() -> None:
     assert option(words(), "-append")[0].endswith(" mitigations=off no_timer_check")
     assert option(words(), "-accel") == ["tcg,thread=multi"]
