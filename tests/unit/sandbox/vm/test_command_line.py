@@ -73,12 +73,12 @@ def test_each_directory_by_9p_is_an_address_of_the_network(network: OpenNetwork,
     found = words(PLAN._replace(shares=shares, network=network), GIVEN._replace(shares=(20, 21, 22)))
     (net,) = option(found, "-netdev")
     assert net == (
-        f"user,id=net,ipv6=off{restricted},guestfwd=tcp:10.0.2.100:5640-chardev:share-20"
-        ",guestfwd=tcp:10.0.2.100:5642-chardev:share-22"
+        f"user,id=net,ipv6=off{restricted},guestfwd=tcp:10.0.2.100:5640-chardev:share-0"
+        ",guestfwd=tcp:10.0.2.100:5642-chardev:share-2"
     )
-    assert {"socket,id=share-20,fd=20", "socket,id=share-22,fd=22"} <= set(option(found, "-chardev"))
+    assert {"socket,id=share-0,fd=20", "socket,id=share-2,fd=22"} <= set(option(found, "-chardev"))
     assert [each for each in option(found, "-device") if "vhost" in each or "9p" in each] == [
-        "vhost-user-fs-pci,chardev=share-21,tag=two"
+        "driver=vhost-user-fs-pci,id=share-1,bus=slot-1,chardev=share-1,tag=two"
     ]
 
 
