@@ -111,8 +111,8 @@ def provide_disk(directory: bytes, size: int, image: Image) -> bytes:
     if made_for != image.id:
         raise RefusedError(
             f"the virtual machine's disk was made for another image than {image.name} is now",
-            hint="`holdfast vm reset` begins anew, without what was installed; HOLDFAST_VM_MODE=ephemeral goes without "
-            "the disk",
+            hint="`holdfast vm reset` begins anew, without the programs installed there; HOLDFAST_VM_MODE=ephemeral "
+            "goes without the disk",
             code="image_changed",
         )
     return disk
