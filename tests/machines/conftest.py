@@ -20,7 +20,7 @@ from holdfast.sandbox.images.host_tools import architecture
 from holdfast.sandbox.images.manifest import Image
 from holdfast.sandbox.images.store import ImageStore
 
-RECIPE = Recipe(commands=("echo built >/etc/holdfast-test",))
+COMMANDS = ("echo built >/etc/holdfast-test",)
 _UNUSED_SECONDS = 7 * 86400
 _CACHE = os.environ.get("XDG_CACHE_HOME")
 """(Each test has another home of its own.)"""
@@ -62,18 +62,16 @@ def _one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
 
 @pytest.fixture(scope="session")
 def built_image() -> Image:
-    """An image that `holdfast image build` would build, in a home that is nobody's: it is only to be read.
+    """An image that `holdfast image build` would build, with a kernel that has 9P too (Debian's for machines has none),
+    in a home that is nobody's: it is only to be read.
 
     The first test that asks for it builds it, which takes a minute or two; the others, in any process and in later
     runs, find it. Skipped, with the reason, where a program is missing or packages cannot be fetched.
     """
-    return _built(RECIPE)
-
-
-@pytest.fixture(scope="session")
-def built_9p_image() -> Image:
-    """The same, with a kernel that has 9P: Debian's for machines has none."""
-    return _built(Recipe(kernel=f"linux-image-{architecture()}"))
+    try:
+        return _built(Recipe(commands=COMMANDS, kernel=f"linux-image-{architecture()}"))
+    except UnsupportedError as error:
+        pytest.skip(f"no image can be built: {error.message}; {error.hint}")
 
 
 def _built(recipe: Recipe) -> Image:
