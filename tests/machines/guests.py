@@ -133,5 +133,5 @@ class Served:
         """Take back all that the guest has done, when its machine has ended."""
         for thread in self._threads:
             thread.join()
-        self._service.close(self._step, 0)
-        self._service.undo([self._step])
+        if self._service.close(self._step, 0) is not None:  # (else it has changed nothing)
+            self._service.undo([self._step])

@@ -11,9 +11,10 @@ import os
 import pwd
 import select
 import signal
+import socket
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine.running.keeper_watch import KeeperWatch
@@ -34,7 +35,6 @@ from holdfast.supervisor.control.keeper_port import JoinRequest
 from holdfast.supervisor.launch.keeper_connection import join
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
@@ -105,8 +105,7 @@ def prepare_machine(
     context: Context, isolation: Isolation, directory: bytes, read_only: Sequence[bytes] = ()
 ) -> PreparedMachine:
     """Look up all that a machine of the workspace's consists of. ``read_only`` are directories that it is to see and
-    cannot change. Raises `UnsupportedError`, `UsageError` and
-    `NotFoundError`, and has changed nothing.
+    cannot change. Raises `UnsupportedError`, `UsageError` and `NotFoundError`, and has changed nothing.
     """
     settings, root = context.settings.vm, os.path.realpath(context.workspace.path)
     _check(isolation, root)
@@ -117,15 +116,14 @@ def prepare_machine(
     image = ImageStore(context.home).find(settings.image)
     kept = machine_directory(context)
     persistent = settings.mode == "persistent"
-    user = pwd.getpwuid(os.geteuid())
-    home = b"/root" if user.pw_uid == 0 else os.path.join(b"/home", os.fsencode(user.pw_name))
+    user = _user()
     network = parse_network(isolation.network, isolation.allow, isolation.dns)
     kind: ServedBy = "virtiofs" if settings.filesystem == "auto" else settings.filesystem
     _check_kernel(image, kind)
     boot = BootPlan(
-        GuestUser(user.pw_name, user.pw_uid, user.pw_gid, home),
+        user,
         environment=_environment((*settings.environment, *isolation.environment), os.environb),
-        files=_files(settings.files, home),
+        files=_files(settings.files, user.home),
     )
     plan = MachinePlan(
         image=image,
@@ -143,6 +141,16 @@ def prepare_machine(
     if accelerator.note:
         _LOG.warning("%s", accelerator.note)
     return PreparedMachine(plan, accelerator, settings.disk if persistent else None, settings.start_timeout)
+
+
+def _user() -> GuestUser:
+    """The one that this process runs as, with a home of its own in the guest."""
+    uid = os.geteuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = "agent"  # the host has a number alone
+    return GuestUser(name, uid, os.getegid(), b"/root" if uid == 0 else os.path.join(b"/home", os.fsencode(name)))
 
 
 def run_in_machine(
@@ -169,7 +177,7 @@ def run_in_machine(
             own = (*settings.forbidden, settings.log)
             context.enter_context(shared_read_only(directory, connection, kind, own))
         keeper = context.enter_context(_joined(machine.pid, files, machine.processes, kind, command, settings))
-        with _watched(machine, keeper, settings.log):
+        with _watched(machine, keeper, command.run, settings.log):
             try:
                 code = _converse(machine, keeper, kind, command, prepared.start_seconds)
             finally:
@@ -270,8 +278,10 @@ def _failure(machine: Machine, *, answered: bool) -> MachineError:
 
 
 @contextmanager
-def _watched(machine: Machine, keeper: RemoteUndoService, log: bytes) -> Generator[None]:
-    """For the length of the block, the machine ends when the keeper does, and stands still while a change is held."""
+def _watched(machine: Machine, keeper: RemoteUndoService, run: str, log: bytes) -> Generator[None]:
+    """For the length of the block, the machine ends when the keeper does, and stands still while a change of the run's
+    is held.
+    """
     over = os.eventfd(0, os.EFD_CLOEXEC)
     lost: list[bool] = []
 
@@ -287,9 +297,10 @@ def _watched(machine: Machine, keeper: RemoteUndoService, log: bytes) -> Generat
 
     held: set[int] = set()
 
-    def look(_keeper: RemoteUndoService, begun: Sequence[TicketInfo], ended: Sequence[TicketInfo]) -> None:
+    def look(service: RemoteUndoService, begun: Sequence[TicketInfo], ended: Sequence[TicketInfo]) -> None:
         was_held = bool(held)
-        held.update(ticket.id for ticket in begun)
+        own = {step.id for step in service.steps() if step.run == run} if begun else ()
+        held.update(ticket.id for ticket in begun if ticket.step in own)
         held.difference_update(ticket.id for ticket in ended)
         if was_held != bool(held):
             (machine.pause if held else machine.resume)()
@@ -319,23 +330,26 @@ def _relay(control: socket.socket) -> bool:
     """Pass on what this process gets to the machine, and the other way round, until one of them has no more to say;
     whether that is this process.
     """
-    ways = {0: control.fileno(), control.fileno(): 1}
     control.setblocking(True)
-    poll = select.poll()
-    for fd in ways:
-        poll.register(fd, select.POLLIN)
-    while True:
-        for fd, _ in poll.poll():
-            try:
-                data = os.read(fd, _PIECE_BYTES)
-                while data:
-                    data = data[os.write(ways[fd], data) :]
-                    if not data:
-                        break
-                else:
-                    return fd == 0
-            except OSError:
-                return fd != 0
+    has_ended = threading.Event()
+
+    def pass_on() -> None:
+        with suppress(OSError):  # (the machine has ended, which is seen below)
+            while data := os.read(0, _PIECE_BYTES):
+                control.sendall(data)
+            has_ended.set()
+            control.shutdown(socket.SHUT_RDWR)
+
+    threading.Thread(target=pass_on, daemon=True).start()
+    try:
+        while data := control.recv(_PIECE_BYTES):
+            while data:
+                data = data[os.write(1, data) :]
+    except BrokenPipeError:
+        return True
+    except OSError:
+        pass  # it has ended
+    return has_ended.is_set()
 
 
 def _check(isolation: Isolation, root: bytes) -> None:

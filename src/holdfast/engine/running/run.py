@@ -174,7 +174,13 @@ def run(
 
             words = () if invocation.is_shim else command
             in_machine = MachineCommand(
-                words, directory, surroundings, identity, asked_for, not invocation.one_step, policy.read_only
+                words,
+                os.path.realpath(directory),
+                surroundings,
+                identity,
+                asked_for,
+                not invocation.one_step,
+                policy.read_only,
             )
             with meanwhile:
                 code = run_in_machine(machine, in_machine, settings, parted=parting.append)
