@@ -52,8 +52,10 @@ class Frontend:
 
     def close(self) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         assert self._process.wait(120) == 0
+        self._process.stdout.close()
 
 
 def test_each_directory_has_a_machine_that_sees_the_others(tmp_path: Path, built_image: Image) -> None:
