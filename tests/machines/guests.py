@@ -28,7 +28,7 @@ from holdfast.vfs.recorded.recorded_directory import RecordedDirectory
 
 EMULATION = Accelerator("tcg")
 MEMORY = 256 << 20
-ANSWER_SECONDS = 120.0
+ANSWER_SECONDS = 400.0
 USER = GuestUser("agent", os.getuid() or 1000, os.getgid() or 1000, b"/home/agent")
 """(The guest's root is another user than the host's: files that the one makes in a share are the other's.)"""
 

@@ -31,7 +31,7 @@ plan = MachinePlan(
 )
 with Machine.start(plan, Accelerator("tcg")) as machine:
     print("started", machine.pid, flush=True)
-    channel = Channel(machine.control.dup(), machine.control.dup(), start_seconds=120)
+    channel = Channel(machine.control.dup(), machine.control.dup(), start_seconds=400)
     for number, command in enumerate(given["commands"], 1):
         out: list[bytes] = []
         try:

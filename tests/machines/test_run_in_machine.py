@@ -20,7 +20,7 @@ from holdfast.testing.tree_state import photograph
 from ..processes import command_of
 from ..waiting import wait_until
 
-SECONDS = 300
+SECONDS = 600
 
 
 class Bench:

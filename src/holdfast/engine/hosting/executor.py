@@ -271,7 +271,7 @@ class CommandExecutor:
             self._launcher = Launcher(launch) if self._inside is None else self._inside.launch(launch)
         except OSError as error:
             raise StorageError(f"a session cannot be started: {error.strerror}") from error
-        self._channel = Channel(self._launcher.reader, self._launcher.writer)
+        self._channel = Channel(self._launcher.reader, self._launcher.writer, start_seconds=self._start_seconds)
         try:
             self._wait_for_join()
             self._channel.await_shim(self._start_seconds)

@@ -244,7 +244,7 @@ def _converse(
         if not _relay(machine.control):
             raise _failure(machine, answered=True)
         return 0
-    with Channel(machine.control, machine.control) as channel:
+    with Channel(machine.control, machine.control, start_seconds=start_seconds) as channel:
         try:
             channel.await_shim(start_seconds)
         except ChannelError as error:

@@ -150,7 +150,7 @@ class Vm(NamedTuple):
     environment: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     filesystem: VmFileSystem = "auto"
-    start_timeout: float = 120.0
+    start_timeout: float = 300.0
 
 
 class Snapshot(NamedTuple):
