@@ -163,3 +163,16 @@ def _processes() -> dict[int, tuple[int, bytes]]:
                 continue  # it has ended
             found[int(name)] = int(parent), state
     return found
+
+
+def memory_of_tree(process: int) -> int:
+    """Bytes of memory of a process and all below it; 0 if it has ended."""
+    return sum(map(_resident, (process, *descendants(process))))
+
+
+def _resident(process: int) -> int:
+    try:
+        with open(f"/proc/{process}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0  # it has ended

@@ -85,13 +85,11 @@ class Namespace:
             )
 
 
-def find_program(name: str, package: str) -> str:
+def find_program(name: str, package: str, *, needed_by: str = "isolation by namespaces needs") -> str:
     """Where a program is. Raises `UnsupportedError` naming the package that has it."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
     if found is None:
-        raise UnsupportedError(
-            f"the program {name} is not installed, which isolation by namespaces needs", hint=f"install {package}"
-        )
+        raise UnsupportedError(f"the program {name} is not installed, which {needed_by}", hint=f"install {package}")
     return os.path.realpath(found)
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
+    from holdfast.model.clock import Clock
     from holdfast.model.config.settings import Isolation
     from holdfast.sandbox.images.manifest import Image
     from holdfast.supervisor.control.keeper_port import ServedBy
@@ -49,23 +50,7 @@ _LOG = Log(__name__)
 
 _TERMINAL: Final = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "LANG", "LANGUAGE", "LC_*", "TZ")
 """Variables that say what the caller's terminal is like."""
-_SYSTEM: Final = frozenset(
-    (
-        b"/",
-        b"/bin",
-        b"/boot",
-        b"/dev",
-        b"/etc",
-        b"/lib",
-        b"/lib64",
-        b"/proc",
-        b"/run",
-        b"/sbin",
-        b"/sys",
-        b"/usr",
-        b"/var",
-    )
-)
+_SYSTEM: Final = frozenset(b"/ /bin /boot /dev /etc /lib /lib64 /proc /run /sbin /sys /usr /var".split())
 """Where a workspace would cover what the guest is made of."""
 _STOP_SECONDS: Final = 20.0
 _ENDING_SECONDS: Final = 5.0
@@ -81,6 +66,7 @@ class PreparedMachine(NamedTuple):
     disk_bytes: int | None
     """The size of the disk that stays; None: none does."""
     start_seconds: float
+    clock: Clock
 
 
 class MachineCommand(NamedTuple):
@@ -140,7 +126,9 @@ def prepare_machine(
     accelerator = choose_accelerator(context.home, image)
     if accelerator.note:
         _LOG.warning("%s", accelerator.note)
-    return PreparedMachine(plan, accelerator, settings.disk if persistent else None, settings.start_timeout)
+    return PreparedMachine(
+        plan, accelerator, settings.disk if persistent else None, settings.start_timeout, context.clock
+    )
 
 
 def _user() -> GuestUser:
@@ -167,7 +155,7 @@ def run_in_machine(
     plan = prepared.plan
     os.makedirs(plan.log, 0o700, exist_ok=True)
     if prepared.disk_bytes is not None:
-        plan = plan._replace(disk=provide_disk(plan.log, prepared.disk_bytes, plan.image))
+        plan = plan._replace(disk=provide_disk(plan.log, prepared.disk_bytes, plan.image, prepared.clock))
     with ExitStack() as context:
         machine = context.enter_context(_started(plan, prepared.accelerator))
         _LOG.info("a machine was started", run=command.run, pid=machine.pid, accelerator=prepared.accelerator.kind)

@@ -13,22 +13,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from holdfast.files.linux.process_lock import exclusive
 from holdfast.model.decoders import json_decoder
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.message_text import plural
-from holdfast.sandbox.vm.disk import create_disk
-from holdfast.sandbox.vm.machine_memory import memory_of_tree
+from holdfast.processes.process_tree import memory_of_tree
+from holdfast.sandbox.vm.disk import create_disk, remove_disk
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from holdfast.engine.opening.context import Context
+    from holdfast.model.clock import Clock
     from holdfast.sandbox.images.manifest import Image
 
 _NOTE: Final = b"run-"
 _MOST_BYTES: Final = 1 << 14
 _DISK: Final = b"disk.qcow2"
 _IMAGE: Final = b"disk.image"
+_LOCK: Final = b"disk.lock"
+_LOCK_SECONDS: Final = 120.0
+"""For another run that makes the disk."""
 
 
 class RunningMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,23 +91,26 @@ def reset_machine(context: Context) -> bool:
             code="machine_running",
         )
     try:
-        os.unlink(os.path.join(directory, _DISK))
-    except FileNotFoundError:
+        remove_disk(os.path.join(directory, _DISK))
+    except NotFoundError:
         return False
     return True
 
 
-def provide_disk(directory: bytes, size: int, image: Image) -> bytes:
+def provide_disk(directory: bytes, size: int, image: Image, clock: Clock) -> bytes:
     """The path of the disk that stays, which is made where there is none. It stands on the image that it was made for:
     raises `RefusedError` (``image_changed``) if that is another one by now, and as `create_disk`.
     """
     disk, noted_image = os.path.join(directory, _DISK), os.path.join(directory, _IMAGE)
     os.makedirs(directory, 0o700, exist_ok=True)
-    if not os.path.exists(disk):
-        with open(noted_image, "w", encoding="ascii") as file:
-            file.write(image.id)
-        create_disk(disk, size)
-        return disk
+    lock = os.path.join(directory, _LOCK)
+    with exclusive(lock, timeout=_LOCK_SECONDS, clock=clock, what="the virtual machine's disk"):
+        if not os.path.exists(disk):
+            # (First: a disk of which nothing says what it stands on could not be used.)
+            with open(noted_image, "w", encoding="ascii") as file:
+                file.write(image.id)
+            create_disk(disk, size)
+            return disk
     try:
         with open(noted_image, encoding="ascii", errors="replace") as file:
             made_for = file.read(100)

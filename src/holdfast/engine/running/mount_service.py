@@ -142,10 +142,15 @@ class ServedVirtiofs:
     def __init__(self, connection: int, host: MachineFiles) -> None:
         """See `serve`."""
         self._host = host
-        self._socket = socket.socket(fileno=connection)
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._mount: _GuestMount | None = None
-        self._backend = VhostUserBackend(self._socket)
+        self._socket = socket.socket(fileno=connection)
+        try:
+            self._backend = VhostUserBackend(self._socket)
+        except BaseException:
+            self._socket.detach()  # (it stays the caller's)
+            os.close(self._over)
+            raise
         self._thread = threading.Thread(target=self._serve, name="holdfast-machine", daemon=True)
         self._thread.start()
         self._is_open = True

@@ -1,23 +1,21 @@
 """The archive that the host appends to an image's first file system at each start: what the guest is told. Pure.
 
-It is a cpio in the format ``newc``, uncompressed. The kernel unpacks one archive after the other, whatever the first
-was compressed with; the second begins at a multiple of four bytes.
-
-Source: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
+The kernel unpacks one archive after the other (`holdfast.sandbox.images.cpio`), whatever the first was compressed
+with; the second begins at a multiple of four bytes.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import stat
 from typing import TYPE_CHECKING
 
+from holdfast.sandbox.images import cpio
 from holdfast.sandbox.policy import AllowedConnections, NoNetwork
 from holdfast.sandbox.vm.plan import ADDRESS_9P, ports_9p
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from holdfast.sandbox.policy import Network
     from holdfast.sandbox.vm.plan import BootPlan, Share
@@ -56,30 +54,17 @@ def boot_archive(
     content += [(name, file.content) for name, file in zip(names, boot.files, strict=True)]
     folders = [_FOLDER, *([f"{_FOLDER}/files"] if boot.files else [])]
     # (Shell programs and secrets alike: only root may look in.)
-    return cpio(
+    return cpio.encode(
         [
-            *((folder, stat.S_IFDIR | 0o755, b"") for folder in folders),
-            *((f"{_FOLDER}/{name}", stat.S_IFREG | _mode_of(name), data) for name, data in content),
+            *(cpio.directory(folder.encode()) for folder in folders),
+            *(cpio.file(f"{_FOLDER}/{name}".encode(), data, _mode_of(name)) for name, data in content),
         ]
     )
 
 
-def cpio(entries: Iterable[tuple[str, int, bytes]]) -> bytes:
-    """An archive of entries that belong to root: name, type and mode as `os.stat` has them, and content."""
-    out = bytearray()
-    for number, (name, mode, content) in enumerate((*entries, ("TRAILER!!!", 0, b"")), 1):
-        raw = name.encode() + b"\0"
-        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(raw), 0)
-        out += b"070701" + b"".join(b"%08X" % field for field in fields) + raw
-        pad(out)
-        out += content
-        pad(out)
-    return bytes(out)
-
-
-def pad(archive: bytearray) -> None:
-    """Make it end where another one may begin."""
-    archive += bytes(-len(archive) % _ALIGNED)
+def joined(first: bytes, second: bytes) -> bytes:
+    """An archive behind another one, compressed or not: it begins where the kernel looks for it."""
+    return first + bytes(-len(first) % _ALIGNED) + second
 
 
 def _mode_of(name: str) -> int:

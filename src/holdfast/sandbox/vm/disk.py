@@ -43,16 +43,6 @@ def create_disk(path: bytes, size: int) -> None:
         os.unlink(path + b".new")
 
 
-def reset_disk(path: bytes, size: int) -> None:
-    """Replace a disk by an empty one. Raises as `create_disk`, `open_disk`."""
-    fd = open_disk(path)
-    try:
-        _create(path, size)
-        os.rename(path + b".new", path)
-    finally:
-        os.close(fd)
-
-
 def remove_disk(path: bytes) -> None:
     """Remove it. Raises as `open_disk`."""
     fd = open_disk(path)

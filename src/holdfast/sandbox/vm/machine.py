@@ -26,13 +26,13 @@ from holdfast.model.errors import ChannelError, MachineError, StorageError, room
 from holdfast.model.paths import display
 from holdfast.processes.helper_process import start_in_own_session
 from holdfast.processes.kill_on_exit import ends_with_us
+from holdfast.processes.process_tree import memory_of_tree
 from holdfast.sandbox.namespace import Namespace
 from holdfast.sandbox.namespace_entry import FAILED
 from holdfast.sandbox.policy import AllowedConnections, FileAccess, SandboxPolicy
 from holdfast.sandbox.secret_places import OF_THE_SYSTEM
 from holdfast.sandbox.vm import boot_archive, command_line, disk
 from holdfast.sandbox.vm.console import Console, harmless_lines
-from holdfast.sandbox.vm.machine_memory import memory_of_tree
 from holdfast.sandbox.vm.monitor import EventLoopThread, Monitor, require_library
 from holdfast.sandbox.vm.programs import find_qemu
 
@@ -47,20 +47,8 @@ if TYPE_CHECKING:
     _Take = Callable[[bytes], object]
 
 _SYSTEM = (
-    b"usr",
-    b"bin",
-    b"sbin",
-    b"lib",
-    b"lib32",
-    b"lib64",
-    b"libx32",
-    b"etc",
-    b"nix",
-    b"gnu",
-    b"dev",
-    b"proc",
-    b"sys",
-)
+    b"usr", b"bin", b"sbin", b"lib", b"lib32", b"lib64", b"libx32", b"etc", b"nix", b"gnu", b"dev", b"proc", b"sys",
+)  # fmt: skip
 """Of what lies in ``/``: where programs and libraries are, and what the box has of its own."""
 _KVM = b"/dev/kvm"
 _STOP_SECONDS = 10.0
@@ -405,7 +393,7 @@ def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> 
     return ram, kernel, initrd, root, locked
 
 
-def _initrd(plan: MachinePlan) -> bytearray:
+def _initrd(plan: MachinePlan) -> bytes:
     """The image's, and the boot archive."""
     here = os.path.dirname(os.path.abspath(__file__))
     with (
@@ -413,12 +401,10 @@ def _initrd(plan: MachinePlan) -> bytearray:
         open(os.path.join(here, "guest_init.py"), "rb") as init,
         open(os.path.join(os.path.dirname(here), "shim.py"), "rb") as shim,
     ):
-        whole = bytearray(first.read())
-        boot_archive.pad(whole)
-        whole += boot_archive.boot_archive(
+        told = boot_archive.boot_archive(
             plan.boot, plan.shares, plan.network, init=init.read(), shim=shim.read(), clock=time.time()
         )
-    return whole
+        return boot_archive.joined(first.read(), told)
 
 
 def _policy(network: Network, *, with_kvm: bool) -> SandboxPolicy:

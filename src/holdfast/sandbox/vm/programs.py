@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 from holdfast.model.errors import UnsupportedError
 from holdfast.processes.child import Limits, run
-from holdfast.sandbox.namespace import SYSTEM_PATH
+from holdfast.sandbox import namespace
 
 _SECONDS = 20.0
 
 
 def find_program(name: str, package: str) -> str:
     """Where a program is. Raises `UnsupportedError` naming the package that has it."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
-    if found is None:
-        raise UnsupportedError(
-            f"the program {name} is not installed, which virtual machines need", hint=f"install {package}"
-        )
-    return os.path.realpath(found)
+    return namespace.find_program(name, package, needed_by="virtual machines need")
 
 
 def find_qemu() -> str:

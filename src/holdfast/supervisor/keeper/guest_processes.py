@@ -35,6 +35,8 @@ _MOST_LINE_BYTES: Final = 1 << 16
 _MOST_WORDS: Final = 100
 _MOST_GROUPS: Final = 4096
 _READ_BYTES: Final = 1 << 14
+_MOST_USELESS: Final = 1000
+"""Lines that nothing was asked for."""
 _ANSWER_SECONDS: Final = 5.0
 _MOST_SILENCES: Final = 3
 """In a row; a machine may stand still while it is asked."""
@@ -70,6 +72,7 @@ class GuestProcesses:
         self._asking = threading.Lock()
         self._asked = 0
         self._silences = 0
+        self._useless = 0
         self._news = threading.Condition()
         self._is_over = False
         self._thread = threading.Thread(target=self._listen, name="holdfast-guest", daemon=True)
@@ -126,18 +129,21 @@ class GuestProcesses:
             self._news.notify_all()
 
     def _take(self, said: _Said) -> None:
-        if said.ended:
-            with self._news:
-                group = self._groups.pop(said.ended, None)
-                self._known = {thread: each for thread, each in self._known.items() if each is not group}
-            if group is not None:
-                group.live = 0
-                self._ended(group)
-            return
+        """Raises `FormatError` for a guest that says too much."""
         with self._news:
-            if said.pid == self._asked:
+            group = self._groups.pop(said.ended, None)
+            if group is not None:
+                self._known = {thread: each for thread, each in self._known.items() if each is not group}
+            elif not said.ended and said.pid == self._asked:
                 self._known[said.pid] = self._group_of(said)
                 self._news.notify_all()
+            else:
+                self._useless += 1
+                if self._useless > _MOST_USELESS:
+                    raise FormatError("it says again and again what nothing has asked for")
+        if group is not None:
+            group.live = 0
+            self._ended(group)
 
     def _group_of(self, said: _Said) -> StepGroup:
         run = self._run

@@ -282,11 +282,11 @@ class MountedTrees:
                 )
             mounting: MountFactory = importlib.import_module(self._server).serve
             mount = mounting(device, host, served_by)
-        except OSError as error:
+        except BaseException as error:
+            host.end()
             os.close(device)
-            raise StorageError(f"the mount cannot be served: {error.strerror}") from error
-        except BaseException:
-            os.close(device)
+            if isinstance(error, OSError):
+                raise StorageError(f"the mount cannot be served: {error.strerror}") from error
             raise
         self._trees = self._trees | {mount.over: MountedTree(run, client, host, mount, anchors)}
         self._keeper.selector.register(mount.over, 1)

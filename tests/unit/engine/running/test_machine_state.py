@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.running.machine_state import RunningMachine, _running, noted, provide_disk
+from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
 from holdfast.sandbox.images.manifest import Image
 
@@ -56,10 +57,10 @@ def test_the_note_of_a_killed_process_is_none(tmp_path: Path) -> None:
 
 def test_a_disk_stands_on_the_image_that_it_was_made_for(tmp_path: Path) -> None:
     directory = bytes(tmp_path / "machine")
-    disk = provide_disk(directory, 64 << 20, image("one"))
-    assert provide_disk(directory, 64 << 20, image("one")) == disk
+    disk = provide_disk(directory, 64 << 20, image("one"), SystemClock())
+    assert provide_disk(directory, 64 << 20, image("one"), SystemClock()) == disk
     with pytest.raises(RefusedError, match="another image") as caught:
-        provide_disk(directory, 64 << 20, image("two"))
+        provide_disk(directory, 64 << 20, image("two"), SystemClock())
     assert caught.value.code == "image_changed"
     os.unlink(disk)
-    assert provide_disk(directory, 64 << 20, image("two")) == disk
+    assert provide_disk(directory, 64 << 20, image("two"), SystemClock()) == disk

@@ -191,6 +191,17 @@ def test_a_guest_that_says_what_it_may_not_is_asked_no_more(settings: KeeperSett
         assert len(guest.answers) == 1
 
 
+def test_a_guest_that_floods_is_asked_no_more(settings: KeeperSettings) -> None:
+    with served(settings) as guest:
+        with suppress(OSError):  # it is hung up on
+            for _ in range(2000):
+                guest.port.sendall(b'{"ended": 70}\n')
+        assert guest.mkdir(b"made") == 0
+        (step,) = guest.keeper.steps()
+        assert step.command == (b"machine",)
+        wait_until(lambda: guest.port.recv(1) == b"", "that it is hung up on")
+
+
 def test_nothing_of_a_guest_makes_a_device(settings: KeeperSettings, tmp_path: Path) -> None:
     with served(settings) as guest:
         assert guest.ask(Opcode.MKNOD, bytes(c.MkNodIn(mode=0o60666, rdev=0x800)) + b"sda\0") == 1

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.sandbox.images import cpio
 from holdfast.sandbox.policy import NoNetwork, OpenNetwork, parse_network
-from holdfast.sandbox.vm.boot_archive import boot_archive, cpio, pad
+from holdfast.sandbox.vm.boot_archive import boot_archive, joined
 from holdfast.sandbox.vm.plan import BootPlan, GuestFile, GuestUser, Share
 
 BOOT = BootPlan(
@@ -95,9 +96,10 @@ def test_a_network_for_the_shares_alone() -> None:
 
 @pytest.mark.skipif(shutil.which("cpio") is None, reason="needs cpio")
 def test_cpio_unpacks_it(tmp_path: Path) -> None:
-    archive = bytearray(cpio([("d", 0o40755, b""), ("d/file", 0o100640, b"12345"), ("d/empty", 0o100600, b"")]))
-    pad(archive)
+    members = [cpio.directory(b"d"), cpio.file(b"d/file", b"12345", 0o640), cpio.file(b"d/empty", b"", 0o600)]
+    archive = cpio.encode(members)
     assert len(archive) % 4 == 0
+    assert joined(b"12345", archive) == b"12345\0\0\0" + archive
     subprocess.run(["cpio", "-i", "--quiet", "-H", "newc"], input=archive, cwd=tmp_path, check=True)
     assert (tmp_path / "d/file").read_bytes() == b"12345"
     assert (tmp_path / "d/file").stat().st_mode & 0o777 == 0o640
