@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from holdfast.files.linux.process_lock import exclusive
+from holdfast.files.note_file import NoteFile
 from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.message_text import plural
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 _NOTE: Final = b"run-"
 _MOST_BYTES: Final = 1 << 14
 _DISK: Final = b"disk.qcow2"
-_IMAGE: Final = b"disk.image"
+_IMAGE: Final = NoteFile(
+    b"disk-image", b"HFVD 1 ", "what a virtual machine's disk was made for", 1024, "`holdfast vm reset` begins anew"
+)
 _LOCK: Final = b"disk.lock"
 _LOCK_SECONDS: Final = 120.0
 """For another run that makes the disk."""
@@ -94,29 +97,25 @@ def reset_machine(context: Context) -> bool:
         remove_disk(os.path.join(directory, _DISK))
     except NotFoundError:
         return False
+    _IMAGE.remove(directory)
     return True
 
 
 def provide_disk(directory: bytes, size: int, image: Image, clock: Clock) -> bytes:
     """The path of the disk that stays, which is made where there is none. It stands on the image that it was made for:
-    raises `RefusedError` (``image_changed``) if that is another one by now, and as `create_disk`.
+    raises `RefusedError` (``image_changed``) if that is another one by now, `FormatError` where that is not known for
+    damage, and as `create_disk`.
     """
-    disk, noted_image = os.path.join(directory, _DISK), os.path.join(directory, _IMAGE)
+    disk = os.path.join(directory, _DISK)
     os.makedirs(directory, 0o700, exist_ok=True)
     lock = os.path.join(directory, _LOCK)
     with exclusive(lock, timeout=_LOCK_SECONDS, clock=clock, what="the virtual machine's disk"):
         if not os.path.exists(disk):
             # (First: a disk of which nothing says what it stands on could not be used.)
-            with open(noted_image, "w", encoding="ascii") as file:
-                file.write(image.id)
+            _IMAGE.write(directory, image.id.encode())
             create_disk(disk, size)
             return disk
-    try:
-        with open(noted_image, encoding="ascii", errors="replace") as file:
-            made_for = file.read(100)
-    except FileNotFoundError:
-        made_for = ""
-    if made_for != image.id:
+    if _IMAGE.read(directory) != image.id.encode():
         raise RefusedError(
             f"the virtual machine's disk was made for another image than {image.name} is now",
             hint="`holdfast vm reset` begins anew, without the programs installed there; HOLDFAST_VM_MODE=ephemeral "

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.engine.running.machine_state import RunningMachine, _running, noted, provide_disk
 from holdfast.model.clock import SystemClock
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import FormatError, RefusedError
 from holdfast.sandbox.images.manifest import Image
 
 if TYPE_CHECKING:
@@ -62,5 +62,9 @@ def test_a_disk_stands_on_the_image_that_it_was_made_for(tmp_path: Path) -> None
     with pytest.raises(RefusedError, match="another image") as caught:
         provide_disk(directory, 64 << 20, image("two"), SystemClock())
     assert caught.value.code == "image_changed"
+    note = tmp_path / "machine" / "disk-image"
+    note.write_bytes(note.read_bytes().replace(b"one", b"two"))
+    with pytest.raises(FormatError, match="checksum"):
+        provide_disk(directory, 64 << 20, image("two"), SystemClock())
     os.unlink(disk)
     assert provide_disk(directory, 64 << 20, image("two"), SystemClock()) == disk
