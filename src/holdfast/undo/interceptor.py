@@ -56,8 +56,10 @@ class Interceptor(Protocol):
     `OSError`: then nothing happens. None, if the credentials are another's.
     """
 
-    arrangement: int
-    """Another number whenever a directory may lie elsewhere than before."""
+    @property
+    def arrangement(self) -> int:
+        """Another number whenever a directory may lie elsewhere than before."""
+        ...
 
     def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
         """Create something that is not there: a file (``perform`` opens it with ``O_EXCL``), a directory, a link."""

@@ -53,8 +53,10 @@ class UndoLog:
         *,
         sync: bool = False,
         least: Heartbeat = NONE,
+        is_native: bool = False,
     ) -> None:
         """Open the log in ``directory`` (made if it is missing) of the tree whose root ``root_fd`` (borrowed) is.
+        ``is_native``: system calls are about to be recorded, natively where that was built.
 
         ``least`` are numbers that the history knows: a log that was lost since, and is made anew, gives out larger
         ones. Raises `LockedError` if there is another keeper, `VersionMismatchError`, and `StorageError`. What a killed
@@ -132,6 +134,7 @@ class UndoLog:
             device=self.directories.device,
             seq=seq,
             max_step_bytes=self.limits.max_step_bytes,
+            is_native=is_native and not sync,
         )
 
         for old, new in self._aliases():

@@ -83,6 +83,7 @@ _OTHER_VARIABLES = frozenset(
         "HOLDFAST_HOOK",
         "HOLDFAST_PAGER",
         "HOLDFAST_OVERLAID",
+        "HOLDFAST_NATIVE",
         *(f"HOLDFAST_HELD_{name}" for name in ("WORKSPACE", "RUN", "STEP", "TICKET", "KIND", "PATH", "FILES")),
         *("HOLDFAST_HELD_UNTIL", "HOLDFAST_HELD_MESSAGE"),
     )

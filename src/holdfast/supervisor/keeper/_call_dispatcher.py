@@ -30,10 +30,13 @@ from holdfast.undo.interceptor import StepEndedError
 if TYPE_CHECKING:
     import select
     from collections.abc import Callable, Mapping
+    from threading import Lock
     from types import TracebackType
 
+    from holdfast._hot import Gate
     from holdfast.supervisor.confinement.seccomp_notify import Listener
     from holdfast.supervisor.keeper._keeper_context import KeeperContext
+    from holdfast.supervisor.keeper.native_loop import NativeTree
     from holdfast.supervisor.process_tree.members import Processes, Run
     from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.resolution.territory import ReadOnly
@@ -65,14 +68,15 @@ class DispatchLock:
     takes, and in between whichever thread has received a call.
     """
 
-    def __init__(self, is_quiet: Callable[[], bool], selector: select.epoll) -> None:
+    def __init__(self, is_quiet: Callable[[], bool], selector: select.epoll, lock: Gate | Lock) -> None:
         """While it ``is_quiet``, calls wait; and while the ``selector`` has something for the serving thread: that a
-        process has ended comes before what its parent does next, which is another step.
+        process has ended comes before what its parent does next, which is another step. Calls that are carried out
+        natively wait for the ``lock`` alone.
         """
         self._is_quiet = is_quiet
         self._selector = selector.fileno()
         self._event = ctypes.create_string_buffer(_EVENT_BYTES)
-        self._lock = threading.Lock()
+        self._lock = lock
         self._calls: deque[Callable[[], None]] = deque()
         self._is_wanted = False
 
@@ -135,7 +139,7 @@ def _receive(tree: SupervisedTree, dispatch_lock: DispatchLock, fail: Callable[[
     try:
         # (Not asked before each call: as the last process ends, the kernel wakes the threads that wait, Linux 6.11.
         # Before that it leaves them waiting, until the keeper ends.)
-        while (found := listener.receive()) is not None or not listener.is_over():
+        while (found := tree.receive()) is not None or not listener.is_over():
             if found is not None:
                 dispatch_lock.put(lambda found=found: tree.serve(found))
     except BaseException as error:
@@ -223,6 +227,9 @@ class SupervisedTree:
         self._slow_held: list[tuple[int, PendingCall]] = []
         self._slow_later: list[tuple[PendingCall, Pipe | None]] = []
         self._tells = _log.wants("debug")
+        self._native: NativeTree | None = None
+        if keeper.native is not None:
+            self._native = keeper.native.serve(self.listener.fd, keeper.selector.fileno(), self.root_fd)
 
     # HandlerContext ---------------------------------------------------------------------------------------------
 
@@ -235,7 +242,11 @@ class SupervisedTree:
             return known
         if call.held_in and (held_in := self._steps.held_step(call.held_in)):
             return held_in
-        return self._steps.step_of(self._processes.group(self.run, call.tid))
+        epoch = 0 if self._native is None else self._native.epoch
+        step = self._steps.step_of(self._processes.group(self.run, call.tid))
+        if self._native is not None:
+            self._native.teach(call.tid, step, epoch)
+        return step
 
     def holds(self, tgid: int) -> bool:
         """See `HandlerContext.holds`."""
@@ -245,7 +256,16 @@ class SupervisedTree:
         """See `HandlerContext.is_valid`."""
         return self.listener.is_valid(call.id)
 
+    def note_territory(self, root: bytes, borders: tuple[bytes, ...], fresh_ns: int) -> None:
+        """See `HandlerContext.note_territory`."""
+        if self._native is not None:
+            self._native.set_territory(root, borders, fresh_ns)
+
     # Serving ----------------------------------------------------------------------------------------------------
+
+    def receive(self) -> tuple[int, ...] | None:
+        """The next call that has to be served, as `Listener.receive` has it."""
+        return self.listener.receive() if self._native is None else self._native.receive()
 
     @property
     def busy(self) -> bool:
@@ -267,10 +287,17 @@ class SupervisedTree:
         """Serve nothing more: what waits, and what still comes, fails with ENOSYS."""
         for call in (*(call for _, call in self.held), *self.later.close()):
             self.listener.answer(call.id, 0, errno.ENOSYS)
+        if self._native is not None:
+            self._native.close()
         self.listener.close()
         self.access.close()
         for directory in self.read_only:
             directory.close()
+
+    def release_directories(self) -> None:
+        """Close what callers were led to, between two calls: what is open keeps a file system from being unmounted."""
+        if self._native is not None:
+            self._native.release()
 
     def retry(self, waiting: set[int]) -> None:
         """Go on with held calls whose ticket is not among those that still wait."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from holdfast.supervisor.keeper._background_thread import BackgroundThread
     from holdfast.supervisor.keeper._step_lifecycle import StepLifecycle
+    from holdfast.supervisor.keeper.native_loop import NativeLoop
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.journal.preimages import Preimages
     from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -38,3 +39,5 @@ class KeeperContext(NamedTuple):
     """Takes back the step of a ticket that cannot wait any longer. From any thread."""
     deny: Callable[[int], None]
     """Denies what waits under a ticket, if that waits. From any thread."""
+    native: NativeLoop | None = None
+    """None: Python alone carries calls out."""

@@ -146,6 +146,7 @@ class StepLifecycle:
     def end_line(self, run: Run, exit_code: int | None) -> None:
         """The line is over. If what it has left running waits for a person, its step goes on until that has ended."""
         line, run.line = run.line, None
+        self._recorder.on_steps_changed()
         if line is not None and line.step and not (line.live and self._recorder.is_held(line.step)):
             line.exit_code = exit_code
             self._close(line)
@@ -229,6 +230,6 @@ class StepLifecycle:
                 # It was denied, and everything it tries fails until it ends.
                 last = self._denied.setdefault(step, now)
             else:
-                last = now if found.busy or found.held else found.last
+                last = now if found.busy or found.held else found.last_active
             if now - last >= (QUIET_SECONDS if group.lives_on else QUIET_CHILD_SECONDS):
                 self.close(group)

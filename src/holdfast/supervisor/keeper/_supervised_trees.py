@@ -455,6 +455,8 @@ class SupervisedTrees:
         self._processes.forget_threads()
         self._mounted.tick()
         DIRECTORIES.forget()
+        for tree in self.trees.values():
+            tree.release_directories()
         self.retry()
         try:
             for tree in self._mounted:

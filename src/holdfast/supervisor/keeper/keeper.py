@@ -43,6 +43,7 @@ from holdfast.supervisor.keeper._step_lifecycle import StepLifecycle
 from holdfast.supervisor.keeper._supervised_trees import SupervisedTrees
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.supervisor.keeper.mounted_trees import MountedTrees
+from holdfast.supervisor.keeper.native_loop import native_loop
 from holdfast.supervisor.keeper.stderr_log import log_to_stderr
 from holdfast.supervisor.outsiders.outside_watcher import OutsideWatcher
 from holdfast.supervisor.outsiders.recorded_paths import RecordedPaths
@@ -105,7 +106,7 @@ class Keeper:
         safeguards.on_held = HeldNotifier(settings).notify
         least = Heartbeat(*settings.least)
         self._undo_log = _open_log_in_time(
-            lambda: UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)
+            lambda: UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least, is_native=True)
         )
         recovered = recover(self._undo_log).rolled_back
         if recovered is not None and recovered.steps:
@@ -118,9 +119,14 @@ class Keeper:
         recorder = self._undo_log.recorder
         self._steps = StepLifecycle(self._service, recorder, self._worker.do)
         workspace = ServedWorkspace(root_fd, forbidden, recorder, self._undo_log.preimages)
-        parts = KeeperContext(workspace, self._service, self._steps, self._worker, self._epoll, self._lapse, self._deny)
+        native = native_loop(recorder)
+        parts = KeeperContext(
+            workspace, self._service, self._steps, self._worker, self._epoll, self._lapse, self._deny, native
+        )
         self._mounted = MountedTrees(settings.server, parts)
-        self._dispatch_lock = DispatchLock(lambda: self._service.is_quiet, self._epoll)
+        self._dispatch_lock = DispatchLock(
+            lambda: self._service.is_quiet, self._epoll, threading.Lock() if native is None else native.turn
+        )
         self._runs = SupervisedTrees(
             parts, self._mounted, lambda tree: receive_calls(tree, self._dispatch_lock, self.stop)
         )

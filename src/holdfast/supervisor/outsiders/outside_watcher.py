@@ -86,7 +86,6 @@ class OutsideWatcher:
         self._news: list[_News] = []
         """What was read, and is not told yet."""
         self._read_at = 1 << 63
-        """When all that had happened was read, as file systems count: what was changed before that is no news."""
         self._known: dict[int, tuple[_Editor, float]] = {}
         """Who a process is, and until when that is believed."""
         self._fresh = False
@@ -178,13 +177,18 @@ class OutsideWatcher:
         watcher = open_watcher(
             self._root, backend, self._is_hidden, notice=self._notice, passed=own, wanted=self._is_recorded
         )
-        self._read_at = _now()
+        self._note_read(_now())
         watcher.drain()
         self._news.clear()
         return watcher
 
     def _is_hidden(self, path: bytes) -> bool:
         return any(under(path, hidden) for hidden in self._hidden)
+
+    def _note_read(self, at: int) -> None:
+        """All that had happened then, as file systems count, was read: what was changed before that is no news."""
+        self._read_at = at
+        self._explained.note_read(at)
 
     def _read(self) -> None:
         """Read what has happened, and find out who it was, while they live."""
@@ -194,7 +198,7 @@ class OutsideWatcher:
         self._fresh = False
         try:
             self._watcher.drain()
-            self._read_at = now
+            self._note_read(now)
         except OSError as error:
             _log.warning("edits by others are noticed only when undo meets them from here on: %s", error.strerror)
             self._failed = True

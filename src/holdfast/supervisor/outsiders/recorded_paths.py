@@ -90,11 +90,16 @@ class RecordedPaths:
         """Take over what was recorded since, and forget what explains nothing any more."""
         with self._recorder.gate:
             for opened in self._recorder.open_steps:
-                if opened.id not in self._steps:
-                    self._steps[opened.id] = _Recorded(opened.records)
+                recorded = self._steps.setdefault(opened.id, _Recorded(()))
+                recorded.records = opened.records
             self._prune()
             for recorded in self._steps.values():
                 recorded.take()
+
+    def note_read(self, at: int) -> None:
+        """All that others had changed by then (ns, as file systems count) was taken notice of."""
+        if self._recorder.native is not None:
+            self._recorder.native.log.read_at = at
 
     def explains(self, path: bytes) -> bool:
         """Whether a supervised process may be the one who changed what is at the path, or who did so under it."""

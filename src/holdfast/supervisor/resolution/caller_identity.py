@@ -92,6 +92,13 @@ class Callers:
         first thread, of which nothing must be known then.
         """
         self._steady = True
+        self.on_forget: Callable[[int], object] = lambda _tid: None
+        """Called when what is known of a thread changes, with its number; with 0, of all."""
+
+    def find_usual(self, tid: int) -> Caller | None:
+        """What is known of a thread that sees what this process sees, and may what it may; None of another."""
+        caller = self._known.get(tid) if self._steady else None
+        return None if caller is None or caller.foreign or caller.credentials is not None else caller
 
     def find(self, call: PendingCall, context: HandlerContext, *, fresh: bool = False) -> Caller:
         """Who calls. It may be one that was there before and had the same number: unless something that its directory
@@ -119,6 +126,7 @@ class Callers:
         for known in list(self._known.values()):
             if known.tgid == tgid:
                 self._known.pop(known.tid, None)
+                self.on_forget(known.tid)
 
     def note_umask(self, tid: int, umask: int) -> None:
         """The thread is going to change the umask: its own, and that of all who have theirs in common with it. These
@@ -130,12 +138,15 @@ class Callers:
                 known.umask = umask
             elif shares is None:
                 self._known.pop(known.tid, None)
+            if shares is not False:
+                self.on_forget(known.tid)
 
     def distrust(self) -> None:
         """A process is going to change its view of the file systems, which others may share: from now on every one is
         looked at anew for every call.
         """
         self._steady = False
+        self.on_forget(0)
 
 
 CALLERS = Callers()

@@ -40,6 +40,12 @@ class HandlerContext(Protocol):
         """
         ...
 
+    def note_territory(self, root: bytes, borders: tuple[bytes, ...], fresh_ns: int) -> None:
+        """The workspace is here, and below these paths nothing may be changed: this is believed for so long, unless it
+        is said again; for 0, it is to be found out anew. From any thread.
+        """
+        ...
+
     def is_valid(self, call: PendingCall) -> bool:
         """Whether the caller still waits, and was not killed. So ``/proc/TID`` was its own when something was opened
         through it, and no other process has seen its end yet.

@@ -106,6 +106,11 @@ class Territory:
         if now - self._looked > _FRESH_NS:
             self._look()
             self._looked = now
+            borders = (
+                *(path for path, is_around in self._forbidden if not is_around),
+                *(path[:-1] for path in self._read_only),
+            )
+            self._context.note_territory(self._root, borders, _FRESH_NS)
         for forbidden, is_around in self._forbidden:
             if (absolute == forbidden or absolute.startswith(forbidden + b"/")) and not (
                 is_around and under(absolute, self._root)
@@ -164,6 +169,7 @@ class Territory:
     def forget(self) -> None:
         """A directory outside was moved: perhaps one of those that this is about."""
         self._looked = 0
+        self._context.note_territory(self._root, (), 0)
 
     def _look(self) -> None:
         self._root = root = absolute(self._context.root_fd)

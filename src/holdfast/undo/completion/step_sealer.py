@@ -445,7 +445,7 @@ def _preimages(preimages: Preimages, step: OpenStep, refused: Sequence[Mutation]
             continue
         is_kept_itself = how is KeepMethod.MOVED or how is KeepMethod.LINKED
         if is_kept_itself and found.st_nlink == 1 and stat.S_ISREG(found.st_mode) and _is_written(preimages, number):
-            step.copied += preimages.break_off(number)
+            step.note_copied(preimages.break_off(number))
             found = preimages.metadata_of(number) or found
         yield Preimage(number, found.st_blocks * 512, _sum_up(preimages, number) if how is KeepMethod.COPIED else None)
 

@@ -40,6 +40,8 @@ class NameCounts:
     """
 
     def __init__(self) -> None:
+        self.on_first: Callable[[], object] = lambda: None
+        """Called before the first listing: from then on every name is to be told of."""
         self._lock = threading.Lock()
         self._inodes: dict[int, int] | None = None
         """By number of the preimage; None before the first question."""
@@ -48,6 +50,7 @@ class NameCounts:
     def count(self, inode: int, listed: Callable[[], dict[int, int]]) -> int:
         """How many. ``listed`` lists all inode numbers, by number of the preimage."""
         if self._inodes is None:
+            self.on_first()
             with self._lock:
                 if self._inodes is None:
                     inodes = listed()
@@ -93,6 +96,17 @@ class Preimages:
                     os.mkdir(part, 0o700, dir_fd=self.fd)
         self._device = os.fstat(self.fd).st_dev
         self._named = NameCounts()
+
+    @property
+    def on_count(self) -> Callable[[], object]:
+        """Called before it is first asked how many names an object has here: `move_in` and its like have to be called
+        for each from then on.
+        """
+        return self._named.on_first
+
+    @on_count.setter
+    def on_count(self, on_count: Callable[[], object]) -> None:
+        self._named.on_first = on_count
 
     def close(self) -> None:
         """Close the directory; harmless a second time."""

@@ -21,6 +21,8 @@ from holdfast.undo.journal.records import AnyRecord, JournalRestart, decode, enc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from holdfast._hot import Log
+
 _MAGIC = b"HFUJ\x00\x00\x00\x01"
 _FRAME = struct.Struct("<II")
 _NUMBER = struct.Struct("<Q")
@@ -46,11 +48,21 @@ class Journal:
         self._fd = -1
         self._bytes = 0
         self._broken = False
+        self._native: Log | None = None
         self._begin(())
+
+    def write_by(self, native: Log) -> None:
+        """Append natively from now on: calls that are carried out natively have records there, too."""
+        self._native = native
+        native.set_journal(self._fd, self._bytes)
 
     def append(self, record: AnyRecord) -> None:
         """Write a record, with one call. Raises `StorageError`: nothing that needs it may then happen."""
         data = _frame(record)
+        if self._native is not None:
+            if error := self._native.append(data):
+                raise _failure(self._path(self._number), OSError(error, os.strerror(error)))
+            return
         # After a write that was cut short for good, or a sync that failed, nothing behind it could be trusted.
         if self._broken:
             raise StorageError(
@@ -68,7 +80,7 @@ class Journal:
     @property
     def is_long(self) -> bool:
         """True if it is time to `restart`."""
-        return self._bytes > _SEGMENT_BYTES
+        return (self._bytes if self._native is None else self._native.written) > _SEGMENT_BYTES
 
     def restart(self, records: Iterable[AnyRecord] = ()) -> None:
         """Go on in a new segment that begins with ``records``, and remove the older ones. Atomic: if it is killed among
@@ -84,6 +96,8 @@ class Journal:
     def close(self) -> None:
         """Close the segment; harmless a second time."""
         if self._fd >= 0:
+            if self._native is not None:
+                self._native.set_journal(-1, 0)
             os.close(self._fd)
             self._fd = -1
 
@@ -116,6 +130,8 @@ class Journal:
                 os.close(fd)  # what was there goes on
             raise _failure(path, error) from error
         self._fd, self._number, self._bytes, self._broken = fd, number, len(data), False
+        if self._native is not None:
+            self._native.set_journal(fd, len(data))
 
     def _settle(self, written: int, size: int) -> None:
         """Take back what was written of a record if it was cut short, else make it durable. Raises `OSError`."""

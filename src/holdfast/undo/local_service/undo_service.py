@@ -122,6 +122,7 @@ class LocalUndoService:
         with self._recorder.gate:
             self._safeguards.thresholds = thresholds
             self._safeguards.keep(runs if thresholds.asks else ())
+            self._recorder.note_guard()
 
     def begin_command(self, run: str) -> None:
         """A session gives its next command: for safeguards, what earlier ones have made was there before."""
@@ -391,6 +392,7 @@ class LocalUndoService:
                 raise RefusedError(f"step {found} is open", hint="holdfast step commit or rollback closes it")
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
             self._explicit[run] = self.open("explicit", run=run, command=command)
+            self._recorder.on_steps_changed()
             return self._explicit[run]
 
     def commit(self, step: StepId, *, run: str | None = None) -> StepInfo:
@@ -491,7 +493,9 @@ class LocalUndoService:
         """See `UndoService.answer`."""
         with self._recorder.gate:
             if allow:
-                return self._safeguards.allow(ticket)
+                info = self._safeguards.allow(ticket)
+                self._recorder.note_guard()
+                return info
             has_lapsed = self._safeguards.has_lapsed(ticket)
             info = self._safeguards.deny(ticket)
             if has_lapsed:
@@ -515,7 +519,7 @@ class LocalUndoService:
             with self._recorder.gate:
                 self._quiets -= 1
                 self._recorder.is_paused = self.is_quiet
-                self._recorder.arrangement += 1
+                self._recorder.note_arrangement()
 
     def discard(self) -> int:
         """See `UndoService.discard`. A log of another version is discarded by
@@ -539,6 +543,7 @@ class LocalUndoService:
         self._recorder.deny(step)
         if opened.begin.kind == "explicit" and opened.begin.run:
             self._explicit[opened.begin.run] = step
+            self._recorder.on_steps_changed()
             self._denied[step] = open_step_info(opened)
         finish = self._finisher.begin_finish(opened, None, take_back=True) if opened.records else None
 
@@ -565,7 +570,9 @@ class LocalUndoService:
         return opened
 
     def _leave(self, step: StepId) -> None:
-        self._explicit = {owner: each for owner, each in self._explicit.items() if each != step}
+        if step in self._explicit.values():
+            self._explicit = {owner: each for owner, each in self._explicit.items() if each != step}
+            self._recorder.on_steps_changed()
         self._denied.pop(step, None)
         if step == self._ambient_id:
             self._ambient_id = None
@@ -578,7 +585,7 @@ class LocalUndoService:
         if self._ambient_id is None:
             return None
         step = self._recorder.step(self._ambient_id)
-        is_quiet = self._undo_log.clock.monotonic() - step.last >= self._ambient_quiet
+        is_quiet = self._undo_log.clock.monotonic() - step.last_active >= self._ambient_quiet
         return step.id if is_quiet and not step.busy and not step.held else None
 
     def _close_explicit(self, step: StepId, run: str | None) -> StepHead:

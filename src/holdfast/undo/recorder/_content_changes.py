@@ -108,7 +108,7 @@ class ContentChanges:
                     number = None if is_at(place, found) else self._preimages.number_of(fd)
                     if number is not None:
                         # A process still knows it by a descriptor. What it writes is not in the tree.
-                        opened.copied += self._preimages.break_off(number)
+                        opened.note_copied(self._preimages.break_off(number))
                         if found.st_nlink == 1:
                             return False
                     note_seen(opened, object_, found, self._clock.now() * 1000)
@@ -143,11 +143,11 @@ class ContentChanges:
             # A large copy takes its time; nothing else waits for it but what wants to write to the same file.
             copied = copy_preimage(self._preimages, source, seq)
             with self._recorder.gate:
-                opened.copied += copied
+                opened.note_copied(copied)
                 opened.captured.add(object_)
                 opened.described.add(object_)
                 if (number := self._preimages.number_of(fd)) is not None:
-                    opened.copied += self._preimages.break_off(number)  # it was removed meanwhile
+                    opened.note_copied(self._preimages.break_off(number))  # it was removed meanwhile
         except BaseException:
             with self._recorder.gate:
                 self._preimages.discard(seq)
@@ -190,7 +190,7 @@ class ContentChanges:
             opened = self._recorder.enter_step(step)
             if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
                 return False
-            opened.copied += self._preimages.break_off(number)
+            opened.note_copied(self._preimages.break_off(number))
             return True
 
     def before_metadata_change(self, step: StepId, place: Place, fd: int) -> None:

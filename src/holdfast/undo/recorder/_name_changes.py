@@ -160,7 +160,7 @@ class NameChanges:
                 perform()  # which is an error, and the system knows which
             else:
                 self._remove(opened, place, found, perform, own=None if empty is None else own)
-            self._recorder.arrangement += 1
+            self._recorder.note_arrangement()
 
     def rename(
         self,
@@ -206,7 +206,7 @@ class NameChanges:
             self._recorder.touch_parent(opened, place)
             put = PutBack(self._recorder.take_number(), step, place.path, type_, object_, number)
             self._recorder.perform(opened, put, lambda: self._preimages.put_back(number, place.dir_fd, place.name))
-            self._recorder.arrangement += 1
+            self._recorder.note_arrangement()
 
     # The rest ---------------------------------------------------------------------------------------------------
 
@@ -298,11 +298,11 @@ class NameChanges:
         else:
             self._recorder.perform(opened, record, perform)
         if kind == "d" or (victim is not None and stat.S_ISDIR(victim.st_mode)):
-            self._recorder.arrangement += 1
+            self._recorder.note_arrangement()
             for step in self._recorder.open_steps:  # (each of them finds another directory at the path from here on)
-                step.touched = {
-                    path for path in step.touched if not (under(path, source.path) or under(path, target.path))
-                }
+                for path in [*step.touched]:
+                    if under(path, source.path) or under(path, target.path):
+                        step.touched.discard(path)
 
     def _replaced(
         self,
@@ -382,7 +382,7 @@ class NameChanges:
             source = self._recorder.open_source(opened, place, fd, found.st_size)
             if source < 0:
                 return Keeping(KeepMethod.NOT, shared=shared), metadata
-            opened.copied += copy_preimage(self._preimages, source, seq)
+            opened.note_copied(copy_preimage(self._preimages, source, seq))
             return Keeping(KeepMethod.COPIED, seq, shared=shared), metadata
         finally:
             os.close(fd)

@@ -8,29 +8,40 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.files.linux.metadata import read_xattrs, read_xattrs_at
 from holdfast.files.linux.syscalls import birth_time_at
 from holdfast.undo.tree.signatures import is_same, signature_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from holdfast._hot import Log
     from holdfast.undo.interceptor import Place
     from holdfast.undo.journal.records import ForeignEdit, ObjectKey, Signature, StepId
     from holdfast.undo.journal.step_file import StepHead
 
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
 class LastState:
     """See the module. For one thread at a time: the recorder's gate is held."""
 
-    def __init__(self, device: int) -> None:
-        """``device`` is that of the workspace's root."""
+    def __init__(self, device: int, native: Log | None = None) -> None:
+        """``device`` is that of the workspace's root. ``native`` is told by what time an object of the root's file
+        system was left, and at which paths anything was.
+        """
         self._device = device
-        self._objects: dict[ObjectKey, tuple[bytes, Signature]] = {}
+        self._objects: dict[ObjectKey, tuple[bytes, Signature]] = (
+            {} if native is None else _Told(lambda key, left: _tell_object(native, key, left))
+        )
         """Where an object was left, and as what."""
-        self._places: dict[bytes, Signature] = {}
+        self._places: dict[bytes, Signature] = (
+            {} if native is None else _Told(lambda path, left: _tell_place(native, path, left))
+        )
         self._reported: set[ObjectKey] = set()
         """Objects of which it was told that they are not as they were left at the path where they were."""
         self._restored: dict[bytes, Signature | None] = {}
@@ -74,7 +85,8 @@ class LastState:
             return
         for key in chosen:
             self._objects.pop(key, None)
-        self._places = {path: found for path, found in self._places.items() if found.key not in chosen}
+        for path in [path for path, found in self._places.items() if found.key in chosen]:
+            del self._places[path]
 
     def forget_places(self, paths: Iterable[bytes]) -> None:
         """A step has taken away what was left at these paths."""
@@ -154,6 +166,43 @@ class LastState:
     def signature_at(self, path: bytes) -> Signature | None:
         """What a step left at a path where nothing is now, or is about to be."""
         return self._places.get(path)
+
+
+class _Told(dict[_Key, _Value]):
+    """A mapping of which each change is told: what there is under a key now, or None."""
+
+    def __init__(self, tell: Callable[[_Key, _Value | None], object]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def __setitem__(self, key: _Key, value: _Value) -> None:
+        super().__setitem__(key, value)
+        self._tell(key, value)
+
+    def __delitem__(self, key: _Key) -> None:
+        super().__delitem__(key)
+        self._tell(key, None)
+
+    def pop(self, key: _Key, default: _Value | None = None) -> _Value | None:  # type: ignore[override]
+        """As in a dict, and with a default."""
+        if key in self:
+            default = self[key]
+            del self[key]
+        return default
+
+
+def _tell_object(native: Log, key: ObjectKey, left: tuple[bytes, Signature] | None) -> None:
+    device, inode = key
+    if device:
+        return  # (what lies on another file system, no call changes natively)
+    if left is None:
+        native.drop_object(inode)
+    else:
+        native.note_object(inode, left[1].ctime)
+
+
+def _tell_place(native: Log, path: bytes, left: Signature | None) -> None:
+    (native.drop_place if left is None else native.note_place)(path)
 
 
 def _is_younger(left: Signature, place: Place, fd: int) -> bool:

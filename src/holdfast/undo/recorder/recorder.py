@@ -43,12 +43,14 @@ from holdfast.undo.journal.step_footprint import Aliases, objects_by_path
 from holdfast.undo.recorder._content_changes import ContentChanges
 from holdfast.undo.recorder._name_changes import NameChanges
 from holdfast.undo.recorder.last_state import LastState
+from holdfast.undo.recorder.native_log import native_log
 from holdfast.undo.safeguards.guard import Loss, count_nothing
 from holdfast.undo.safeguards.open_step import OpenStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from holdfast._hot import Step
     from holdfast.model.clock import Clock
     from holdfast.undo.interceptor import Place
     from holdfast.undo.journal.preimages import Preimages
@@ -76,16 +78,21 @@ class Recorder:
         device: int,
         seq: int = 0,
         max_step_bytes: int = 200 << 20,
+        is_native: bool = False,
     ) -> None:
-        """``device`` is that of the workspace's root, ``seq`` the last sequence number that this log ever gave out."""
+        """``device`` is that of the workspace's root, ``seq`` the last sequence number that this log ever gave out.
+        ``is_native``: calls may be carried out natively, where that was built.
+        """
+        self.native = native_log(journal, preimages, device, seq) if is_native else None
+        """What that needs to know."""
         self._guard = guard
         self._journal = journal
         self._preimages = preimages
         self._clock = clock
         self._seq = seq
-        self.max_step_bytes = max_step_bytes
-        """Copied bytes after which a step is not protected any more. May be changed at any time."""
+        self._arrangement = 0
         self._tells = _log.wants("debug")
+        self._is_paused = False
         self._steps: dict[StepId, OpenStep] = {}
         self._renames: list[Link | Move] = []
         """`OpenStep.renames` of the steps that have ended while others went on."""
@@ -93,9 +100,7 @@ class Recorder:
         """Of the whole log."""
         self._denied: dict[StepId, bool] = {}
         """And whether what each has done was taken back."""
-        self.arrangement = 0
-        """See `Interceptor.arrangement`."""
-        self.last_state = LastState(device)
+        self.last_state = LastState(device, None if self.native is None else self.native.log)
         """What the finished steps left."""
         self.on_foreign_edit: Callable[[OpenStep, tuple[bytes, ...], str], object] = lambda _step, _paths, _who: None
         """Called, with the gate held, when a step touches paths that another process changed, or Holdfast itself by a
@@ -107,11 +112,13 @@ class Recorder:
         """
         self.on_drop: Callable[[OpenStep], object] = lambda _step: None
         """Called, with the gate held, for every step that is closed to further mutations."""
-        self.is_paused = False
-        """Every mutation has to wait. Changed with the gate held."""
-        self.gate = threading.RLock()
+        self.on_steps_changed: Callable[[], object] = lambda: None
+        """Called, with the gate held, when what a process changes may belong to another step than before."""
+        if self.native is not None:
+            self.on_steps_changed = self.native.log.forget_callers
+        self.gate = threading.RLock() if self.native is None else self.native.gate
         """Every mutation waits while it is held."""
-        self.idle = threading.Condition(self.gate)
+        self.idle = threading.Condition(self.gate)  # type: ignore[arg-type]
         """Is notified when an operation is not in flight any more."""
         names, contents = NameChanges(self, preimages, clock), ContentChanges(self, preimages, clock)
         # (What every call comes by is not worth another one.)
@@ -120,6 +127,45 @@ class Recorder:
         self.before_open, self.cancel_open = contents.before_open, contents.cancel_open
         self.release_removed, self.before_loss = contents.release_removed, contents.before_loss
         self.before_metadata_change = contents.before_metadata_change
+        self.max_step_bytes = max_step_bytes
+
+    @property
+    def max_step_bytes(self) -> int:
+        """Copied bytes after which a step is not protected any more. May be changed at any time."""
+        return self._max_step_bytes
+
+    @max_step_bytes.setter
+    def max_step_bytes(self, most: int) -> None:
+        self._max_step_bytes = most
+        if self.native is not None:
+            self.native.log.most_copied = most
+
+    @property
+    def arrangement(self) -> int:
+        """See `Interceptor.arrangement`."""
+        return self._arrangement if self.native is None else self.native.log.arrangement
+
+    def note_arrangement(self) -> None:
+        """A directory may lie elsewhere than before."""
+        self._arrangement += 1
+        if self.native is not None:
+            self.native.log.arrangement += 1
+
+    @property
+    def is_paused(self) -> bool:
+        """Every mutation has to wait. Changed with the gate held."""
+        return self._is_paused
+
+    @is_paused.setter
+    def is_paused(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        self.note_guard()
+
+    def note_guard(self) -> None:
+        """Whether a person has to be asked, or whether one is waited for, may have changed; the gate is held."""
+        if self.native is not None:
+            is_held = any(opened.held for opened in self._steps.values())
+            self.native.log.is_off = self._is_paused or self.is_guarded or is_held or self._tells
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -137,12 +183,17 @@ class Recorder:
         """Open a step. Its id must never have been used before in this log, but for what it reverses itself."""
         with self.gate:
             if self._renames:  # (very many steps may be opened at once, to be reversed)
-                oldest = min((opened.begin.seq for opened in self._steps.values()), default=self._seq)
+                oldest = min((opened.begin.seq for opened in self._steps.values()), default=self.seq)
                 self._renames = [record for record in self._renames if record.seq > oldest]
             record = Begin(self.take_number(), step, kind, run, command, directory, self._clock.now() * 1000, parent)
             self._journal.append(record)
-            self._steps[step] = opened = OpenStep(record, reverses=reverses, last=self._clock.monotonic())
+            self._steps[step] = opened = OpenStep.opened(
+                record, self._native_step(step, reverses=reverses), reverses=reverses, last=self._clock.monotonic()
+            )
             return opened
+
+    def _native_step(self, step: StepId, *, reverses: bool) -> Step | None:
+        return None if self.native is None else self.native.log.new_step(step, reverses)
 
     def end(self, step: StepId, exit_code: int | None = None) -> OpenStep:
         """Close a step to further mutations, and return it for sealing. Waits for its operations in flight."""
@@ -155,6 +206,8 @@ class Recorder:
         """Close a step without a word in the journal."""
         with self.gate:
             opened = self._steps.pop(step)
+            if opened.native is not None:
+                opened.native.is_open = False
             self._renames += opened.renames
             self.on_drop(opened)
             return opened
@@ -201,11 +254,11 @@ class Recorder:
     @property
     def seq(self) -> int:
         """The last sequence number that was given out."""
-        return self._seq
+        return self._seq if self.native is None else self.native.log.seq
 
     def resume(self, begin: Begin, records: Iterable[Mutation], *, reverses: bool = False) -> OpenStep:
         """Open a step again, with what it had recorded before its keeper was killed."""
-        opened = OpenStep(begin, reverses=reverses)
+        opened = OpenStep.opened(begin, self._native_step(begin.step, reverses=reverses), reverses=reverses)
         for record in records:
             opened.records.append(record)
             match record:
@@ -254,6 +307,10 @@ class Recorder:
             self._write(Alias(self.take_number(), step, old, new))
             opened.aliases.append((old, new))
             self.aliases.add(old, new)
+
+    def find_open(self, step: StepId) -> OpenStep | None:
+        """The step; None if it is not open."""
+        return self._steps.get(step)
 
     def has_created(self, step: StepId, object_: Identity) -> bool:
         """Whether the step, if it is open, has created this object itself."""
@@ -337,7 +394,7 @@ class Recorder:
         at = next(at for at in range(len(opened.records) - 1, -1, -1) if opened.records[at] is record)
         del opened.records[at]
         if isinstance(record, Link | Move):
-            opened.renames = [each for each in opened.renames if each is not record]
+            opened.renamed = [each for each in opened.renames if each is not record]
         with suppress(StorageError):  # a reversal sees for itself
             self._journal.append(Failed(self.take_number(), opened.id, record.seq))
 
@@ -414,7 +471,7 @@ class Recorder:
         self._write(record)
         opened.records.append(record)
         if isinstance(record, Link | Move):
-            opened.renames.append(record)
+            opened.renamed.append(record)
         if self._tells:
             log_capture(opened, record)
 
@@ -426,6 +483,8 @@ class Recorder:
 
     def take_number(self) -> int:
         """The next sequence number; the gate is held."""
+        if self.native is not None:
+            return self.native.log.take_number()
         self._seq += 1
         return self._seq
 

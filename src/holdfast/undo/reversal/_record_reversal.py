@@ -359,7 +359,7 @@ class Reversal:
         """
         opened = self._recorder.step(self._context.step)
         there = identity(place.dir_fd, place.name)
-        put_back = {one.identity for one in opened.records if isinstance(one, PutBack)} | opened.created
+        put_back = {one.identity for one in opened.records if isinstance(one, PutBack)} | {*opened.created}
         if not self._forward or record.type == "d" or there not in put_back:
             return False
         self._recorder.unlink(self._context.step, place, lambda: os.unlink(place.name, dir_fd=place.dir_fd))

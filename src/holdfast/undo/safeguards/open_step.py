@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.files.linux.file_handle import Identity
+from holdfast.model.decoders import msgpack_decoder
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.undo.journal.records import (
@@ -23,6 +24,7 @@ from holdfast.undo.journal.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from holdfast._hot import Keys, Step
     from holdfast.undo.journal.records import (
         ForeignEdit,
         StepId,
@@ -32,6 +34,12 @@ MOST_EDITS = 10_000
 """With more of them, all that the step has touched by then counts as edited."""
 _ANYTHING = b""
 T = TypeVar("T", bytes, "Identity")
+
+
+Paths: TypeAlias = "set[bytes] | Keys"
+Objects: TypeAlias = "set[Identity] | Keys"
+Contacts: TypeAlias = "set[ObjectKey] | Keys"
+Natively: TypeAlias = "Step | None"
 
 
 class Weight(NamedTuple):
@@ -111,34 +119,38 @@ def _numbered(known: Mapping[T, Iterable[int]]) -> Iterator[tuple[int, T]]:
     return ((seq, one) for one, numbers in known.items() for seq in numbers)
 
 
+_decode_records = msgpack_decoder(list[Mutation]).decode
+_decode_before = msgpack_decoder(list[tuple[Identity, tuple[int, int, int] | None]]).decode
+
+
 class OpenStep(msgspec.Struct):
     """One step, until it is sealed. Changed only by the recorder, under its gate."""
 
     begin: Begin
-    records: list[Mutation] = msgspec.field(default_factory=list["Mutation"])
-    """In the order of the journal."""
-    touched: set[bytes] = msgspec.field(default_factory=set[bytes])
+    native: Natively = None
+    """What is known of it where calls are carried out natively."""
+    taken: list[Mutation] = msgspec.field(default_factory=list["Mutation"])
+    """`records`, without those that were written natively since."""
+    touched: Paths = msgspec.field(default_factory=set[bytes])
     """Directories whose mtime is recorded."""
-    created: set[Identity] = msgspec.field(default_factory=set["Identity"])
+    created: Objects = msgspec.field(default_factory=set["Identity"])
     """What the step itself made: what becomes of it needs no preimage."""
-    captured: set[Identity] = msgspec.field(default_factory=set["Identity"])
+    captured: Objects = msgspec.field(default_factory=set["Identity"])
     """Files whose content is recorded."""
-    described: set[Identity] = msgspec.field(default_factory=set["Identity"])
+    described: Objects = msgspec.field(default_factory=set["Identity"])
     """Objects whose metadata is recorded."""
-    contacts: set[ObjectKey] = msgspec.field(default_factory=set["ObjectKey"])
+    contacts: Contacts = msgspec.field(default_factory=set["ObjectKey"])
     """What it has come upon."""
     removed: set[Signature] = msgspec.field(default_factory=set["Signature"])
     """What it has removed of its own, as another step that ended meanwhile found it."""
     shared: list[int] = msgspec.field(default_factory=list[int])
     """The numbers of preimages that have other names, as far as is known."""
-    stats_before: dict[Identity, tuple[int, int, int] | None] = msgspec.field(
+    seen_before: dict[Identity, tuple[int, int, int] | None] = msgspec.field(
         default_factory=dict["Identity", "tuple[int, int, int] | None"]
     )
-    """Size, mtime and ctime of what is captured or described, from before; None where they could not tell a change that
-    followed at once.
-    """
-    renames: list[Link | Move] = msgspec.field(default_factory=list["Link | Move"])
-    """Those of its records by which something has got another path."""
+    """`stats_before`, without what was noted natively since."""
+    renamed: list[Link | Move] = msgspec.field(default_factory=list["Link | Move"])
+    """`renames`, without those that were written natively since."""
     renames_by_others: list[Link | Move] = msgspec.field(default_factory=list["Link | Move"])
     """Those of other steps, from its beginning until it was looked at what it left."""
     detached: set[ObjectKey] = msgspec.field(default_factory=set["ObjectKey"])
@@ -176,7 +188,59 @@ class OpenStep(msgspec.Struct):
     edits: EditsInStep = msgspec.field(default_factory=EditsInStep)
     """What others have changed while it went on, whether it had to do with that or not."""
     last: float = 0.0
-    """When it last did something, on the monotonic clock."""
+    """`last_active`, but for what was done natively."""
+
+    @classmethod
+    def opened(cls, begin: Begin, native: Step | None, *, reverses: bool = False, last: float = 0.0) -> OpenStep:
+        """One that begins; ``native`` is given if its calls may be carried out natively."""
+        step = cls(begin, native, reverses=reverses, last=last)
+        if native is not None:
+            step.created, step.captured, step.described = native.created, native.captured, native.described
+            step.touched, step.contacts = native.touched, native.contacts
+        return step
+
+    @property
+    def records(self) -> list[Mutation]:
+        """In the order of the journal."""
+        self._take()
+        return self.taken
+
+    @records.setter
+    def records(self, records: list[Mutation]) -> None:
+        self.taken = records
+
+    @property
+    def renames(self) -> list[Link | Move]:
+        """Those of its records by which something has got another path."""
+        self._take()
+        return self.renamed
+
+    def _take(self) -> None:
+        if self.native is not None and (found := self.native.take_records()) is not None:
+            records = _decode_records(found)
+            self.taken += records
+            self.renamed += [record for record in records if isinstance(record, Link | Move)]
+
+    @property
+    def stats_before(self) -> dict[Identity, tuple[int, int, int] | None]:
+        """Size, mtime and ctime of what is captured or described, from before; None where they could not tell a change
+        that followed at once.
+        """
+        if self.native is not None and (found := self.native.take_before()) is not None:
+            for object_, before in _decode_before(found):
+                self.seen_before.setdefault(object_, before)
+        return self.seen_before
+
+    @property
+    def last_active(self) -> float:
+        """When it last did something, on the monotonic clock."""
+        return self.last if self.native is None else max(self.last, self.native.last)
+
+    def note_copied(self, size: int) -> None:
+        """So many more bytes of preimages were copied."""
+        self.copied += size
+        if self.native is not None:
+            self.native.copied = self.copied
 
     def add_edit(self, edit: ForeignEdit) -> None:
         """Others have changed something, which is known by the number of the record."""

@@ -1,0 +1,259 @@
+// The native part of the keeper: what the files share. docs/internals/native-loop.md explains the whole.
+//
+// Nothing here holds the interpreter's lock but module.c. Functions return true where the call has been answered, and
+// false where Python's handler is to carry it out: then nothing has happened yet.
+
+#ifndef HOLDFAST_HOT_H
+#define HOLDFAST_HOT_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+enum {
+    PATH_ROOM = 4096,           // of a path with its final zero byte
+    NAME_ROOM = 256,            // of a name with its own
+    WAY_ROOM = 512,             // of the way to a directory that is remembered
+    IDENTITY_ROOM = 1 + 4 + 128,
+    INLINE_ROOM = 16 << 10,     // of a content that goes into its record
+    FRAME_ROOM = 8 + INLINE_ROOM + 2 * PATH_ROOM + 2048,
+    CALLERS = 256,
+    DIRECTORIES = 64,
+    BORDERS_ROOM = 64 << 10,
+};
+
+struct bytes {
+    const uint8_t *at;
+    size_t size;
+};
+
+static inline struct bytes bytes_of(const char *text)
+{
+    return (struct bytes){(const uint8_t *)text, strlen(text)};
+}
+
+// gate.c: a lock that one thread may take several times, and that is given to threads in the order in which they come.
+
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t turn;
+    uint64_t next, serving;     // the number that the next thread gets, and the one whose turn it is
+    pthread_t owner;
+    unsigned depth;             // how often its owner has taken it; 0 if it is free
+    uint64_t entries;           // how often a thread of the interpreter has taken it
+};
+
+bool gate_begin(struct gate *);
+void gate_end(struct gate *);
+void gate_take(struct gate *);
+bool gate_try(struct gate *);
+void gate_give(struct gate *);
+bool gate_is_mine(struct gate *);
+
+// keys.c: a set of byte strings, and what the last steps left.
+
+struct key {
+    uint64_t hash;
+    uint32_t at, size;          // where it lies in `store`; `at` is KEY_FREE or KEY_GONE where there is none
+};
+
+struct keys {
+    struct key *slots;
+    size_t room, used, live;    // `used` counts those that are gone, too
+    uint8_t *store;
+    size_t stored, store_room;
+};
+
+bool keys_reserve(struct keys *, size_t bytes);   // room for one more key of this size; false without memory
+bool keys_has(const struct keys *, struct bytes);
+void keys_add(struct keys *, struct bytes);       // after keys_reserve
+bool keys_drop(struct keys *, struct bytes);
+size_t keys_next(const struct keys *, size_t from, struct bytes *found);  // the index after the key; 0 at the end
+void keys_clear(struct keys *);
+
+struct number {
+    uint64_t key;
+    int64_t value;
+    uint8_t state;              // 0: never used
+};
+
+struct numbers {
+    struct number *slots;
+    size_t room, used, live;
+};
+
+const int64_t *numbers_find(const struct numbers *, uint64_t key);
+bool numbers_put(struct numbers *, uint64_t key, int64_t value);
+void numbers_drop(struct numbers *, uint64_t key);
+void numbers_clear(struct numbers *);
+
+bool hash_begin(void);
+uint64_t hash_of(struct bytes);
+
+// journal.c: records as docs/formats/undo-log.md has them, and the file that they are appended to.
+
+struct frame {
+    size_t size;                // 0 once it did not fit, which makes it none
+    uint8_t bytes[FRAME_ROOM];
+};
+
+enum { FRAME_HEAD = 8 };
+
+void frame_begin(struct frame *);
+void put_array(struct frame *, unsigned count);
+void put_int(struct frame *, int64_t);
+void put_bytes(struct frame *, struct bytes);
+void put_text(struct frame *, const char *);
+void put_nil(struct frame *);
+void put_bool(struct frame *, bool);
+
+struct journal {
+    int fd;
+    uint64_t written;           // bytes of the segment
+    int64_t seq;                // the last sequence number that was given out
+    bool is_broken;             // a write was cut short for good
+};
+
+int journal_append(struct journal *, struct frame *);  // 0, or the error number
+int journal_write(struct journal *, const uint8_t *, size_t);
+
+// A step, and the log. `gate` protects both.
+
+struct grown {
+    uint8_t *at;
+    size_t size, room;
+    uint32_t count;
+};
+
+struct step {
+    atomic_int holders;
+    int64_t id;
+    bool is_open, is_held, reverses;
+    struct keys created, captured, described, touched, contacts;
+    struct grown records;       // bodies of records that Python has not taken over yet
+    struct grown before;        // what objects looked like before the step changed them
+    int64_t copied, inlined;
+    double last;                // when it last did something (CLOCK_MONOTONIC)
+};
+
+struct step *step_new(int64_t id, bool reverses);
+void step_hold(struct step *);
+void step_drop(struct step *);
+bool grown_add(struct grown *, struct bytes);
+
+struct log {
+    struct gate *gate;
+    struct journal journal;
+    int kept;                   // the directory of preimages
+    dev_t device;               // the one of the workspace's root
+    bool is_off;                // every change is left to Python, which makes it wait, or asks a person first
+    bool counts_names;          // the names in the directory of preimages are counted
+    atomic_uint_fast64_t epoch; // another number whenever what a process changes may belong to another step
+    int64_t most_copied;        // of a step, before it is not protected any more
+    int64_t read_at;            // what was changed before that, as file systems count, was told of (ns)
+    struct numbers objects;     // by inode number, the ctime with which a finished step has left the object
+    struct keys places;         // the hashes of paths at which a finished step has left something
+    uint64_t arrangement;       // another number whenever a directory may lie elsewhere
+};
+
+// receive.c
+
+struct caller {
+    pid_t tid;                  // 0: none
+    int proc;                   // its directory in /proc, O_PATH
+    mode_t umask;
+    uint64_t epoch;
+    struct step *step;
+};
+
+struct directory {
+    pid_t tid;
+    int from, fd;
+    uint64_t user;              // the last call that was led there
+    size_t way_size;
+    dev_t device;
+    ino_t inode;
+    int64_t until;
+    uint64_t arrangement, entries;
+    char way[WAY_ROOM];         // from the caller's directory in /proc, or from the root
+    char path[PATH_ROOM];       // below the root, without a slash at its end
+};
+
+struct tree {
+    struct log *log;
+    struct gate *turn;          // who has it carries out calls
+    pthread_mutex_t receiving;  // one thread at a time waits for calls; the next takes over when it goes to Python
+    int listener, selector;
+    atomic_bool is_on;
+    int root;
+    uint64_t mount;             // the root's
+    int64_t territory_until;    // CLOCK_MONOTONIC (ns)
+    size_t top_size, border_count;
+    char top[PATH_ROOM];        // the path of the root
+    char borders[BORDERS_ROOM]; // paths that nothing may be changed at or below, with a zero byte behind each
+    struct caller callers[CALLERS];
+    struct directory directories[DIRECTORIES];
+    unsigned next_directory;
+    uint64_t handled, passed;   // calls that were carried out here, and that were left to Python
+};
+
+struct call {
+    struct tree *tree;
+    struct log *log;
+    struct caller *caller;
+    uint64_t id, args[6];
+    pid_t tid;
+    int number;
+    char first[PATH_ROOM], second[PATH_ROOM];  // the paths that it was given
+    struct frame frame;
+    size_t marks[2];            // how long the step's records were before the last one
+};
+
+bool receive(struct tree *, struct call *, void *notification, bool *is_gone);
+bool is_waiting(const struct call *);
+bool answer(const struct call *, int64_t value, int error);
+bool answer_with(const struct call *, int fd, bool is_cloexec);
+bool read_path(const struct call *, uint64_t address, char *path);
+bool read_memory(const struct call *, uint64_t address, void *found, size_t size);
+
+// resolve.c
+
+struct place {
+    int dir;                    // borrowed until the end of the call
+    const char *name;
+    const char *parent;         // the path of the directory below the root
+    struct bytes path;          // of the name; in `room`
+    char room[PATH_ROOM + NAME_ROOM];
+};
+
+bool find_caller(struct call *);
+bool find_place(struct call *, int from, const char *path, struct place *);
+bool find_object(struct call *, int number, struct place *, int *fd);
+void forget_caller(struct caller *);
+void forget_directories(struct tree *);
+void tree_begin(struct tree *);
+void tree_end(struct tree *);
+
+// operate.c
+
+bool operate(struct call *);
+
+// Small things
+
+int64_t monotonic_ns(void);
+size_t identity_of(int dir, const char *name, uint8_t *found);  // 0 if there is none
+
+#endif

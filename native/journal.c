@@ -1,0 +1,150 @@
+// Records as MessagePack, framed and appended with one write(2) each: byte for byte what
+// holdfast.undo.journal.segments and holdfast.undo.journal.records write.
+//
+// Sources: the MessagePack specification; docs/formats/undo-log.md; CRC-32 as in ISO 3309, by eight bytes at a time.
+
+#include "hot.h"
+
+static uint32_t sums[8][256];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make_sums(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t sum = byte;
+        for (int bit = 0; bit < 8; bit++)
+            sum = sum & 1 ? 0xedb88320 ^ sum >> 1 : sum >> 1;
+        sums[0][byte] = sum;
+    }
+    for (int row = 1; row < 8; row++)
+        for (int byte = 0; byte < 256; byte++)
+            sums[row][byte] = sums[row - 1][byte] >> 8 ^ sums[0][sums[row - 1][byte] & 0xff];
+}
+
+static uint32_t add_to_sum(uint32_t sum, const uint8_t *at, size_t size)
+{
+    for (; size >= 8; at += 8, size -= 8) {
+        uint32_t low = sum ^ ((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
+        sum = sums[7][low & 0xff] ^ sums[6][low >> 8 & 0xff] ^ sums[5][low >> 16 & 0xff] ^ sums[4][low >> 24] ^
+              sums[3][at[4]] ^ sums[2][at[5]] ^ sums[1][at[6]] ^ sums[0][at[7]];
+    }
+    while (size--)
+        sum = sum >> 8 ^ sums[0][(sum ^ *at++) & 0xff];
+    return sum;
+}
+
+static void put_little(uint8_t *at, uint32_t number)
+{
+    for (int byte = 0; byte < 4; byte++)
+        at[byte] = (uint8_t)(number >> 8 * byte);
+}
+
+void frame_begin(struct frame *frame)
+{
+    frame->size = FRAME_HEAD;
+}
+
+static void put_raw(struct frame *frame, const void *at, size_t size)
+{
+    if (!frame->size || size > FRAME_ROOM - frame->size) {
+        frame->size = 0;
+        return;
+    }
+    if (size)
+        memcpy(frame->bytes + frame->size, at, size);
+    frame->size += size;
+}
+
+static void put_head(struct frame *frame, uint8_t kind, uint64_t number, int width)
+{
+    uint8_t head[9] = {kind};
+    for (int byte = 0; byte < width; byte++)
+        head[1 + byte] = (uint8_t)(number >> 8 * (width - 1 - byte));
+    put_raw(frame, head, 1 + (size_t)width);
+}
+
+void put_array(struct frame *frame, unsigned count)
+{
+    put_head(frame, (uint8_t)(0x90 | count), 0, 0);  // (at most 15)
+}
+
+void put_int(struct frame *frame, int64_t number)
+{
+    uint64_t bits = (uint64_t)number;
+    if (number >= 0) {
+        if (number < 0x80)
+            put_head(frame, (uint8_t)number, 0, 0);
+        else if (number <= UINT8_MAX)
+            put_head(frame, 0xcc, bits, 1);
+        else if (number <= UINT16_MAX)
+            put_head(frame, 0xcd, bits, 2);
+        else if (number <= UINT32_MAX)
+            put_head(frame, 0xce, bits, 4);
+        else
+            put_head(frame, 0xcf, bits, 8);
+    } else if (number >= -32) {
+        put_head(frame, (uint8_t)number, 0, 0);
+    } else if (number >= INT8_MIN) {
+        put_head(frame, 0xd0, bits, 1);
+    } else if (number >= INT16_MIN) {
+        put_head(frame, 0xd1, bits, 2);
+    } else if (number >= INT32_MIN) {
+        put_head(frame, 0xd2, bits, 4);
+    } else {
+        put_head(frame, 0xd3, bits, 8);
+    }
+}
+
+void put_bytes(struct frame *frame, struct bytes bytes)
+{
+    if (bytes.size <= UINT8_MAX)
+        put_head(frame, 0xc4, bytes.size, 1);
+    else if (bytes.size <= UINT16_MAX)
+        put_head(frame, 0xc5, bytes.size, 2);
+    else
+        put_head(frame, 0xc6, bytes.size, 4);
+    put_raw(frame, bytes.at, bytes.size);
+}
+
+void put_text(struct frame *frame, const char *text)
+{
+    put_head(frame, (uint8_t)(0xa0 | strlen(text)), 0, 0);  // (at most 31 bytes)
+    put_raw(frame, text, strlen(text));
+}
+
+void put_nil(struct frame *frame)
+{
+    put_head(frame, 0xc0, 0, 0);
+}
+
+void put_bool(struct frame *frame, bool is_true)
+{
+    put_head(frame, is_true ? 0xc3 : 0xc2, 0, 0);
+}
+
+int journal_write(struct journal *journal, const uint8_t *at, size_t size)
+{
+    if (journal->fd < 0 || journal->is_broken)
+        return EIO;
+    ssize_t written = write(journal->fd, at, size);
+    if (written == (ssize_t)size) {
+        journal->written += size;
+        return 0;
+    }
+    int error = written < 0 ? errno : ENOSPC;
+    // Nothing may stand behind a record that was cut short.
+    if (written > 0 && ftruncate(journal->fd, (off_t)journal->written))
+        journal->is_broken = true;
+    return error;
+}
+
+int journal_append(struct journal *journal, struct frame *frame)
+{
+    if (!frame->size)
+        return ENAMETOOLONG;
+    pthread_once(&once, make_sums);
+    put_little(frame->bytes, (uint32_t)(frame->size - FRAME_HEAD));
+    uint32_t sum = add_to_sum(UINT32_MAX, frame->bytes, 4);
+    put_little(frame->bytes + 4, ~add_to_sum(sum, frame->bytes + FRAME_HEAD, frame->size - FRAME_HEAD));
+    return journal_write(journal, frame->bytes, frame->size);
+}

@@ -1,0 +1,752 @@
+// The calls that are carried out here: journalled first, what they would lose kept, and then done, exactly as
+// holdfast.undo.recorder and holdfast.supervisor.operations do it. What needs a second thought is left to these.
+//
+// Under the gate, in this order: all that may leave the call to Python is asked; that the caller still waits; the records
+// are written; that it still waits; the operation. Nothing can happen before it can be reversed.
+
+#include "hot.h"
+#include <dirent.h>
+#include <linux/fs.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <time.h>
+
+enum { SLOW_SIZE = 1 << 20, INLINED_MOST = 32 << 20, REST_NS = 20000000, KEEP_MOVED = 1, KEEP_LINKED = 2, KEEP_NOT = 4,
+       KEEP_INLINE = 5 };
+
+enum { BEGIN, END, TOUCH, MAKE, MADE, REMOVE, MOVE, CONTENT, META, PUT_BACK, FAILED };  // each is one less than its tag
+
+struct object {
+    struct stat about;
+    uint8_t identity[IDENTITY_ROOM];
+    size_t identity_size;
+    bool is_created;
+};
+
+static int64_t ns_of(struct timespec time)
+{
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ns_of(now) / 1000 * 1000;    // (the clock of the journal counts microseconds)
+}
+
+static struct bytes identity(const struct object *object)
+{
+    return (struct bytes){object->identity, object->identity_size};
+}
+
+static const char *type_of(mode_t mode)
+{
+    return S_ISDIR(mode) ? "d" : S_ISLNK(mode) ? "l" : "f";
+}
+
+// Records ----------------------------------------------------------------------------------------------------------
+
+static void begin_record(struct call *call, int kind, int fields, int64_t seq)
+{
+    frame_begin(&call->frame);
+    put_array(&call->frame, (unsigned)fields + 3);
+    put_int(&call->frame, kind + 1);
+    put_int(&call->frame, seq);
+    put_int(&call->frame, call->caller->step->id);
+}
+
+static int64_t take_number(struct call *call)
+{
+    return ++call->log->journal.seq;
+}
+
+// Journals the record in the frame, as one of the step's. Returns 0 or ENOSPC: what it speaks of must not happen.
+static int append(struct call *call)
+{
+    struct grown *records = &call->caller->step->records;
+    struct bytes body = {call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD};
+    call->marks[0] = records->size;
+    call->marks[1] = records->count;
+    if (!call->frame.size || !grown_add(records, body))
+        return ENOSPC;
+    if (!journal_append(&call->log->journal, &call->frame))
+        return 0;
+    records->size = call->marks[0];
+    records->count = (uint32_t)call->marks[1];
+    return ENOSPC;
+}
+
+// What the last record speaks of did not happen.
+static void retract(struct call *call, int64_t seq)
+{
+    struct grown *records = &call->caller->step->records;
+    records->size = call->marks[0];
+    records->count = (uint32_t)call->marks[1];
+    begin_record(call, FAILED, 1, take_number(call));
+    put_int(&call->frame, seq);
+    journal_append(&call->log->journal, &call->frame);  // (a reversal sees for itself)
+}
+
+static void put_keeping(struct call *call, int how, int64_t number, struct bytes content)
+{
+    put_array(&call->frame, 4);
+    put_int(&call->frame, how);
+    put_int(&call->frame, number);
+    put_bytes(&call->frame, content);
+    put_bool(&call->frame, false);
+}
+
+static void put_metadata(struct call *call, const struct stat *about)
+{
+    put_array(&call->frame, 5);
+    put_int(&call->frame, about->st_mode & 07777);
+    put_int(&call->frame, about->st_uid);
+    put_int(&call->frame, about->st_gid);
+    put_int(&call->frame, ns_of(about->st_mtim));
+    put_array(&call->frame, 0);
+}
+
+static const struct bytes NOTHING = {(const uint8_t *)"", 0};
+
+// The names in a directory are going to change, and with them its mtime: once for a step.
+static int touch_parent(struct call *call, const struct place *place)
+{
+    struct step *step = call->caller->step;
+    struct bytes parent = bytes_of(place->parent);
+    if (keys_has(&step->touched, parent))
+        return 0;
+    struct object directory;
+    directory.identity_size = identity_of(place->dir, "", directory.identity);
+    if (!directory.identity_size || fstat(place->dir, &directory.about))
+        return EIO;
+    begin_record(call, TOUCH, 3, take_number(call));
+    put_bytes(&call->frame, parent);
+    put_bytes(&call->frame, identity(&directory));
+    put_int(&call->frame, ns_of(directory.about.st_mtim));
+    int error = append(call);
+    if (!error)
+        keys_add(&step->touched, parent);
+    return error;
+}
+
+// Questions --------------------------------------------------------------------------------------------------------
+
+// Whether the step may change something now, and there is memory for what it notes of one call.
+static bool is_ready(struct call *call)
+{
+    struct log *log = call->log;
+    struct step *step = call->caller->step;
+    if (log->is_off || !step->is_open || step->is_held || step->reverses || log->journal.fd < 0 ||
+        log->journal.is_broken)
+        return false;
+    struct keys *noted[] = {&step->created, &step->captured, &step->described};
+    for (size_t at = 0; at < sizeof noted / sizeof *noted; at++)
+        if (!keys_reserve(noted[at], IDENTITY_ROOM))
+            return false;
+    if (!keys_reserve(&step->contacts, 32) || !keys_reserve(&step->touched, 2 * PATH_ROOM))
+        return false;
+    step->last = (double)monotonic_ns() / 1e9;
+    return true;
+}
+
+static void contact_key(const struct stat *about, uint8_t key[16])
+{
+    uint64_t inode = about->st_ino;
+    memset(key, 0, 8);                  // (the root's device)
+    memcpy(key + 8, &inode, 8);
+}
+
+static bool look_at(struct call *call, const struct place *place, struct object *object)
+{
+    object->identity_size = identity_of(place->dir, place->name, object->identity);
+    object->is_created = object->identity_size && keys_has(&call->caller->step->created, identity(object));
+    return object->identity_size && object->about.st_dev == call->log->device;
+}
+
+static bool is_known_place(const struct call *call, const struct place *place)
+{
+    uint64_t hash = hash_of(place->path);
+    return keys_has(&call->log->places, (struct bytes){(const uint8_t *)&hash, sizeof hash});
+}
+
+// Whether a step that comes upon an object for the first time finds it as the last step left it, as far as can be told
+// by its ctime, and no edit by others is to be looked for before.
+static bool is_as_left(struct call *call, const struct place *place, const struct object *object)
+{
+    uint8_t key[16];
+    contact_key(&object->about, key);
+    if (keys_has(&call->caller->step->contacts, (struct bytes){key, sizeof key}))
+        return true;
+    int64_t changed = ns_of(object->about.st_ctim);
+    if (changed >= call->log->read_at && !object->is_created)
+        return false;
+    const int64_t *left = numbers_find(&call->log->objects, object->about.st_ino);
+    return left ? *left == changed : !is_known_place(call, place);
+}
+
+static void note_contact(struct call *call, const struct object *object)
+{
+    uint8_t key[16];
+    contact_key(&object->about, key);
+    keys_add(&call->caller->step->contacts, (struct bytes){key, sizeof key});
+}
+
+// Whether an object has no extended attributes but those that the kernel's policy sets. `fd` may be O_PATH.
+static bool is_without_attributes(int fd)
+{
+    char path[32], names[512];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t size = listxattr(path, names, sizeof names);
+    if (size < 0)
+        return errno == ENOTSUP || errno == ENODATA;
+    for (const char *name = names; name < names + size; name += strlen(name) + 1)
+        if (strcmp(name, "security.selinux") && strcmp(name, "security.ima") && strcmp(name, "security.evm"))
+            return false;
+    return true;
+}
+
+// What an object looks like before the step changes it for the first time: see note_seen in
+// holdfast.undo.recorder._content_changes. In a frame of its own, as it is no record.
+static bool note_before(struct call *call, const struct object *object)
+{
+    const struct stat *about = &object->about;
+    frame_begin(&call->frame);
+    put_array(&call->frame, 2);
+    put_bytes(&call->frame, identity(object));
+    if (now_ns() - ns_of(about->st_ctim) > REST_NS) {
+        put_array(&call->frame, 3);
+        put_int(&call->frame, about->st_size);
+        put_int(&call->frame, ns_of(about->st_mtim));
+        put_int(&call->frame, ns_of(about->st_ctim));
+    } else {
+        put_nil(&call->frame);
+    }
+    return grown_add(&call->caller->step->before,
+                     (struct bytes){call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD});
+}
+
+// Making names -----------------------------------------------------------------------------------------------------
+
+static int make(struct call *call, const struct place *place, const char *type, int flags, mode_t mode)
+{
+    if (*type == 'l')
+        return symlinkat(call->first, place->dir, place->name) ? -errno : 0;
+    mode_t before = umask(call->caller->umask);
+    int result = *type == 'd' ? mkdirat(place->dir, place->name, mode)
+                              : openat(place->dir, place->name, flags | O_EXCL | O_CLOEXEC, mode);
+    int error = errno;
+    umask(before);
+    return result < 0 ? -error : result;
+}
+
+// Umask and working directory belong to all threads together until one says otherwise.
+static bool is_apart(void)
+{
+    static __thread bool done;
+    if (!done)
+        done = !unshare(CLONE_FS);
+    return done;
+}
+
+// Makes what is not there; a file is opened, too.
+static bool create(struct call *call, const struct place *place, const char *type, int flags, mode_t mode)
+{
+    struct step *step = call->caller->step;
+    struct log *log = call->log;
+    bool opens = *type == 'f';
+    if (is_known_place(call, place) || !is_apart())
+        return false;
+    if (!is_waiting(call))
+        return true;
+    int error = touch_parent(call, place);
+    if (error)
+        return answer(call, 0, error);
+    int64_t seq = take_number(call);
+    if (!faccessat(place->dir, place->name, F_OK, AT_SYMLINK_NOFOLLOW))
+        return answer(call, 0, EEXIST);
+    begin_record(call, MAKE, 3, seq);
+    put_bytes(&call->frame, place->path);
+    put_text(&call->frame, type);
+    put_int(&call->frame, now_ns());
+    error = append(call);
+    if (error)
+        return answer(call, 0, error);
+    if (!is_waiting(call)) {
+        retract(call, seq);
+        return true;
+    }
+    int made = make(call, place, type, flags, mode);
+    if (made < 0) {
+        retract(call, seq);
+        // (Where a process outside was quicker, and that is no error, Python tries again.)
+        return opens && made == -EEXIST && !(flags & O_EXCL) ? false : answer(call, 0, -made);
+    }
+    struct object object;
+    object.identity_size = identity_of(place->dir, place->name, object.identity);
+    if (!object.identity_size) {
+        if (opens)
+            close(made);
+        return answer(call, 0, EIO);
+    }
+    keys_add(&step->created, identity(&object));
+    begin_record(call, MADE, 2, take_number(call));
+    put_int(&call->frame, seq);
+    put_bytes(&call->frame, identity(&object));
+    // It is there by now. If this cannot be written, it is not known after a crash who made it.
+    if (grown_add(&step->records, (struct bytes){call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD}))
+        journal_append(&log->journal, &call->frame);
+    return opens ? answer_with(call, made, flags & O_CLOEXEC) : answer(call, 0, 0);
+}
+
+static bool make_directory(struct call *call, int from, uint64_t path, uint64_t mode)
+{
+    struct place place;
+    return read_path(call, path, call->first) && find_place(call, from, call->first, &place) && is_ready(call) &&
+           create(call, &place, "d", 0, (mode_t)(mode & 0xffff));
+}
+
+static bool make_link(struct call *call, uint64_t target, int from, uint64_t path)
+{
+    struct place place;
+    return read_path(call, target, call->first) && *call->first && read_path(call, path, call->second) &&
+           find_place(call, from, call->second, &place) && is_ready(call) && create(call, &place, "l", 0, 0);
+}
+
+// Taking names away ------------------------------------------------------------------------------------------------
+
+static void kept_name(char name[24], int64_t number)
+{
+    snprintf(name, 24, "%02x/%016llx", (unsigned)(number % 256), (unsigned long long)number);
+}
+
+// 1 if the directory is empty, 0 if it is not, -1 if we may not look.
+static int is_empty(int dir, const char *name)
+{
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return -1;
+    char entries[512];
+    long size;
+    int found = 0;
+    while (!found && (size = syscall(SYS_getdents64, fd, entries, sizeof entries)) > 0)
+        for (long at = 0; at < size;) {
+            const struct dirent64 *entry = (const struct dirent64 *)(entries + at);
+            if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+                found = 1;
+            at += entry->d_reclen;
+        }
+    close(fd);
+    return size < 0 ? -1 : !found;
+}
+
+// Renames what is at the place into the log. Returns 0 or the error.
+static int take_in(struct call *call, const struct place *place, int64_t seq, bool is_directory)
+{
+    char kept[24];
+    kept_name(kept, seq);
+    if (renameat2(place->dir, place->name, call->log->kept, kept, RENAME_NOREPLACE))
+        return errno;
+    if (is_directory && is_empty(call->log->kept, kept) != 1) {
+        // Another process was quicker: what it made must not end in the log.
+        if (renameat2(call->log->kept, kept, place->dir, place->name, RENAME_NOREPLACE))
+            return errno;
+        return ENOTEMPTY;
+    }
+    return 0;
+}
+
+static bool remove_name(struct call *call, const struct place *place, bool is_directory)
+{
+    struct log *log = call->log;
+    struct object object;
+    if (fstatat(place->dir, place->name, &object.about, AT_SYMLINK_NOFOLLOW))
+        return errno == ENOENT && answer(call, 0, ENOENT);
+    mode_t mode = object.about.st_mode;
+    if (S_ISDIR(mode) != is_directory || !(S_ISDIR(mode) || S_ISREG(mode) || S_ISLNK(mode)) ||
+        !look_at(call, place, &object))
+        return false;
+    bool is_kept = is_directory || !object.is_created;
+    if (is_kept && (log->counts_names || (object.about.st_nlink > 1 && !is_directory)))
+        return false;
+    if (object.is_created ? is_known_place(call, place) : !is_as_left(call, place, &object))
+        return false;
+    if (is_directory && is_empty(place->dir, place->name) != 1)
+        return false;
+    if (!is_waiting(call))
+        return true;
+    if (!object.is_created)
+        note_contact(call, &object);
+    int error = touch_parent(call, place);
+    if (error)
+        return answer(call, 0, error);
+    int64_t seq = take_number(call);
+    begin_record(call, REMOVE, 5, seq);
+    put_bytes(&call->frame, place->path);
+    put_text(&call->frame, type_of(mode));
+    put_bytes(&call->frame, identity(&object));
+    put_keeping(call, is_kept ? KEEP_MOVED : KEEP_NOT, is_kept ? seq : 0, NOTHING);
+    put_metadata(call, &object.about);
+    error = append(call);
+    if (error)
+        return answer(call, 0, error);
+    if (is_waiting(call)) {
+        error = is_kept ? take_in(call, place, seq, is_directory) : unlinkat(place->dir, place->name, 0) ? errno : 0;
+        if (is_directory)
+            log->arrangement++;
+        if (!error)
+            return answer(call, 0, 0);
+    } else {
+        error = EINTR;
+    }
+    retract(call, seq);
+    // (Where nothing can be renamed into the log, Python keeps it in another way.)
+    return is_kept && error != EINTR ? false : answer(call, 0, error);
+}
+
+static bool take_away(struct call *call, int from, uint64_t path, bool is_directory)
+{
+    struct place place;
+    return read_path(call, path, call->first) && find_place(call, from, call->first, &place) && is_ready(call) &&
+           remove_name(call, &place, is_directory);
+}
+
+// Moving names -----------------------------------------------------------------------------------------------------
+
+static bool is_movable(mode_t mode)
+{
+    return S_ISREG(mode) || S_ISLNK(mode);
+}
+
+static bool move(struct call *call, const struct place *source, const struct place *target, unsigned flags)
+{
+    struct log *log = call->log;
+    struct object moved, victim;
+    if (fstatat(source->dir, source->name, &moved.about, AT_SYMLINK_NOFOLLOW))
+        return errno == ENOENT && answer(call, 0, ENOENT);
+    bool has_victim = !fstatat(target->dir, target->name, &victim.about, AT_SYMLINK_NOFOLLOW);
+    if ((!has_victim && errno != ENOENT) || !is_movable(moved.about.st_mode) || !look_at(call, source, &moved) ||
+        !is_as_left(call, source, &moved))
+        return false;
+    bool is_kept = false;
+    if (has_victim) {
+        if (flags || !is_movable(victim.about.st_mode) || !look_at(call, target, &victim) ||
+            victim.about.st_ino == moved.about.st_ino || !is_as_left(call, target, &victim))
+            return false;
+        is_kept = !victim.is_created;
+        if (is_kept && (log->counts_names || victim.about.st_nlink > 1))
+            return false;
+    } else if (is_known_place(call, target)) {
+        return false;
+    }
+    if (!is_waiting(call))
+        return true;
+    char kept[24];
+    note_contact(call, &moved);
+    if (has_victim)
+        note_contact(call, &victim);
+    int error = touch_parent(call, source);
+    error = error ? error : touch_parent(call, target);
+    if (error)
+        return answer(call, 0, error);
+    int64_t seq = take_number(call);
+    if (is_kept) {
+        kept_name(kept, seq);
+        if (linkat(target->dir, target->name, log->kept, kept, 0))
+            return false;
+    }
+    begin_record(call, MOVE, 6, seq);
+    put_bytes(&call->frame, source->path);
+    put_bytes(&call->frame, target->path);
+    put_text(&call->frame, type_of(moved.about.st_mode));
+    put_bytes(&call->frame, identity(&moved));
+    if (has_victim) {
+        put_array(&call->frame, 4);
+        put_text(&call->frame, type_of(victim.about.st_mode));
+        put_bytes(&call->frame, identity(&victim));
+        put_keeping(call, is_kept ? KEEP_LINKED : KEEP_NOT, is_kept ? seq : 0, NOTHING);
+        put_metadata(call, &victim.about);
+    } else {
+        put_nil(&call->frame);
+    }
+    put_bool(&call->frame, false);
+    error = append(call);
+    if (!error) {
+        if (!is_waiting(call))
+            error = EINTR;
+        else if (renameat2(source->dir, source->name, target->dir, target->name, flags))
+            error = errno;
+        if (!error)
+            return answer(call, 0, 0);
+        retract(call, seq);
+    }
+    if (is_kept)
+        unlinkat(log->kept, kept, 0);
+    return answer(call, 0, error);
+}
+
+static bool rename_name(struct call *call, int from, uint64_t path, int to, uint64_t new_path, unsigned flags)
+{
+    struct place source, target;
+    return !(flags & ~(unsigned)RENAME_NOREPLACE) && read_path(call, path, call->first) &&
+           read_path(call, new_path, call->second) && find_place(call, from, call->first, &source) &&
+           find_place(call, to, call->second, &target) && is_ready(call) && move(call, &source, &target, flags);
+}
+
+// Opening ----------------------------------------------------------------------------------------------------------
+
+static int reopen(int fd, int flags)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return open(path, flags | O_CLOEXEC);
+}
+
+// Keeps what a file holds before it is written to, in a record. False if Python is to.
+static bool capture(struct call *call, const struct place *place, int fd, struct object *object, int *error)
+{
+    struct step *step = call->caller->step;
+    struct stat there;
+    static __thread uint8_t content[INLINE_ROOM + 1];
+    *error = 0;
+    if (object->is_created || keys_has(&step->captured, identity(object)))
+        return true;
+    if (!object->about.st_nlink || fstatat(place->dir, place->name, &there, AT_SYMLINK_NOFOLLOW) ||
+        there.st_ino != object->about.st_ino || there.st_dev != object->about.st_dev ||
+        object->about.st_size > INLINE_ROOM || step->inlined >= INLINED_MOST ||
+        // (Python says when a step comes near its limit.)
+        (step->copied + object->about.st_size) * 10 >= call->log->most_copied * 9 ||
+        !is_as_left(call, place, object) || !is_without_attributes(fd))
+        return false;
+    int source = reopen(fd, O_RDONLY | O_NONBLOCK);
+    if (source < 0)
+        return false;
+    ssize_t size = pread(source, content, sizeof content, 0);
+    close(source);
+    if (size < 0 || size > INLINE_ROOM)
+        return false;
+    if (!is_waiting(call)) {
+        *error = EINTR;
+        return true;
+    }
+    if (!note_before(call, object))
+        return false;
+    note_contact(call, object);
+    begin_record(call, CONTENT, 4, take_number(call));
+    put_bytes(&call->frame, place->path);
+    put_bytes(&call->frame, identity(object));
+    put_keeping(call, KEEP_INLINE, 0, (struct bytes){content, (size_t)size});
+    put_metadata(call, &object->about);
+    *error = append(call);
+    if (!*error) {
+        step->inlined += size;
+        keys_add(&step->captured, identity(object));
+        keys_add(&step->described, identity(object));
+    }
+    return true;
+}
+
+// Opens a file that is there. It is cut short only when its content has been captured.
+static bool open_file(struct call *call, const struct place *place, int flags)
+{
+    struct object object;
+    int fd = openat(place->dir, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC), opened = -1, error = 0;
+    if (fd < 0)
+        return false;
+    bool is_here = !fstat(fd, &object.about) && S_ISREG(object.about.st_mode) && object.about.st_size <= SLOW_SIZE &&
+                   (object.about.st_mode & S_IRUSR || object.about.st_uid != geteuid()) &&
+                   look_at(call, place, &object) && is_waiting(call);
+    if (is_here)
+        opened = reopen(fd, (flags & ~(O_CREAT | O_EXCL | O_NOFOLLOW | O_TRUNC)) | O_NONBLOCK);
+    is_here = opened >= 0 && (flags & O_NONBLOCK || !fcntl(opened, F_SETFL, flags & ~(O_NONBLOCK | O_CLOEXEC))) &&
+              capture(call, place, fd, &object, &error);
+    close(fd);
+    if (is_here && !error && flags & O_TRUNC && (!is_waiting(call) || ftruncate(opened, 0)))
+        error = EINTR;
+    if (is_here && !error)
+        return answer_with(call, opened, flags & O_CLOEXEC);
+    if (opened >= 0)
+        close(opened);
+    return is_here && answer(call, 0, error);
+}
+
+static bool open_path(struct call *call, int from, uint64_t path, uint64_t given, uint64_t mode)
+{
+    const int usual = O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
+    const int large_file = 0100000 | 0400000, known = usual | O_SYNC | O_DSYNC | large_file;
+    struct place place;
+    int flags = (int)given;
+    if (flags & ~known || flags & (O_PATH | O_DIRECTORY | (O_TMPFILE & ~O_DIRECTORY)) ||
+        ((flags & O_ACCMODE) != O_WRONLY && (flags & O_ACCMODE) != O_RDWR))
+        return false;
+    if (!read_path(call, path, call->first) || !find_place(call, from, call->first, &place) || !is_ready(call))
+        return false;
+    if (!(flags & O_CREAT))
+        return open_file(call, &place, flags);
+    if (flags & O_EXCL || faccessat(place.dir, place.name, F_OK, AT_SYMLINK_NOFOLLOW))
+        return create(call, &place, "f", flags, (mode_t)(mode & 07777));
+    return open_file(call, &place, flags);
+}
+
+// What an object is like -------------------------------------------------------------------------------------------
+
+struct change {
+    enum { MODE, OWNER, TIMES } what;
+    mode_t mode;
+    uid_t owner;
+    gid_t group;
+    struct timespec times[2];
+    bool is_now;
+};
+
+static int perform(int fd, const struct change *change)
+{
+    switch (change->what) {
+    case MODE:
+#ifdef SYS_fchmodat2
+        return (int)syscall(SYS_fchmodat2, fd, "", change->mode, AT_EMPTY_PATH);
+#else
+        return (int)syscall(452, fd, "", change->mode, AT_EMPTY_PATH);
+#endif
+    case OWNER:
+        return fchownat(fd, "", change->owner, change->group, AT_EMPTY_PATH);
+    default:
+        return (int)syscall(SYS_utimensat, fd, "", change->is_now ? NULL : change->times, AT_EMPTY_PATH);
+    }
+}
+
+// Changes what `fd`, which is closed, refers to.
+static bool describe(struct call *call, const struct place *place, int fd, const struct change *change)
+{
+    struct step *step = call->caller->step;
+    struct object object;
+    const struct place itself = {.dir = fd, .name = ""};
+    bool is_here = !fstat(fd, &object.about) && look_at(call, &itself, &object), is_done = true;
+    int error = 0;
+    if (is_here && !object.is_created && !keys_has(&step->described, identity(&object))) {
+        is_here = object.about.st_nlink && is_as_left(call, place, &object) && is_without_attributes(fd);
+        if (is_here && is_waiting(call) && (is_here = note_before(call, &object))) {
+            note_contact(call, &object);
+            begin_record(call, META, 3, take_number(call));
+            put_bytes(&call->frame, place->path);
+            put_bytes(&call->frame, identity(&object));
+            put_metadata(call, &object.about);
+            error = append(call);
+            if (!error)
+                keys_add(&step->described, identity(&object));
+        }
+    }
+    if (is_here && !error && is_waiting(call) && perform(fd, change)) {
+        error = errno;
+        is_done = error != ENOSYS;      // (before Linux 6.6 the mode is changed in another way)
+    }
+    close(fd);
+    return is_here && is_done && answer(call, 0, error);
+}
+
+static bool describe_at(struct call *call, int from, uint64_t path, int flags, const struct change *change)
+{
+    struct place place;
+    struct stat about;
+    if (flags & ~AT_SYMLINK_NOFOLLOW || !read_path(call, path, call->first) ||
+        !find_place(call, from, call->first, &place) || !is_ready(call))
+        return false;
+    int fd = openat(place.dir, place.name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &about) || (S_ISLNK(about.st_mode) && !flags)) {
+        close(fd);
+        return false;
+    }
+    return describe(call, &place, fd, change);
+}
+
+static bool describe_open(struct call *call, int number, const struct change *change)
+{
+    struct place place;
+    int fd;
+    if (!find_object(call, number, &place, &fd))
+        return false;
+    if (!is_ready(call)) {
+        close(fd);
+        return false;
+    }
+    return describe(call, &place, fd, change);
+}
+
+static bool set_times(struct call *call)
+{
+    int from = (int)call->args[0], flags = (int)call->args[3];
+    struct change change = {.what = TIMES, .is_now = !call->args[2]};
+    if (!change.is_now) {
+        int64_t found[4];
+        if (!read_memory(call, call->args[2], found, sizeof found))
+            return false;
+        if (found[1] == UTIME_OMIT && found[3] == UTIME_OMIT)
+            return false;
+        for (int at = 0; at < 2; at++)
+            change.times[at] = (struct timespec){(time_t)found[2 * at], (long)found[2 * at + 1]};
+    }
+    if (call->args[1])
+        return describe_at(call, from, call->args[1], flags, &change);
+    return from != AT_FDCWD && !flags && describe_open(call, from, &change);
+}
+
+static bool set_mode(struct call *call, int from, uint64_t path, uint64_t mode)
+{
+    const struct change change = {.what = MODE, .mode = (mode_t)(mode & 07777)};
+    return path ? describe_at(call, from, path, 0, &change) : describe_open(call, from, &change);
+}
+
+static bool set_owner(struct call *call, int from, uint64_t path, uint64_t owner, uint64_t group, int flags)
+{
+    const struct change change = {.what = OWNER, .owner = (uid_t)owner, .group = (gid_t)group};
+    return path ? describe_at(call, from, path, flags, &change) : describe_open(call, from, &change);
+}
+
+// All of them ------------------------------------------------------------------------------------------------------
+
+static bool operate_under_gate(struct call *call)
+{
+    const uint64_t *args = call->args;
+    const int here = AT_FDCWD, at = (int)args[0];
+    switch (call->number) {
+#ifdef SYS_open
+    case SYS_open: return open_path(call, here, args[0], args[1], args[2]);
+    case SYS_creat: return open_path(call, here, args[0], O_CREAT | O_WRONLY | O_TRUNC, args[1]);
+    case SYS_mkdir: return make_directory(call, here, args[0], args[1]);
+    case SYS_symlink: return make_link(call, args[0], here, args[1]);
+    case SYS_unlink: return take_away(call, here, args[0], false);
+    case SYS_rmdir: return take_away(call, here, args[0], true);
+    case SYS_rename: return rename_name(call, here, args[0], here, args[1], 0);
+    case SYS_chmod: return args[0] && set_mode(call, here, args[0], args[1]);
+    case SYS_chown: return args[0] && set_owner(call, here, args[0], args[1], args[2], 0);
+    case SYS_lchown: return args[0] && set_owner(call, here, args[0], args[1], args[2], AT_SYMLINK_NOFOLLOW);
+#endif
+    case SYS_openat: return open_path(call, at, args[1], args[2], args[3]);
+    case SYS_mkdirat: return make_directory(call, at, args[1], args[2]);
+    case SYS_symlinkat: return make_link(call, args[0], (int)args[1], args[2]);
+    case SYS_unlinkat:
+        return !((int)args[2] & ~AT_REMOVEDIR) && take_away(call, at, args[1], (int)args[2] & AT_REMOVEDIR);
+#ifdef SYS_renameat
+    case SYS_renameat: return rename_name(call, at, args[1], (int)args[2], args[3], 0);
+#endif
+    case SYS_renameat2: return rename_name(call, at, args[1], (int)args[2], args[3], (unsigned)args[4]);
+    case SYS_fchmod: return set_mode(call, at, 0, args[1]);
+    case SYS_fchmodat: return args[1] && set_mode(call, at, args[1], args[2]);
+    case SYS_fchown: return set_owner(call, at, 0, args[1], args[2], 0);
+    case SYS_fchownat: return args[1] && set_owner(call, at, args[1], args[2], args[3], (int)args[4]);
+    case SYS_utimensat: return set_times(call);
+    default: return false;
+    }
+}
+
+bool operate(struct call *call)
+{
+    gate_take(call->log->gate);
+    bool is_done = operate_under_gate(call);
+    gate_give(call->log->gate);
+    return is_done;
+}

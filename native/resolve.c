@@ -1,0 +1,286 @@
+// Where a path leads, held by descriptors. Only what needs no rule is found here: for a caller that sees what the keeper
+// sees and may what it may, in the workspace, on its own mount, away from every border. What else there is, Python's
+// resolution finds (holdfast.supervisor.resolution).
+
+#include "hot.h"
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+
+static const int64_t FRESH_NS = 2000000;   // see holdfast.supervisor.resolution.directory_cache
+
+int64_t monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+// See holdfast.files.linux.file_handle.
+size_t identity_of(int dir, const char *name, uint8_t *found)
+{
+    struct {
+        struct file_handle head;
+        uint8_t rest[128];
+    } handle = {.head.handle_bytes = 128};
+    int mount, flags = *name ? 0 : AT_EMPTY_PATH;
+    if (name_to_handle_at(dir, name, &handle.head, &mount, flags) || handle.head.handle_bytes > 128)
+        return 0;
+    found[0] = 'h';
+    uint32_t kind = (uint32_t)handle.head.handle_type;
+    for (int byte = 0; byte < 4; byte++)
+        found[1 + byte] = (uint8_t)(kind >> 8 * byte);
+    memcpy(found + 5, handle.head.f_handle, handle.head.handle_bytes);
+    return 5 + handle.head.handle_bytes;
+}
+
+bool find_caller(struct call *call)
+{
+    struct caller *caller = &call->tree->callers[(unsigned)call->tid % CALLERS];
+    call->caller = caller;
+    return caller->tid == call->tid && caller->epoch == atomic_load(&call->log->epoch);
+}
+
+void forget_caller(struct caller *caller)
+{
+    if (!caller->tid)
+        return;
+    close(caller->proc);
+    step_drop(caller->step);
+    memset(caller, 0, sizeof *caller);
+}
+
+static void forget_directory(struct directory *directory)
+{
+    if (directory->tid)
+        close(directory->fd);
+    directory->tid = 0;
+}
+
+void forget_directories(struct tree *tree)
+{
+    for (int at = 0; at < DIRECTORIES; at++)
+        forget_directory(&tree->directories[at]);
+}
+
+void tree_begin(struct tree *tree)
+{
+    struct statx found;
+    pthread_mutex_init(&tree->receiving, NULL);
+    tree->mount = statx(tree->root, "", AT_EMPTY_PATH, STATX_MNT_ID, &found) ? 0 : found.stx_mnt_id;
+}
+
+void tree_end(struct tree *tree)
+{
+    for (int at = 0; at < CALLERS; at++)
+        forget_caller(&tree->callers[at]);
+    forget_directories(tree);
+    pthread_mutex_destroy(&tree->receiving);
+}
+
+static dev_t device_of(const struct statx *found)
+{
+    return makedev(found->stx_dev_major, found->stx_dev_minor);
+}
+
+static bool is_below(const char *path, const char *top, size_t size)
+{
+    return !strncmp(path, top, size) && (path[size] == '/' || !path[size]);
+}
+
+// The path of what `fd` refers to, below the workspace's root, whose own path is left out. Null where a rule may apply
+// to it: outside, beyond another mount, at a border, in an undo log, or without a name.
+static const char *path_below(const struct tree *tree, int fd, char room[PATH_ROOM], struct statx *found)
+{
+    if (monotonic_ns() > tree->territory_until || !tree->mount)
+        return NULL;
+    if (statx(fd, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, found) ||
+        found->stx_mnt_id != tree->mount)
+        return NULL;
+    char link[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, room, PATH_ROOM - 1);
+    if (size <= 0 || size >= PATH_ROOM - 1)
+        return NULL;
+    room[size] = 0;
+    static const char deleted[] = " (deleted)";
+    const size_t tail = sizeof deleted - 1;
+    if ((size_t)size >= tail && !memcmp(room + (size_t)size - tail, deleted, tail))
+        return NULL;
+    if (!is_below(room, tree->top, tree->top_size) || strstr(room + tree->top_size, "/.holdfast"))
+        return NULL;
+    const char *border = tree->borders;
+    for (size_t at = 0; at < tree->border_count; at++, border += strlen(border) + 1)
+        if (is_below(room, border, strlen(border)))
+            return NULL;
+    const char *path = room + tree->top_size;
+    return *path ? path + 1 : path;
+}
+
+// Whether what is at this path, called `name`, may be made, changed or taken away here.
+static bool is_plain(const struct tree *tree, const char *path, const char *name)
+{
+    if (!*name || !strcmp(name, ".") || !strcmp(name, "..") || !strcmp(name, ".holdfast") || !strcmp(name, "undo"))
+        return false;
+    const char *border = tree->borders;
+    for (size_t at = 0; at < tree->border_count; at++, border += strlen(border) + 1)
+        // (A border that lies below the name would move with it.)
+        if (is_below(border, tree->top, tree->top_size) && border[tree->top_size] &&
+            is_below(border + tree->top_size + 1, path, strlen(path)))
+            return false;
+    return true;
+}
+
+// How the caller gets to a directory: from its own in /proc, unless it begins at the root. False if that is too long.
+static bool way_to(char way[WAY_ROOM], int from, const char *head, size_t size)
+{
+    int begun = 0;
+    if (*head != '/' || !size)
+        begun = snprintf(way, WAY_ROOM, from == AT_FDCWD ? "cwd" : "fd/%d", from);
+    if ((size_t)begun + 1 + size >= WAY_ROOM)
+        return false;
+    if (begun && size)
+        way[begun++] = '/';
+    memcpy(way + begun, head, size);
+    way[(size_t)begun + size] = 0;
+    return true;
+}
+
+// Whether the thread is still there, so that its number cannot be another one's.
+static bool is_alive(const struct caller *caller)
+{
+    return !faccessat(caller->proc, "comm", F_OK, 0);
+}
+
+static struct directory *recall(struct call *call, int from, const char *way)
+{
+    struct tree *tree = call->tree;
+    size_t size = strlen(way);
+    for (int at = 0; at < DIRECTORIES; at++) {
+        struct directory *known = &tree->directories[at];
+        if (known->tid != call->tid || known->from != from || known->way_size != size || memcmp(known->way, way, size))
+            continue;
+        if (known->user == call->id)
+            return known;
+        struct stat found;
+        if (monotonic_ns() < known->until && known->arrangement == tree->log->arrangement &&
+            known->entries == tree->log->gate->entries && !fstatat(call->caller->proc, way, &found, 0) &&
+            found.st_ino == known->inode && found.st_dev == known->device && (*way != '/' || is_alive(call->caller))) {
+            known->user = call->id;
+            return known;
+        }
+        forget_directory(known);
+        return NULL;
+    }
+    return NULL;
+}
+
+// Where the caller begins: its working directory, or one of its descriptors.
+static int begin_at(const struct call *call, int from, int flags)
+{
+    char way[32];
+    if (from == AT_FDCWD)
+        snprintf(way, sizeof way, "cwd");
+    else
+        snprintf(way, sizeof way, "fd/%d", from);
+    return openat(call->caller->proc, way, flags | O_PATH | O_CLOEXEC);
+}
+
+static int open_directory(const struct call *call, int from, const char *head, size_t size)
+{
+    char path[PATH_ROOM];
+    int start = AT_FDCWD;
+    if (*head != '/' || !size) {
+        start = begin_at(call, from, O_DIRECTORY);
+        if (start < 0 || !size)
+            return start;
+    } else if (!is_alive(call->caller)) {
+        return -1;
+    }
+    memcpy(path, head, size);
+    path[size] = 0;
+    struct open_how how = {
+        .flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_NO_MAGICLINKS};
+    int fd = (int)syscall(SYS_openat2, start, path, &how, sizeof how);
+    if (start >= 0)
+        close(start);
+    return fd;
+}
+
+static struct directory *look_up(struct call *call, int from, const char *path, size_t head, const char *way)
+{
+    struct tree *tree = call->tree;
+    int fd = open_directory(call, from, path, head);
+    if (fd < 0)
+        return NULL;
+    char room[PATH_ROOM];
+    struct statx found;
+    const char *below = path_below(tree, fd, room, &found);
+    if (!below || device_of(&found) != tree->log->device) {
+        close(fd);
+        return NULL;
+    }
+    struct directory *known = &tree->directories[tree->next_directory++ % DIRECTORIES];
+    forget_directory(known);
+    known->tid = call->tid;
+    known->from = from;
+    known->fd = fd;
+    known->user = call->id;
+    known->device = tree->log->device;
+    known->inode = found.stx_ino;
+    known->until = monotonic_ns() + FRESH_NS;
+    known->arrangement = tree->log->arrangement;
+    known->entries = tree->log->gate->entries;
+    known->way_size = strlen(way);
+    strcpy(known->way, way);
+    strcpy(known->path, below);
+    return known;
+}
+
+bool find_place(struct call *call, int from, const char *path, struct place *place)
+{
+    struct tree *tree = call->tree;
+    const char *slash = strrchr(path, '/');
+    place->name = slash ? slash + 1 : path;
+    size_t head = slash ? (size_t)(slash - path) : 0;
+    if (slash == path || strlen(place->name) >= NAME_ROOM)
+        return false;
+    char way[WAY_ROOM];
+    if (!way_to(way, from, path, head))
+        return false;
+    struct directory *known = recall(call, from, way);
+    if (!known && !(known = look_up(call, from, path, head, way)))
+        return false;
+    int size = *known->path ? snprintf(place->room, sizeof place->room, "%s/%s", known->path, place->name)
+                            : snprintf(place->room, sizeof place->room, "%s", place->name);
+    place->dir = known->fd;
+    place->parent = known->path;
+    place->path = (struct bytes){(const uint8_t *)place->room, (size_t)size};
+    return is_plain(tree, place->room, place->name);
+}
+
+// What a descriptor of the caller's refers to, if that has a name in the workspace: `fd` is O_PATH, the caller's to
+// close. The descriptor must be one that the call can be made with.
+bool find_object(struct call *call, int number, struct place *place, int *fd)
+{
+    char way[32];
+    struct stat link;
+    snprintf(way, sizeof way, "fd/%d", number);
+    if (number < 0 || fstatat(call->caller->proc, way, &link, AT_SYMLINK_NOFOLLOW) || !(link.st_mode & 0600))
+        return false;
+    *fd = begin_at(call, number, 0);
+    if (*fd < 0)
+        return false;
+    char room[PATH_ROOM];
+    struct statx found;
+    const char *below = path_below(call->tree, *fd, room, &found);
+    if (!below || !*below || device_of(&found) != call->log->device) {
+        close(*fd);
+        return false;
+    }
+    *place = (struct place){.dir = -1, .name = "", .parent = ""};
+    strcpy(place->room, below);
+    place->path = bytes_of(place->room);
+    return true;
+}
