@@ -67,6 +67,9 @@ class StepSupervision:
         assert call
         return True
 
+    def note_territory(self, root: bytes, borders: tuple[bytes, ...], fresh_ns: int) -> None:
+        """See `HandlerContext.note_territory`."""
+
 
 class Outcome(NamedTuple):
     """How a call came out."""

@@ -1,0 +1,218 @@
+"""The native loop against Python's: the same programs under both get the same answers, leave the same trees and the
+same records, and are taken back.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from platform import machine
+
+import msgspec
+import pytest
+
+from holdfast.files.linux.metadata import Metadata
+from holdfast.files.linux.native import SWITCH, native
+from holdfast.supervisor.syscalls.table import ARCHITECTURES
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.undo.journal.records import AnyRecord, Begin, Keeping
+from holdfast.undo.journal.segments import read_journal
+
+from ..sampling import some
+from ..some_calls import CWD, plant, some_call
+
+pytestmark = pytest.mark.skipif(native().module is None, reason=native().why)
+
+_AGENT = """
+import base64, ctypes, json, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+opened = -1
+for line in sys.stdin:
+    directory, calls = json.loads(line)
+    os.chdir(directory)
+    answers = []
+    for number, arguments, opens in calls:
+        given = []
+        for one in arguments:
+            if isinstance(one, str):
+                given.append(ctypes.c_char_p(base64.b64decode(one)))
+            else:
+                given.append(ctypes.c_uint64(opened & (1 << 64) - 1 if one == -1 else one))
+        result = libc.syscall(ctypes.c_long(number), *given)
+        answers.append(-ctypes.get_errno() if result < 0 else 0 if opens else result)
+        if opens:
+            if opened >= 0:
+                os.close(opened)
+            opened = result
+            if opened >= 0:
+                os.write(opened, b"written")
+    if opened >= 0:
+        os.close(opened)
+    opened = -1
+    print(json.dumps(answers), flush=True)
+"""
+_TREES = 30
+_CALLS = 60
+
+
+class Agent:
+    """A run whose process makes the calls that it is told."""
+
+    def __init__(self, base: Path, *, is_native: bool) -> None:
+        self.top = base / "tree"
+        for number in range(_TREES):
+            plant(self.top / str(number))
+        self._environment = os.environ | {SWITCH: str(int(is_native)), "HOLDFAST_HOME": str(base / "home")}
+        self.holdfast("init")
+        self.before = photograph(self.top)
+        command = (sys.executable, "-m", "holdfast", "--log-level", "info", "run", "--", sys.executable, "-c", _AGENT)
+        self._run = subprocess.Popen(
+            command, cwd=self.top, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._seen = 0
+        self.make(".", [])
+        self.holdfast("step", "begin")  # (which lasts, however long the calls take)
+
+    def holdfast(self, *words: str) -> str:
+        done = subprocess.run(
+            (sys.executable, "-m", "holdfast", *words),
+            cwd=self.top,
+            env=self._environment,
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def make(self, directory: str, calls: object) -> list[int]:
+        assert self._run.stdin is not None
+        assert self._run.stdout is not None
+        self._run.stdin.write(json.dumps((str(self.top / directory), calls)) + "\n")
+        self._run.stdin.flush()
+        return json.loads(self._run.stdout.readline())
+
+    def records(self) -> list[AnyRecord]:
+        """Those that were written since."""
+        (journal,) = (self.top.parent / "home").glob("workspaces/*/undo/journal-*")
+        found = [record for record in read_journal(os.fsencode(journal.parent)).records if record.seq > self._seen]
+        self._seen = max((record.seq for record in found), default=self._seen)
+        return found
+
+    def end(self) -> None:
+        assert self._run.stdin is not None
+        assert self._run.stdout is not None
+        self._run.stdin.close()
+        assert self._run.wait() == 0
+        self._run.stdout.close()
+
+    def natively(self) -> int:
+        (log,) = (self.top.parent / "home").glob("workspaces/*/undo/keeper.log")
+        told = [json.loads(line) for line in log.read_text().splitlines()]
+        return sum(line["natively"] for line in told if "natively" in line)
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Generator[tuple[Agent, Agent]]:
+    both = Agent(tmp_path / "native", is_native=True), Agent(tmp_path / "python", is_native=False)
+    yield both
+    for agent in both:
+        agent.end()
+
+
+def _comparable(records: Iterable[AnyRecord]) -> list[object]:
+    """Without what says when it was, and with numbers for objects by the order in which they come."""
+    objects: dict[object, int] = {}
+    numbers: dict[object, int] = {}
+    found: list[object] = []
+    for record in records:
+        if isinstance(record, Begin):
+            continue  # (it has the run's id)
+        fields = msgspec.structs.asdict(record)
+        if fields.get("replaced"):
+            fields |= {
+                f"replaced {name}": value for name, value in msgspec.structs.asdict(fields.pop("replaced")).items()
+            }
+        for name, value in fields.items():
+            if name in ("at", "mtime"):
+                fields[name] = None
+            elif name in ("seq", "make", "failed", "step"):
+                fields[name] = numbers.setdefault(value, len(numbers))
+            elif isinstance(value, Metadata):
+                fields[name] = value._replace(mtime=0)
+            elif isinstance(value, Keeping):
+                fields[name] = value.how, bool(value.number), value.content, value.shared
+            elif name.endswith("identity"):
+                fields[name] = objects.setdefault(value, len(objects))
+        found.append((type(record).__name__, repr(sorted(fields.items(), key=lambda field: field[0]))))
+    return found
+
+
+def _usual_call(chance: random.Random) -> tuple[str, tuple[int | bytes, ...]]:
+    """One of those that the native loop is for."""
+
+    def path() -> bytes:
+        return chance.choice((b"", b"a/", b"a/c/", b"b/", b"b/d/")) + chance.choice((b"x", b"y", b"new", b"made", b"e"))
+
+    flags = (
+        chance.choice((os.O_WRONLY, os.O_RDWR)) | chance.choice((0, 0, os.O_APPEND)) | chance.choice((0, os.O_TRUNC))
+    )
+    calls: tuple[tuple[str, tuple[int | bytes, ...]], ...] = (
+        *(("openat", (CWD, path(), flags | chance.choice((0, os.O_CREAT, os.O_CREAT | os.O_EXCL)), 0o640)),) * 4,
+        ("mkdirat", (CWD, path(), 0o750)),
+        *(("unlinkat", (CWD, path(), chance.choice((0, 0, 0x200)))),) * 2,
+        *(("renameat2", (CWD, path(), CWD, path(), chance.choice((0, 0, 1)))),) * 2,
+        ("symlinkat", (b"x", CWD, path())),
+        ("fchmodat", (CWD, path(), chance.choice((0o600, 0o4711)))),
+        ("fchownat", (CWD, path(), chance.choice((0, 12345)), 0xFFFFFFFF, 0)),
+        ("utimensat", (CWD, path(), struct.pack("qqqq", 5, 6, 7, chance.choice((8, (1 << 30) - 2))), 0)),
+        ("fchmod", (-1, chance.choice((0o600, 0o755)))),
+        ("fchown", (-1, chance.choice((0, 12345)), 0)),
+        ("utimensat", (-1, 0, 0, 0)),
+    )
+    return chance.choice(calls)
+
+
+def _program(chance: random.Random) -> list[tuple[int, list[int | str], bool]]:
+    """Numbers of calls, their arguments (-1: what was opened last), and whether they open something."""
+    numbers = ARCHITECTURES[machine()].numbers
+    calls: list[tuple[int, list[int | str], bool]] = []
+    for _ in range(_CALLS):
+        name, arguments = some_call(chance)
+        if chance.random() < 0.7:
+            name, arguments = _usual_call(chance)
+        given = [base64.b64encode(one).decode() if isinstance(one, bytes) else one for one in arguments]
+        calls.append((numbers[name], given, name in ("openat", "openat2")))
+    return calls
+
+
+@pytest.mark.parametrize("seed", some(range(12), 3))
+def test_both_loops_do_the_same(agents: tuple[Agent, Agent], seed: int) -> None:
+    fast, slow = agents
+    for number in range(_TREES):
+        chance = random.Random(seed * _TREES + number)
+        program = _program(chance)
+        told = f"program {seed * _TREES + number}"
+        assert fast.make(str(number) + "/ws", program) == slow.make(str(number) + "/ws", program), told
+        ones, others = _comparable(fast.records()), _comparable(slow.records())
+        assert [*enumerate(ones)] == [*enumerate(others)], told
+        left = [
+            {path: seen._replace(mtime=0) for path, seen in photograph(agent.top / str(number)).items()}
+            for agent in agents
+        ]
+        assert differences(*left) == [], told
+    for agent in agents:
+        agent.holdfast("step", "commit")
+        agent.end()
+        agent.holdfast("undo")
+        assert differences(agent.before, photograph(agent.top)) == []
+    assert fast.natively() > _TREES * _CALLS // 4
+    assert slow.natively() == 0
