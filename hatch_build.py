@@ -23,7 +23,9 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
         native = importlib.util.module_from_spec(specification)
         specification.loader.exec_module(native)
         is_editable = version == "editable"
-        target = root / "src" / "holdfast" / native.NAME if is_editable else Path(self.directory) / "native" / native.NAME
+        target = (
+            root / "src" / "holdfast" / native.NAME if is_editable else Path(self.directory) / "native" / native.NAME
+        )
         # (`make wheels` names the machine that the wheel is for, and the compiler of the same.)
         tag = os.environ.get("HOLDFAST_WHEEL", f"linux_{os.uname().machine}")
         if os.environ.get("HOLDFAST_NATIVE") == "0":

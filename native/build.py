@@ -50,3 +50,17 @@ def _own_compiler() -> tuple[str, ...]:
         if shutil.which(name.split()[0]):
             return tuple(name.split())
     raise CannotBuildError("there is no C compiler")
+
+
+def build_fuzzer(target: Path) -> None:
+    """Compile what makes hostile calls, by clang and with its sanitizers. Raises `CannotBuildError`."""
+    sources = [path for path in sorted(SOURCES.glob("*.c")) if path.name != "module.c"]
+    command = [
+        *("clang", "-std=c11", "-g", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", "-Dioctl=fuzz_ioctl"),
+        *("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"),
+        *map(str, [*sources, SOURCES / "fuzz" / "fuzz_calls.c"]),
+        *("-o", str(target)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotBuildError(f"clang failed: {done.stderr[-2000:]}")

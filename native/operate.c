@@ -5,7 +5,6 @@
 // are written; that it still waits; the operation. Nothing can happen before it can be reversed.
 
 #include "hot.h"
-#include <dirent.h>
 #include <linux/fs.h>
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -317,10 +316,24 @@ static bool make_link(struct call *call, uint64_t target, int from, uint64_t pat
 
 // Taking names away ------------------------------------------------------------------------------------------------
 
+// (Not every C library has it.)
+static int rename_at(int from, const char *name, int to, const char *new_name, unsigned flags)
+{
+    return (int)syscall(SYS_renameat2, from, name, to, new_name, flags);
+}
+
 static void kept_name(char name[24], int64_t number)
 {
     snprintf(name, 24, "%02x/%016llx", (unsigned)(number % 256), (unsigned long long)number);
 }
+
+struct entry {  // what getdents64(2) writes
+    uint64_t inode;
+    int64_t offset;
+    uint16_t size;
+    uint8_t type;
+    char name[];
+};
 
 // 1 if the directory is empty, 0 if it is not, -1 if we may not look.
 static int is_empty(int dir, const char *name)
@@ -328,15 +341,15 @@ static int is_empty(int dir, const char *name)
     int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return -1;
-    char entries[512];
+    _Alignas(8) char entries[512];
     long size;
     int found = 0;
     while (!found && (size = syscall(SYS_getdents64, fd, entries, sizeof entries)) > 0)
         for (long at = 0; at < size;) {
-            const struct dirent64 *entry = (const struct dirent64 *)(entries + at);
-            if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+            const struct entry *entry = (const struct entry *)(const void *)(entries + at);
+            if (strcmp(entry->name, ".") && strcmp(entry->name, ".."))
                 found = 1;
-            at += entry->d_reclen;
+            at += entry->size;
         }
     close(fd);
     return size < 0 ? -1 : !found;
@@ -347,11 +360,11 @@ static int take_in(struct call *call, const struct place *place, int64_t seq, bo
 {
     char kept[24];
     kept_name(kept, seq);
-    if (renameat2(place->dir, place->name, call->log->kept, kept, RENAME_NOREPLACE))
+    if (rename_at(place->dir, place->name, call->log->kept, kept, RENAME_NOREPLACE))
         return errno;
     if (is_directory && is_empty(call->log->kept, kept) != 1) {
         // Another process was quicker: what it made must not end in the log.
-        if (renameat2(call->log->kept, kept, place->dir, place->name, RENAME_NOREPLACE))
+        if (rename_at(call->log->kept, kept, place->dir, place->name, RENAME_NOREPLACE))
             return errno;
         return ENOTEMPTY;
     }
@@ -476,7 +489,7 @@ static bool move(struct call *call, const struct place *source, const struct pla
     if (!error) {
         if (!is_waiting(call))
             error = EINTR;
-        else if (renameat2(source->dir, source->name, target->dir, target->name, flags))
+        else if (rename_at(source->dir, source->name, target->dir, target->name, flags))
             error = errno;
         if (!error)
             return answer(call, 0, 0);
@@ -711,19 +724,19 @@ static bool set_owner(struct call *call, int from, uint64_t path, uint64_t owner
 static bool operate_under_gate(struct call *call)
 {
     const uint64_t *args = call->args;
-    const int here = AT_FDCWD, at = (int)args[0];
+    const int at = (int)args[0];
     switch (call->number) {
 #ifdef SYS_open
-    case SYS_open: return open_path(call, here, args[0], args[1], args[2]);
-    case SYS_creat: return open_path(call, here, args[0], O_CREAT | O_WRONLY | O_TRUNC, args[1]);
-    case SYS_mkdir: return make_directory(call, here, args[0], args[1]);
-    case SYS_symlink: return make_link(call, args[0], here, args[1]);
-    case SYS_unlink: return take_away(call, here, args[0], false);
-    case SYS_rmdir: return take_away(call, here, args[0], true);
-    case SYS_rename: return rename_name(call, here, args[0], here, args[1], 0);
-    case SYS_chmod: return args[0] && set_mode(call, here, args[0], args[1]);
-    case SYS_chown: return args[0] && set_owner(call, here, args[0], args[1], args[2], 0);
-    case SYS_lchown: return args[0] && set_owner(call, here, args[0], args[1], args[2], AT_SYMLINK_NOFOLLOW);
+    case SYS_open: return open_path(call, AT_FDCWD, args[0], args[1], args[2]);
+    case SYS_creat: return open_path(call, AT_FDCWD, args[0], O_CREAT | O_WRONLY | O_TRUNC, args[1]);
+    case SYS_mkdir: return make_directory(call, AT_FDCWD, args[0], args[1]);
+    case SYS_symlink: return make_link(call, args[0], AT_FDCWD, args[1]);
+    case SYS_unlink: return take_away(call, AT_FDCWD, args[0], false);
+    case SYS_rmdir: return take_away(call, AT_FDCWD, args[0], true);
+    case SYS_rename: return rename_name(call, AT_FDCWD, args[0], AT_FDCWD, args[1], 0);
+    case SYS_chmod: return args[0] && set_mode(call, AT_FDCWD, args[0], args[1]);
+    case SYS_chown: return args[0] && set_owner(call, AT_FDCWD, args[0], args[1], args[2], 0);
+    case SYS_lchown: return args[0] && set_owner(call, AT_FDCWD, args[0], args[1], args[2], AT_SYMLINK_NOFOLLOW);
 #endif
     case SYS_openat: return open_path(call, at, args[1], args[2], args[3]);
     case SYS_mkdirat: return make_directory(call, at, args[1], args[2]);

@@ -8,6 +8,24 @@
 #include <sys/sysmacros.h>
 #include <time.h>
 
+// What statx(2) says, by the kernel's own description: not every C library knows of mounts.
+struct seen {
+    uint32_t mask, block_size;
+    uint64_t attributes;
+    uint32_t links, owner, group;
+    uint16_t mode, unused;
+    uint64_t inode, size, blocks, known_attributes;
+    uint8_t times[4][16];
+    uint32_t its_major, its_minor, device_major, device_minor;
+    uint64_t mount, later[13];
+};
+
+static bool see(int fd, struct seen *seen)
+{
+    const unsigned inode = 0x100, mount = 0x1000;   // STATX_INO, STATX_MNT_ID (Linux 5.8)
+    return !syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, inode | mount, seen) && seen->mask & mount;
+}
+
 static const int64_t FRESH_NS = 2000000;   // see holdfast.supervisor.resolution.directory_cache
 
 int64_t monotonic_ns(void)
@@ -20,19 +38,19 @@ int64_t monotonic_ns(void)
 // See holdfast.files.linux.file_handle.
 size_t identity_of(int dir, const char *name, uint8_t *found)
 {
+    enum { MOST = 128 };
     struct {
-        struct file_handle head;
-        uint8_t rest[128];
-    } handle = {.head.handle_bytes = 128};
+        uint32_t size, kind;
+        uint8_t handle[MOST];
+    } answer = {.size = MOST};          // a struct file_handle
     int mount, flags = *name ? 0 : AT_EMPTY_PATH;
-    if (name_to_handle_at(dir, name, &handle.head, &mount, flags) || handle.head.handle_bytes > 128)
+    if (syscall(SYS_name_to_handle_at, dir, name, &answer, &mount, flags) || answer.size > MOST)
         return 0;
     found[0] = 'h';
-    uint32_t kind = (uint32_t)handle.head.handle_type;
     for (int byte = 0; byte < 4; byte++)
-        found[1 + byte] = (uint8_t)(kind >> 8 * byte);
-    memcpy(found + 5, handle.head.f_handle, handle.head.handle_bytes);
-    return 5 + handle.head.handle_bytes;
+        found[1 + byte] = (uint8_t)(answer.kind >> 8 * byte);
+    memcpy(found + 5, answer.handle, answer.size);
+    return 5 + answer.size;
 }
 
 bool find_caller(struct call *call)
@@ -66,9 +84,9 @@ void forget_directories(struct tree *tree)
 
 void tree_begin(struct tree *tree)
 {
-    struct statx found;
+    struct seen seen;
     pthread_mutex_init(&tree->receiving, NULL);
-    tree->mount = statx(tree->root, "", AT_EMPTY_PATH, STATX_MNT_ID, &found) ? 0 : found.stx_mnt_id;
+    tree->mount = see(tree->root, &seen) ? seen.mount : 0;
 }
 
 void tree_end(struct tree *tree)
@@ -79,9 +97,9 @@ void tree_end(struct tree *tree)
     pthread_mutex_destroy(&tree->receiving);
 }
 
-static dev_t device_of(const struct statx *found)
+static dev_t device_of(const struct seen *found)
 {
-    return makedev(found->stx_dev_major, found->stx_dev_minor);
+    return makedev(found->device_major, found->device_minor);
 }
 
 static bool is_below(const char *path, const char *top, size_t size)
@@ -91,12 +109,11 @@ static bool is_below(const char *path, const char *top, size_t size)
 
 // The path of what `fd` refers to, below the workspace's root, whose own path is left out. Null where a rule may apply
 // to it: outside, beyond another mount, at a border, in an undo log, or without a name.
-static const char *path_below(const struct tree *tree, int fd, char room[PATH_ROOM], struct statx *found)
+static const char *path_below(const struct tree *tree, int fd, char room[PATH_ROOM], struct seen *found)
 {
     if (monotonic_ns() > tree->territory_until || !tree->mount)
         return NULL;
-    if (statx(fd, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, found) ||
-        found->stx_mnt_id != tree->mount)
+    if (!see(fd, found) || found->mount != tree->mount)
         return NULL;
     char link[32];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -215,7 +232,7 @@ static struct directory *look_up(struct call *call, int from, const char *path, 
     if (fd < 0)
         return NULL;
     char room[PATH_ROOM];
-    struct statx found;
+    struct seen found;
     const char *below = path_below(tree, fd, room, &found);
     if (!below || device_of(&found) != tree->log->device) {
         close(fd);
@@ -228,7 +245,7 @@ static struct directory *look_up(struct call *call, int from, const char *path, 
     known->fd = fd;
     known->user = call->id;
     known->device = tree->log->device;
-    known->inode = found.stx_ino;
+    known->inode = found.inode;
     known->until = monotonic_ns() + FRESH_NS;
     known->arrangement = tree->log->arrangement;
     known->entries = tree->log->gate->entries;
@@ -273,7 +290,7 @@ bool find_object(struct call *call, int number, struct place *place, int *fd)
     if (*fd < 0)
         return false;
     char room[PATH_ROOM];
-    struct statx found;
+    struct seen found;
     const char *below = path_below(call->tree, *fd, room, &found);
     if (!below || !*below || device_of(&found) != call->log->device) {
         close(*fd);

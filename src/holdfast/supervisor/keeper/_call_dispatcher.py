@@ -30,7 +30,6 @@ from holdfast.undo.interceptor import StepEndedError
 if TYPE_CHECKING:
     import select
     from collections.abc import Callable, Mapping
-    from threading import Lock
     from types import TracebackType
 
     from holdfast._hot import Gate
@@ -68,15 +67,15 @@ class DispatchLock:
     takes, and in between whichever thread has received a call.
     """
 
-    def __init__(self, is_quiet: Callable[[], bool], selector: select.epoll, lock: Gate | Lock) -> None:
+    def __init__(self, is_quiet: Callable[[], bool], selector: select.epoll, lock: Gate | None = None) -> None:
         """While it ``is_quiet``, calls wait; and while the ``selector`` has something for the serving thread: that a
         process has ended comes before what its parent does next, which is another step. Calls that are carried out
-        natively wait for the ``lock`` alone.
+        natively wait for the ``lock``, if there are any.
         """
         self._is_quiet = is_quiet
         self._selector = selector.fileno()
         self._event = ctypes.create_string_buffer(_EVENT_BYTES)
-        self._lock = lock
+        self._lock = lock or threading.Lock()
         self._calls: deque[Callable[[], None]] = deque()
         self._is_wanted = False
 

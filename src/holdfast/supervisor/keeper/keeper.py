@@ -125,7 +125,7 @@ class Keeper:
         )
         self._mounted = MountedTrees(settings.server, parts)
         self._dispatch_lock = DispatchLock(
-            lambda: self._service.is_quiet, self._epoll, threading.Lock() if native is None else native.turn
+            lambda: self._service.is_quiet, self._epoll, None if native is None else native.turn
         )
         self._runs = SupervisedTrees(
             parts, self._mounted, lambda tree: receive_calls(tree, self._dispatch_lock, self.stop)

@@ -17,7 +17,8 @@ from holdfast.supervisor.resolution.caller_identity import CALLERS
 _log = Log(__name__)
 
 if TYPE_CHECKING:
-    from holdfast._hot import Gate, Log, Tree
+    from holdfast._hot import Gate, Tree
+    from holdfast._hot import Log as UndoLog
     from holdfast.undo.journal.records import StepId
     from holdfast.undo.recorder.recorder import Recorder
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class NativeLoop:
     """The native part, of one keeper."""
 
-    def __init__(self, log: Log, turn: Gate, recorder: Recorder, new_tree: type[Tree]) -> None:
+    def __init__(self, log: UndoLog, turn: Gate, recorder: Recorder, new_tree: type[Tree]) -> None:
         """``turn`` is the right to carry calls out."""
         self._new_tree = new_tree
         self.log = log

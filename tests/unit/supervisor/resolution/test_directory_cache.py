@@ -47,6 +47,9 @@ class World:
     def is_valid(self, call: PendingCall) -> bool:
         return True
 
+    def note_territory(self, root: bytes, borders: tuple[bytes, ...], fresh_ns: int) -> None:
+        pass
+
     def call(self, name: str, *arguments: int | bytes) -> None:
         kept = [ctypes.create_string_buffer(argument) for argument in arguments if isinstance(argument, bytes)]
         addresses = iter(map(ctypes.addressof, kept))
