@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Many tests wait for what another process does: twice as many at once as there are processors end in half the time.
 WORKERS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) )))
 
-.PHONY: test check lint format clean
+.PHONY: test check lint wheels format clean
 
 test: $(VENV)/ready  ## install into .venv and run the tests
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
@@ -21,6 +21,18 @@ lint: $(VENV)/ready  ## what CI checks besides the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+# Each for one C library and machine; `pip install .` builds the one for this machine.
+wheels: $(VENV)/ready  ## build wheels for glibc and musl, on x86-64 and aarch64, into dist
+	$(BIN)/pip install --quiet --disable-pip-version-check ziglang
+	zig=$$($(BIN)/python -c 'import os, ziglang; print(os.path.dirname(ziglang.__file__))')/zig; \
+	for machine in x86_64 aarch64; do \
+	  for target in manylinux_2_28:gnu.2.28 musllinux_1_2:musl; do \
+	    HOLDFAST_WHEEL=$${target%%:*}_$$machine \
+	    HOLDFAST_CC="$$zig cc -target $$machine-linux-$${target##*:}" \
+	    $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . || exit 1; \
+	  done; \
+	done
 
 format: $(VENV)/ready  ## put the source into its standard form
 	$(BIN)/ruff check --fix-only .

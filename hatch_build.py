@@ -19,7 +19,8 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
         """Called before a wheel is built, or an editable install."""
         root = Path(self.root)
         specification = importlib.util.spec_from_file_location("native_build", root / "native" / "build.py")
-        assert specification is not None and specification.loader is not None
+        assert specification is not None
+        assert specification.loader is not None
         native = importlib.util.module_from_spec(specification)
         specification.loader.exec_module(native)
         is_editable = version == "editable"

@@ -754,20 +754,6 @@ static PyObject *tree_learn(PyObject *object, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *tree_forget(PyObject *object, PyObject *tid)
-{
-    struct tree *tree = ((Tree *)object)->tree;
-    long number = PyLong_AsLong(tid);
-    if (PyErr_Occurred())
-        return NULL;
-    enter(tree->turn);
-    struct caller *caller = &tree->callers[(unsigned long)number % CALLERS];
-    if (caller->tid == number)
-        forget_caller(caller);
-    gate_give(tree->turn);
-    Py_RETURN_NONE;
-}
-
 static PyObject *tree_knows(PyObject *object, PyObject *args)
 {
     struct tree *tree = ((Tree *)object)->tree;
@@ -815,7 +801,6 @@ static PyMethodDef tree_methods[] = {
     {"set_territory", tree_set_territory, METH_VARARGS, NULL},
     {"learn", tree_learn, METH_VARARGS, NULL},
     {"knows", tree_knows, METH_VARARGS, NULL},
-    {"forget", tree_forget, METH_O, NULL},
     {"release", tree_release, METH_NOARGS, NULL},
     {"close", tree_close, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -171,28 +171,6 @@ static bool is_known_place(const struct call *call, const struct place *place)
     return keys_has(&call->log->places, (struct bytes){(const uint8_t *)&hash, sizeof hash});
 }
 
-// Whether a step that comes upon an object for the first time finds it as the last step left it, as far as can be told
-// by its ctime, and no edit by others is to be looked for before.
-static bool is_as_left(struct call *call, const struct place *place, const struct object *object)
-{
-    uint8_t key[16];
-    contact_key(&object->about, key);
-    if (keys_has(&call->caller->step->contacts, (struct bytes){key, sizeof key}))
-        return true;
-    int64_t changed = ns_of(object->about.st_ctim);
-    if (changed >= call->log->read_at && !object->is_created)
-        return false;
-    const int64_t *left = numbers_find(&call->log->objects, object->about.st_ino);
-    return left ? *left == changed : !is_known_place(call, place);
-}
-
-static void note_contact(struct call *call, const struct object *object)
-{
-    uint8_t key[16];
-    contact_key(&object->about, key);
-    keys_add(&call->caller->step->contacts, (struct bytes){key, sizeof key});
-}
-
 // Whether an object has no extended attributes but those that the kernel's policy sets. `fd` may be O_PATH.
 static bool is_without_attributes(int fd)
 {
@@ -205,6 +183,43 @@ static bool is_without_attributes(int fd)
         if (strcmp(name, "security.selinux") && strcmp(name, "security.ima") && strcmp(name, "security.evm"))
             return false;
     return true;
+}
+
+// See _state in holdfast.undo.recorder.last_state: 1, which nothing is left with, if there is more to compare.
+static int64_t directory_state(const struct place *place, const struct stat *about)
+{
+    if (about->st_uid >> 24 || about->st_gid >> 22 || place->dir < 0)
+        return 1;
+    int fd = openat(place->dir, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    bool is_plain = fd >= 0 && is_without_attributes(fd);
+    if (fd >= 0)
+        close(fd);
+    uint64_t state = (uint64_t)about->st_mode | (uint64_t)about->st_uid << 16 | (uint64_t)about->st_gid << 40;
+    return is_plain ? -1 - (int64_t)state : 1;
+}
+
+// Whether a step that comes upon an object for the first time finds it as the last step left it, as far as can be told
+// by its ctime, and no edit by others is to be looked for before.
+static bool is_as_left(struct call *call, const struct place *place, const struct object *object)
+{
+    uint8_t key[16];
+    contact_key(&object->about, key);
+    if (keys_has(&call->caller->step->contacts, (struct bytes){key, sizeof key}))
+        return true;
+    int64_t changed = ns_of(object->about.st_ctim);
+    if (changed >= call->log->read_at && !object->is_created)
+        return false;
+    const int64_t *left = numbers_find(&call->log->objects, object->about.st_ino);
+    if (!left)
+        return !is_known_place(call, place);
+    return *left == (S_ISDIR(object->about.st_mode) ? directory_state(place, &object->about) : changed);
+}
+
+static void note_contact(struct call *call, const struct object *object)
+{
+    uint8_t key[16];
+    contact_key(&object->about, key);
+    keys_add(&call->caller->step->contacts, (struct bytes){key, sizeof key});
 }
 
 // What an object looks like before the step changes it for the first time: see note_seen in

@@ -74,7 +74,7 @@ class Log:
         """Write a whole frame. Returns 0, or the errno."""
 
     def note_object(self, inode: int, changed: int, /) -> None:
-        """A finished step left the object, with this ctime (ns)."""
+        """A finished step left the object, with this ctime (ns); of a directory, its `directory_state`."""
 
     def drop_object(self, inode: int, /) -> None: ...
     def note_place(self, path: bytes, /) -> None:
@@ -110,7 +110,6 @@ class Tree:
         """
 
     def knows(self, tid: int, step: Step, epoch: int, /) -> bool: ...
-    def forget(self, tid: int, /) -> None: ...
     def release(self) -> None:
         """Close the directories that callers were led to."""
 

@@ -159,6 +159,7 @@ def _trial(directory: bytes) -> tempfile.TemporaryDirectory[str]:
 
 def _supervision(directory: bytes) -> Iterator[Finding]:
     """Whether `holdfast run` can record what a command does: tried with one that does nothing."""
+    from holdfast.files.linux.native import native
     from holdfast.processes.child import Limits, run
     from holdfast.processes.child_environment import with_our_modules
     from holdfast.processes.helper_process import module_words
@@ -182,6 +183,9 @@ def _supervision(directory: bytes) -> Iterator[Finding]:
         yield Finding("supervision", "limited", text, "`holdfast watch` saves without supervision")
         return
     yield Finding("supervision", "good", "`holdfast run` records every change of a command as it happens")
+    if why := native().why:
+        text = f"usual changes of a command are recorded by Python, which takes several times as long for each: {why}"
+        yield Finding("supervision", "limited", text, "install Holdfast where a C compiler and Python's headers are")
     for text in landlock.limitations():
         yield Finding("supervision", "limited", text)
     if scope := yama_scope():

@@ -32,19 +32,11 @@ class NativeLoop:
         self.log = log
         self.turn = turn
         self.recorder = recorder
-        self.trees: list[Tree] = []
-        CALLERS.on_forget = self._forget
+        CALLERS.on_forget = log.forget_callers
 
     def serve(self, listener: int, selector: int, root: int) -> NativeTree:
         """Serve the tree under this listener too. The descriptors are borrowed; see `holdfast._hot.Tree`."""
         return NativeTree(self, self._new_tree(self.log, self.turn, listener, selector, root))
-
-    def _forget(self, tid: int) -> None:
-        if tid:
-            for tree in self.trees:
-                tree.forget(tid)
-        else:
-            self.log.forget_callers()
 
 
 def native_loop(recorder: Recorder) -> NativeLoop | None:
@@ -61,7 +53,6 @@ class NativeTree:
     def __init__(self, loop: NativeLoop, tree: Tree) -> None:
         self._loop = loop
         self._tree = tree
-        loop.trees.append(tree)
 
     def receive(self) -> tuple[int, ...] | None:
         """As `Listener.receive`: the next call that is not carried out natively."""
@@ -95,5 +86,3 @@ class NativeTree:
         self._tree.close()
         native_calls, python_calls = self._tree.counts
         _log.info("calls carried out", natively=native_calls, by_python=python_calls)
-        if self._tree in self._loop.trees:
-            self._loop.trees.remove(self._tree)

@@ -92,8 +92,8 @@ class Callers:
         first thread, of which nothing must be known then.
         """
         self._steady = True
-        self.on_forget: Callable[[int], object] = lambda _tid: None
-        """Called when what is known of a thread changes, with its number; with 0, of all."""
+        self.on_forget: Callable[[], object] = lambda: None
+        """Called when what is known of any thread changes."""
 
     def find_usual(self, tid: int) -> Caller | None:
         """What is known of a thread that sees what this process sees, and may what it may; None of another."""
@@ -126,7 +126,7 @@ class Callers:
         for known in list(self._known.values()):
             if known.tgid == tgid:
                 self._known.pop(known.tid, None)
-                self.on_forget(known.tid)
+        self.on_forget()
 
     def note_umask(self, tid: int, umask: int) -> None:
         """The thread is going to change the umask: its own, and that of all who have theirs in common with it. These
@@ -138,15 +138,14 @@ class Callers:
                 known.umask = umask
             elif shares is None:
                 self._known.pop(known.tid, None)
-            if shares is not False:
-                self.on_forget(known.tid)
+        self.on_forget()
 
     def distrust(self) -> None:
         """A process is going to change its view of the file systems, which others may share: from now on every one is
         looked at anew for every call.
         """
         self._steady = False
-        self.on_forget(0)
+        self.on_forget()
 
 
 CALLERS = Callers()

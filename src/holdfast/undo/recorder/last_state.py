@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.files.linux.metadata import read_xattrs, read_xattrs_at
 from holdfast.files.linux.syscalls import birth_time_at
-from holdfast.undo.tree.signatures import is_same, signature_of
+from holdfast.undo.tree.signatures import NO_XATTRS, is_same, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -198,7 +198,17 @@ def _tell_object(native: Log, key: ObjectKey, left: tuple[bytes, Signature] | No
     if left is None:
         native.drop_object(inode)
     else:
-        native.note_object(inode, left[1].ctime)
+        native.note_object(inode, left[1].ctime or _state(left[1]))
+
+
+def _state(left: Signature) -> int:
+    """What tells an object whose ctime says nothing, as a directory's, from another one: negative, and one number for
+    mode, owner and group (as in ``native/operate.c``); 0, which no object has, where there is more to compare.
+    """
+    described = left.described
+    if described is None or described.uid >> 24 or described.gid >> 22 or described.attributes not in (b"", NO_XATTRS):
+        return 0
+    return -1 - (left.mode | described.uid << 16 | described.gid << 40)
 
 
 def _tell_place(native: Log, path: bytes, left: Signature | None) -> None:

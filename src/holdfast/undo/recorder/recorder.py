@@ -128,6 +128,7 @@ class Recorder:
         self.release_removed, self.before_loss = contents.release_removed, contents.before_loss
         self.before_metadata_change = contents.before_metadata_change
         self.max_step_bytes = max_step_bytes
+        self.note_guard()
 
     @property
     def max_step_bytes(self) -> int:

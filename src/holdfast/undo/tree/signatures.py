@@ -109,6 +109,10 @@ def describe_object(found: os.stat_result, xattrs: Callable[[], Xattrs]) -> Obje
     return ObjectDescription(found.st_uid, found.st_gid, attributes)
 
 
+NO_XATTRS = hash_bytes(msgspec.msgpack.encode(()))
+"""`ObjectDescription.attributes` of an object that has none."""
+
+
 @lru_cache(maxsize=8)
 def _digest(xattrs: Xattrs) -> bytes:
     # (Most of what lies together has the same attributes, or none.)
