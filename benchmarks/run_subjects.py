@@ -166,7 +166,6 @@ BRIDGE = Subject(
     "bridge", _showing(Mount((sys.executable, "-P", "-m", "holdfast.testing.bridged"), as_root=(), stays=True))
 )
 PEERS = (
-    PYTHON,
     Subject("overlayfs", _overlayfs, copies=False),
     Subject("fuse-overlayfs", _fuse_overlayfs, copies=False),
     Subject("bindfs", _showing(Mount(("bindfs", "--no-allow-other")))),
@@ -184,7 +183,7 @@ def available(base: Path, subjects: Sequence[Subject] = PEERS) -> tuple[list[Sub
     for subject in subjects:
         if subject.name == "overlayfs" and os.geteuid() != 0:
             absent[subject.name] = "only root mounts it"
-        elif subject in PEERS and subject not in (PYTHON, PEERS[1]) and shutil.which(subject.name) is None:
+        elif subject in PEERS and subject.name != "overlayfs" and shutil.which(subject.name) is None:
             absent[subject.name] = "not installed"
         else:
             try:

@@ -141,7 +141,7 @@ struct grown {
 struct step {
     atomic_int holders;
     int64_t id;
-    bool is_open, is_held, reverses;
+    bool is_open, reverses;
     struct keys created, captured, described, touched, contacts;
     struct grown records;       // bodies of records that Python has not taken over yet
     struct grown before;        // what objects looked like before the step changed them
@@ -242,6 +242,7 @@ struct place {
 bool find_caller(struct call *);
 bool find_place(struct call *, int from, const char *path, struct place *);
 bool find_object(struct call *, int number, struct place *, int *fd);
+bool is_alive(const struct caller *);
 void forget_caller(struct caller *);
 void forget_directories(struct tree *);
 void tree_begin(struct tree *);

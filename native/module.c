@@ -321,7 +321,7 @@ static PyObject *step_take_before(PyObject *object, PyObject *unused)
     return take((Step *)object, &((Step *)object)->step->before);
 }
 
-enum { COPIED, INLINED, LAST, IS_HELD, IS_OPEN };
+enum { COPIED, LAST, IS_OPEN };
 
 static PyObject *step_get(PyObject *object, void *which)
 {
@@ -331,9 +331,7 @@ static PyObject *step_get(PyObject *object, void *which)
     gate_give(self->gate);
     switch ((intptr_t)which) {
     case COPIED: return PyLong_FromLongLong(now.copied);
-    case INLINED: return PyLong_FromLongLong(now.inlined);
     case LAST: return PyFloat_FromDouble(now.last);
-    case IS_HELD: return PyBool_FromLong(now.is_held);
     default: return PyBool_FromLong(now.is_open);
     }
 }
@@ -350,9 +348,7 @@ static int step_put(PyObject *object, PyObject *value, void *which)
     enter(self->gate);
     switch ((intptr_t)which) {
     case COPIED: self->step->copied = number; break;
-    case INLINED: self->step->inlined = number; break;
     case LAST: self->step->last = last; break;
-    case IS_HELD: self->step->is_held = number; break;
     default: self->step->is_open = number;
     }
     gate_give(self->gate);
@@ -371,9 +367,7 @@ static PyGetSetDef step_fields[] = {
     {"touched", step_set, NULL, NULL, (void *)3},
     {"contacts", step_set, NULL, NULL, (void *)4},
     {"copied", step_get, step_put, NULL, (void *)COPIED},
-    {"inline", step_get, step_put, NULL, (void *)INLINED},
     {"last", step_get, step_put, NULL, (void *)LAST},
-    {"is_held", step_get, step_put, NULL, (void *)IS_HELD},
     {"is_open", step_get, step_put, NULL, (void *)IS_OPEN},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -744,30 +738,17 @@ static PyObject *tree_learn(PyObject *object, PyObject *args)
         return NULL;
     enter(tree->turn);
     struct caller *caller = &tree->callers[(unsigned)tid % CALLERS];
-    forget_caller(caller);
-    int own = fcntl(proc, F_DUPFD_CLOEXEC, 0);
-    if (own >= 0) {
-        *caller = (struct caller){tid, own, mask, epoch, ((Step *)step)->step};
-        step_hold(caller->step);
+    // (Mostly it is known: only this one call was left to Python.)
+    if (caller->tid != tid || caller->epoch != epoch || caller->step != ((Step *)step)->step || !is_alive(caller)) {
+        forget_caller(caller);
+        int own = fcntl(proc, F_DUPFD_CLOEXEC, 0);
+        if (own >= 0) {
+            *caller = (struct caller){tid, own, mask, epoch, ((Step *)step)->step};
+            step_hold(caller->step);
+        }
     }
     gate_give(tree->turn);
     Py_RETURN_NONE;
-}
-
-static PyObject *tree_knows(PyObject *object, PyObject *args)
-{
-    struct tree *tree = ((Tree *)object)->tree;
-    int tid;
-    unsigned long long epoch;
-    PyObject *step;
-    if (!PyArg_ParseTuple(args, "iO!K", &tid, step_type, &step, &epoch))
-        return NULL;
-    enter(tree->turn);
-    const struct caller *caller = &tree->callers[(unsigned)tid % CALLERS];
-    bool is_known = caller->tid == tid && caller->epoch == epoch && caller->step == ((Step *)step)->step &&
-                    !faccessat(caller->proc, "comm", F_OK, 0);
-    gate_give(tree->turn);
-    return PyBool_FromLong(is_known);
 }
 
 static PyObject *tree_close(PyObject *object, PyObject *unused)
@@ -800,7 +781,6 @@ static PyMethodDef tree_methods[] = {
     {"receive", tree_receive, METH_NOARGS, NULL},
     {"set_territory", tree_set_territory, METH_VARARGS, NULL},
     {"learn", tree_learn, METH_VARARGS, NULL},
-    {"knows", tree_knows, METH_VARARGS, NULL},
     {"release", tree_release, METH_NOARGS, NULL},
     {"close", tree_close, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

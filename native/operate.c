@@ -138,7 +138,7 @@ static bool is_ready(struct call *call)
 {
     struct log *log = call->log;
     struct step *step = call->caller->step;
-    if (log->is_off || !step->is_open || step->is_held || step->reverses || log->journal.fd < 0 ||
+    if (log->is_off || !step->is_open || step->reverses || log->journal.fd < 0 ||
         log->journal.is_broken)
         return false;
     struct keys *noted[] = {&step->created, &step->captured, &step->described};

@@ -165,7 +165,7 @@ static bool way_to(char way[WAY_ROOM], int from, const char *head, size_t size)
 }
 
 // Whether the thread is still there, so that its number cannot be another one's.
-static bool is_alive(const struct caller *caller)
+bool is_alive(const struct caller *caller)
 {
     return !faccessat(caller->proc, "comm", F_OK, 0);
 }

@@ -109,7 +109,6 @@ class Tree:
         changes belongs to the step. The epoch is the one in which that was found out.
         """
 
-    def knows(self, tid: int, step: Step, epoch: int, /) -> bool: ...
     def release(self) -> None:
         """Close the directories that callers were led to."""
 

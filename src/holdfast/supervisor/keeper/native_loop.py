@@ -68,9 +68,7 @@ class NativeTree:
         """What the thread changes from now on belongs to the step, as far as is known."""
         caller = CALLERS.find_usual(tid)
         opened = self._loop.recorder.find_open(step)
-        if caller is None or opened is None or opened.native is None:
-            return
-        if not self._tree.knows(tid, opened.native, epoch):
+        if caller is not None and opened is not None and opened.native is not None:
             self._tree.learn(tid, caller.fd, caller.umask, opened.native, epoch)
 
     def set_territory(self, root: bytes, borders: tuple[bytes, ...], fresh_ns: int) -> None:
