@@ -13,6 +13,7 @@ and one that keeps to none of this, or says nothing in time, is not asked any mo
 from __future__ import annotations
 
 import binascii
+import socket
 import threading
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,7 +26,6 @@ from holdfast.supervisor.process_tree.members import StepGroup
 from holdfast.wire.json_lines import Lines
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from holdfast.supervisor.process_tree.members import Run
@@ -91,8 +91,13 @@ class GuestProcesses:
     def _ask(self, thread: int) -> None:
         """With both locks."""
         self._asked = thread
+        question = b"%d\n" % thread
         try:
-            self._port.sendall(b"%d\n" % thread)
+            # (A guest may answer what it does not read. To wait for that would be to wait with what others wait for.)
+            if self._port.send(question, socket.MSG_DONTWAIT) < len(question):
+                raise BlockingIOError
+        except BlockingIOError:
+            self._give_up("it does not read what it is asked")
         except OSError:
             self._is_over = True
         is_told = self._news.wait_for(lambda: self._is_over or thread in self._known, _ANSWER_SECONDS)
@@ -122,7 +127,7 @@ class GuestProcesses:
                     self._take(json_decoder(_Said).decode(line))
         except OSError:
             pass  # the machine has ended
-        except (FormatError, msgspec.MsgspecError, binascii.Error, RecursionError) as error:
+        except (FormatError, msgspec.MsgspecError, ValueError, RecursionError) as error:
             self._give_up(f"it does not keep to the protocol: {error}")
         with self._news:
             self._is_over = True
@@ -170,6 +175,6 @@ class GuestProcesses:
 
     def _hang_up(self) -> None:
         try:
-            self._port.shutdown(2)
+            self._port.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the machine has ended

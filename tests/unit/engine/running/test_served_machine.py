@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import json
 import os
+import select
 import socket
 import subprocess
 import threading
@@ -46,6 +47,7 @@ class Guest:
         self.port.settimeout(LIMIT)
         self.answers: list[bytes] = []
         """To what the keeper asks about processes, in their order; then each is the command's own."""
+        self.reads = True
         self.listener = threading.Thread(target=self.answer_keeper)
         self.listener.start()
         asked = JoinRequest("r", self.monitor.pid, False, (b"machine",), settings.root, 0, thresholds, "virtiofs")
@@ -60,7 +62,7 @@ class Guest:
 
     def answer_keeper(self) -> None:
         with suppress(OSError):
-            while asked := self.port.recv(100):
+            while (asked := self.port.recv(100)) and self.reads:
                 answer = self.answers.pop(0) if self.answers else b'{"pid": %d, "top": 0}'
                 if answer:
                     self.port.sendall(answer.replace(b"%d", asked.strip()) + b"\n")
@@ -180,7 +182,17 @@ def test_each_child_of_the_command_makes_a_step_which_ends_with_it(settings: Kee
         }
 
 
-@pytest.mark.parametrize("said", [b"no JSON", b'{"pid": -1}', b'{"pid": %d, "words": [1]}', b"x" * (1 << 17)])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"no JSON",
+        b'{"pid": -1}',
+        b'{"pid": %d, "words": [1]}',
+        b"x" * (1 << 17),
+        b'{"pid": %d, "top": 7, "words": ["\xc3\xa4"]}',
+        b'{"pid": %d, "top": 7, "words": ["a"]}',
+    ],
+)
 def test_a_guest_that_says_what_it_may_not_is_asked_no_more(settings: KeeperSettings, said: bytes) -> None:
     with served(settings) as guest:
         guest.answers += [said, made_by(70, b"late")]
@@ -200,6 +212,21 @@ def test_a_guest_that_floods_is_asked_no_more(settings: KeeperSettings) -> None:
         (step,) = guest.keeper.steps()
         assert step.command == (b"machine",)
         wait_until(lambda: guest.port.recv(1) == b"", "that it is hung up on")
+
+
+def test_a_guest_that_reads_nothing_is_asked_no_more(settings: KeeperSettings) -> None:
+    """What it answers all the same would be enough for the keeper to go on asking, until there is no room for more."""
+    with served(settings) as guest:
+        guest.reads = False
+        with suppress(OSError):  # it is hung up on
+            for thread in range(1, 100_000):
+                guest.send(Opcode.MKDIR, bytes(c.MkDirIn(0o755, 0o22)) + b"%d\0" % thread, thread)
+                while not guest.queue.take_used():
+                    guest.port.sendall(b'{"pid": %d, "top": 0}\n' % thread)
+                    select.select([], [], [], 0.002)
+        guest.keeper.steps()  # it answers others
+        assert guest.answer() == 0
+        assert guest.mkdir(b"last") == 0
 
 
 def test_nothing_of_a_guest_makes_a_device(settings: KeeperSettings, tmp_path: Path) -> None:
