@@ -20,9 +20,10 @@ from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.supervisor.launch.keeper_connection import join
 from holdfast.testing.p9_client import P9Client
-from holdfast.testing.vhost_user_frontend import Frontend
+from holdfast.testing.vhost_user_frontend import Frontend, vring_event
 from holdfast.undo.service import OFF, Thresholds
 from holdfast.wire.fuse.protocol_constants import Opcode
+from holdfast.wire.vhost_user.protocol_constants import Request
 
 from ....protocol.fuse import structures as c
 from ....protocol.fuse.structures import request
@@ -227,6 +228,21 @@ def test_a_guest_that_reads_nothing_is_asked_no_more(settings: KeeperSettings) -
         guest.keeper.steps()  # it answers others
         assert guest.answer() == 0
         assert guest.mkdir(b"last") == 0
+
+
+def test_a_monitor_that_hears_of_no_answer_keeps_no_other_waiting(settings: KeeperSettings) -> None:
+    with served(settings) as guest:
+        step = guest.keeper.expect("r", [b"mkdir"])
+        full = os.eventfd(0, os.EFD_CLOEXEC)
+        guest.frontend.command(vring_event(Request.SET_VRING_CALL, 1, full))
+        os.eventfd_read(full)  # (signalled when it was set)
+        os.eventfd_write(full, (1 << 64) - 2)
+        guest.send(Opcode.MKDIR, bytes(c.MkDirIn(0o755, 0o22)) + b"made\0", 1)
+        wait_until(lambda: bool(guest.queue.take_used()), "the answer")
+        done = guest.keeper.settle(step, 0)
+        os.close(full)
+        assert done.info is not None
+        assert done.info.paths == 1
 
 
 def test_nothing_of_a_guest_makes_a_device(settings: KeeperSettings, tmp_path: Path) -> None:
