@@ -225,6 +225,30 @@ def test_what_is_done_to_the_removed_is_not_done_to_what_the_log_keeps(tmp_path:
         assert not os.listxattr(share.tree / "setxattr")
 
 
+def test_attributes_that_nothing_would_bring_back_are_refused(share: Share) -> None:
+    (share.tree / "file").touch()
+    guest = share.mounted()
+    file = guest.lookup(b"file")
+    for name in (b"security.selinux", b"security.ima", b"security.evm"):
+        for opcode, body in (
+            (Opcode.SETXATTR, struct.pack("=II", 1, 0) + name + b"\0x"),
+            (Opcode.REMOVEXATTR, name + b"\0"),
+        ):
+            guest.ask_later(opcode, body, file)
+            assert guest.answer()[0] == errno.EOPNOTSUPP
+    assert not [name for name in os.listxattr(share.tree / "file") if name != "security.selinux"]
+
+
+def test_a_file_that_is_all_holes_and_still_open_does_not_keep_an_undo_for_days(share: Share) -> None:
+    """(To read all of it, this would take half an hour.)"""
+    guest = share.mounted()
+    guest.create(b"holes", b"content")
+    body = struct.pack("=I4xQQQqqqIIIIIIII", 8, 0, 1 << 41, *[0] * 7, 0, 0, 0, 0, 0)
+    guest.ask(Opcode.SETATTR, body, guest.lookup(b"holes"))
+    share.undo()
+    assert not os.listdir(share.tree)
+
+
 def _state(tree: Path) -> list[tuple[str, int, int, int, int]]:
     return [
         (path.name, found.st_mode, found.st_size, found.st_mtime_ns, found.st_nlink)
