@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from holdfast.supervisor.process_tree.members import Run
 
 _LOG = Log(__name__)
-_MOST_LINE_BYTES: Final = 1 << 16
+_MOST_LINE_BYTES: Final = 1 << 15
+"""What a guest of ours says has at most 28 KiB. All that it may have said is in one answer to who asks for steps."""
 _MOST_WORDS: Final = 100
 _MOST_GROUPS: Final = 4096
 _READ_BYTES: Final = 1 << 14
