@@ -105,7 +105,11 @@ def test_qemu_sees_the_system_s_files_and_nothing_of_the_user_s(working: Working
     root = Path(f"/proc/{qemu}/root")
     shown = {path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink() and any(path.iterdir())}
     assert {"usr", "etc"} <= shown
-    assert not shown & {"home", "root", "tmp", "run", "work", "opt", "srv", "mnt", "boot"}
+    users = shown & {"home", "root", "tmp", "run", "work", "opt", "srv", "mnt", "boot"}
+    made = working.machine.plan.image
+    image = {os.path.realpath(os.fsdecode(path)) for path in (made.kernel, made.root)}
+    found = {f"/{path.relative_to(root)}" for top in users for path in (root / top).rglob("*") if path.is_file()}
+    assert found <= image, "and that it cannot write to"
     assert {path.name for path in (root / "var").iterdir()} <= {"tmp", "run", "lib"}
     assert not (root / str(working.tree)[1:]).exists()
     assert not stat.S_ISREG((root / "etc/shadow").stat().st_mode)

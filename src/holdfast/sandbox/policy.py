@@ -90,7 +90,7 @@ class FileAccess(NamedTuple):
     origin: bytes = b""
     """A directory that is seen at the workspace's path in place of what is there; empty: nothing is."""
     lent: tuple[bytes, ...] = ()
-    """Directories that are visible although what they lie in is secret, and never writable."""
+    """Directories and files that are visible although what they lie in is secret or hidden, and never writable."""
     credentials: tuple[bytes, ...] = ()
     """What else is not visible, where that can be: not what lies in the workspace, nor what is ``visible`` or
     ``writable``.

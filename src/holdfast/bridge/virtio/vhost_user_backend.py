@@ -91,7 +91,7 @@ class VhostUserBackend:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._lock:
-                while self._first is None and (taken := self._take()) is not None:
+                if self._first is None and (taken := self._take()) is not None:
                     if taken.opcode == Opcode.INIT:
                         self._first = taken
                     else:
@@ -190,20 +190,30 @@ class VhostUserBackend:
                 self._give_back(taken, written)
 
     def is_quiet(self) -> bool:
-        """See `Transport.is_quiet`."""
-        with self._lock:
+        """See `Transport.is_quiet`. (A front end or a guest may see to it that a thread keeps the lock: then it is not,
+        and who asks is no thread that may wait for either.)
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
             return not any(ring.has_more() for ring in self._rings.values())
+        finally:
+            self._lock.release()
 
     # -- requests. All of it needs the lock ---------------------------------------------------------------------------
 
     def _take(self) -> Taken | None:
         for ring in self._running:
-            while (taken := ring.take()) is not None:
-                if taken.unique not in self._in_flight:
-                    self._in_flight[taken.unique] = taken
-                    return taken
-                # Only one of the two could be answered: a guest's kernel gives no number twice.
-                ring.answer(taken.chain, replies.error(taken.unique, errno.EINVAL))
+            taken = ring.take()
+            if taken is None:
+                continue
+            if taken.unique not in self._in_flight:
+                self._in_flight[taken.unique] = taken
+                return taken
+            # Only one of the two could be answered: a guest's kernel gives no number twice. (And none is taken instead
+            # of it: a guest that fills its ring with such ones as fast as they are taken would have the lock for ever.)
+            ring.answer(taken.chain, replies.error(taken.unique, errno.EINVAL))
+            return None
         return None
 
     def _request_kicks(self) -> bool:

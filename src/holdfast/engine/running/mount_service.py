@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import threading
+import time
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Protocol
@@ -41,6 +42,8 @@ _FIRST_SECONDS = 5.0
 _SETTLE_SECONDS = 0.05
 """Meanwhile no call is served. What is known too late to be closed is looked at once more."""
 _GUEST_SETTLE_SECONDS = 0.1
+_UNSETTLED_SECONDS = 1.0
+"""For so long a guest that did not come to rest is not waited for again: it says itself how often it would be."""
 _END_SECONDS = 10.0
 
 
@@ -144,6 +147,7 @@ class ServedVirtiofs:
         self._host = host
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._mount: _GuestMount | None = None
+        self._unsettled_until = 0.0
         self._socket = socket.socket(fileno=connection)
         try:
             self._backend = VhostUserBackend(self._socket)
@@ -172,8 +176,11 @@ class ServedVirtiofs:
         """See `ServedMount.settle`: a guest's kernel has sent what a process wrote and closed before that is known to
         have ended.
         """
-        if (mount := self._mount) is not None:
-            mount.server.settle(_GUEST_SETTLE_SECONDS, lambda: self._host.waiting)
+        mount = self._mount
+        if mount is None or time.monotonic() < self._unsettled_until:
+            return
+        if not mount.server.settle(_GUEST_SETTLE_SECONDS, lambda: self._host.waiting):
+            self._unsettled_until = time.monotonic() + _UNSETTLED_SECONDS
 
     def close(self) -> bool:
         """See `ServedMount.close`."""

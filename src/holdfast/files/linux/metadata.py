@@ -19,7 +19,7 @@ UNREAD: Final[Xattrs] = (("", b""),)
 """Stands for attributes that could not be read, as the owner's own mode bits forbid it: they are left as they are."""
 
 _ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP})
-_DERIVED = frozenset({"security.selinux", "security.ima", "security.evm"})
+DERIVED = frozenset({"security.selinux", "security.ima", "security.evm"})
 """Set by the kernel's own policy; to write them back is not ours."""
 
 
@@ -63,15 +63,24 @@ def read_xattrs_at(dir_fd: int, name: bytes) -> Xattrs:
 
 def _read_xattrs(path: int | str | bytes, *, follow_symlinks: bool = True) -> Xattrs:
     try:
-        return tuple(
-            (name, os.getxattr(path, name, follow_symlinks=follow_symlinks))
-            for name in sorted(os.listxattr(path, follow_symlinks=follow_symlinks))
-            if name not in _DERIVED
-        )
+        names = os.listxattr(path, follow_symlinks=follow_symlinks)
     except OSError as error:
         if error.errno in _ABSENT:
             return ()
         raise
+    found: list[tuple[str, bytes]] = []
+    for name in sorted(names):
+        if name in DERIVED:
+            continue
+        try:
+            found.append((name, os.getxattr(path, name, follow_symlinks=follow_symlinks)))
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                # (A ``security.capability`` without a value can be set and removed, and never be read.)
+                found.append((name, b""))
+            elif error.errno not in _ABSENT:  # (else this one was just removed)
+                raise
+    return tuple(found)
 
 
 def apply_metadata(fd: int, wanted: Metadata) -> None:

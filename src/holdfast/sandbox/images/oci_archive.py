@@ -36,10 +36,14 @@ _MAX_MEMBERS: Final = 10_000
 _MAX_LAYERS: Final = 500
 _MAX_NESTED: Final = 4
 """Indexes in an index."""
+_MAX_DESCRIBED: Final = 2000
+"""Manifests and indexes, in all indexes together: one index may be named many times."""
 _FREE_BYTES: Final = 1 << 30
 _MAX_RATIO: Final = 200
 """What holds more unpacked, for each byte, beyond `_FREE_BYTES`, is a bomb: files of a system shrink to a third."""
 _PIECE: Final = 1 << 20
+_PACKED_PIECE: Final = 1 << 16
+"""What is not unpacked of one is copied for each part of it that is."""
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
@@ -147,6 +151,7 @@ class _Archive:
         self._stream = stream
         self._what = what
         self._parts: dict[str, _Part] = {}
+        self._described = 0
         links: dict[str, str] = {}
         for number, member in enumerate(read_members(stream, what)):
             if number >= _MAX_MEMBERS:
@@ -202,7 +207,10 @@ class _Archive:
         return _Layers(layers, self._verified_json(manifest.config, _Configuration))
 
     def _manifests(self, index: _Index, architecture: str, nested: int) -> Iterator[tuple[_Descriptor, _Manifest]]:
-        for one in index.manifests[:_MAX_LAYERS]:
+        for one in index.manifests:
+            self._described += 1
+            if self._described > _MAX_DESCRIBED:
+                raise FormatError(f"{self._what} has more than {_MAX_DESCRIBED} images and lists of images")
             if one.platform is not None and one.platform.os not in ("", "linux"):
                 continue  # (what was said about how it was built is one of those)
             if one.media_type.endswith((".index.v1+json", ".manifest.list.v2+json")):
@@ -284,7 +292,7 @@ def _pieces(archive: IO[bytes], part: _Part, budget: _Budget) -> Iterator[bytes]
     at, left = part.offset, part.size
     while left:
         archive.seek(at)
-        piece = archive.read(min(left, _PIECE))
+        piece = archive.read(min(left, _PACKED_PIECE))
         if not piece:
             return
         at += len(piece)

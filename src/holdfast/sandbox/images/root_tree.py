@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_ENTRIES: Final = 2_000_000
-"""Of all layers together."""
+"""Of all layers together, and of the directories that they imply."""
+MAX_HELD_BYTES: Final = 256 << 20
+"""Of the names, targets and attributes in all layers together, and of the names that hard links have: so much of them
+is in memory.
+"""
+_MAX_STEPS: Final = 200_000_000
+"""From one name to the next, on the way to all that the layers name."""
 PYTHON_DIRECTORIES: Final = (b"usr/local/bin", b"usr/bin", b"bin")
 """Where the initrd looks for ``python3``, in this order (``init.sh``)."""
 LEAST_PYTHON: Final = (3, 8)
@@ -62,6 +68,10 @@ class RootTree:
         self._root = _Node(None)
         self._layers: list[IO[bytes]] = []
         self._entries = 0
+        self._held = 0
+        self._steps = 0
+        self._linked: set[int] = set()
+        """Which inodes have more than one name."""
 
     @classmethod
     def of(cls, layers: Sequence[IO[bytes]], what: str) -> RootTree:
@@ -79,9 +89,9 @@ class RootTree:
         members: list[tuple[tuple[bytes, ...], TarMember]] = []
         gone: list[tuple[tuple[bytes, ...], bytes]] = []
         for member in read_members(layer, what):
-            self._entries += 1
-            if self._entries > MAX_ENTRIES:
-                raise FormatError(f"{what} has more than {MAX_ENTRIES} files")
+            self._count_entry()
+            attributes = sum(len(name) + len(value) for name, value in member.xattrs.items())
+            self._count_held(len(member.name) + len(member.target) + attributes)
             parts = _parts(member.name, what)
             if parts and parts[-1].startswith(_WHITEOUT):
                 gone.append((parts[:-1], parts[-1]))
@@ -94,6 +104,16 @@ class RootTree:
         self._layers.append(layer)
         for parts, member in members:
             self._put(parts, member, index, what)
+
+    def _count_entry(self) -> None:
+        self._entries += 1
+        if self._entries > MAX_ENTRIES:
+            raise FormatError(f"it has more than {MAX_ENTRIES} files: it is no container's image")
+
+    def _count_held(self, number: int) -> None:
+        self._held += number
+        if self._held > MAX_HELD_BYTES:
+            raise FormatError(f"its names and attributes have more than {MAX_HELD_BYTES} bytes")
 
     def _hide(self, parts: tuple[bytes, ...], name: bytes) -> None:
         directory = self._walk(parts)
@@ -114,6 +134,7 @@ class RootTree:
                     f"{what} has a hard link {display(member.name)} to {display(member.target)}, which is no file there"
                 )
             inode = found.inode
+            self._linked.add(id(inode))
         else:
             inode = _Inode(member, layer)
         if not parts:
@@ -142,6 +163,9 @@ class RootTree:
         links = 0
         while waiting:
             part = waiting.pop()
+            self._steps += 1
+            if self._steps > _MAX_STEPS:
+                raise FormatError("its links lead to and fro without end")
             if part == b"..":
                 del path[max(1, len(path) - 1) :]
                 continue
@@ -150,6 +174,7 @@ class RootTree:
             if child is None:
                 if not create or not at.is_directory or len(path) > _MAX_DEPTH:
                     return None
+                self._count_entry()
                 child = at.children[part] = _Node(None)
             if child.inode is not None and child.inode.member.kind == "link":
                 links += 1
@@ -210,13 +235,17 @@ class RootTree:
     def write(self, archive: IO[bytes]) -> None:
         """Write all of it as one archive (tar), but for the root itself: squashfs-tools take that from no archive."""
         first: dict[int, bytes] = {}
-        waiting: list[tuple[bytes, _Node]] = [(b"", self._root)]
+        waiting = [(b"", iter(sorted(self._root.children.items())))]
         while waiting:
-            path, node = waiting.pop()
-            if path:
-                self._write_node(archive, path, node, first)
-            prefix = path + b"/" if path else b""
-            waiting += [(prefix + name, child) for name, child in sorted(node.children.items(), reverse=True)]
+            prefix, rest = waiting[-1]
+            name, node = next(rest, (b"", None))
+            if node is None:
+                waiting.pop()
+                continue
+            path = prefix + name
+            self._write_node(archive, path, node, first)
+            if node.children:
+                waiting.append((path + b"/", iter(sorted(node.children.items()))))
         archive.write(bytes(2 * BLOCK))
 
     def _write_node(self, archive: IO[bytes], path: bytes, node: _Node, first: dict[int, bytes]) -> None:
@@ -226,7 +255,9 @@ class RootTree:
             archive.write(header_of(TarMember(path, "directory", 0o755, 0, 0, 0, 0, 0, b"", (0, 0), {})))
             return
         member = _sane(node.inode.member)._replace(name=path)
-        if member.kind != "directory":
+        if id(node.inode) in self._linked:
+            if id(node.inode) not in first:
+                self._count_held(len(path))
             before = first.setdefault(id(node.inode), path)
             if before != path:
                 archive.write(header_of(member._replace(kind="hard link", size=0, target=before, xattrs={})))

@@ -1,9 +1,9 @@
 """The images of a home: found, listed, built, imported and removed.
 
 `docs/formats/image.md` has the layout. An image is a manifest; its files are named by their content and shared. It is
-made in a directory of its own, and is there at once when its manifest is renamed into place. A program that
-starts a machine opens the files first: an image may be removed or replaced at any moment, and open files stay as they
-are.
+made in a directory of its own, and is there at once when its manifest is renamed into place. An image
+may be removed or replaced at any moment: what has its files open, such as a machine that has started, keeps them as
+they are.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ BLOCK: Final = 512
 MAX_NAME: Final = 4096
 """Bytes of a path, and of a link's target."""
 _MAX_EXTENDED: Final = 1 << 20
-"""Bytes of an extended header."""
+"""Bytes of the extended headers before a member, and of those for all that follow."""
 _MAX_NUMBER: Final = 1 << 62
 _XATTR: Final = b"SCHILY.xattr."
 
@@ -71,6 +71,7 @@ def read_members(stream: IO[bytes], what: str) -> Iterator[TarMember]:
     at = 0
     shared: dict[bytes, bytes] = {}
     extended: dict[bytes, bytes] = {}
+    shared_bytes = extended_bytes = 0
     while True:
         if at + BLOCK > length:
             if at == length:
@@ -85,21 +86,27 @@ def read_members(stream: IO[bytes], what: str) -> Iterator[TarMember]:
         size = _number(header[124:136], "size", what, at)
         content = at + BLOCK
         if flag in b"xgLK" and flag:
-            if size > _MAX_EXTENDED:
-                raise FormatError(f"{what} has a header of {size} bytes at byte {at}: at most {_MAX_EXTENDED} are read")
+            if flag == b"g":
+                shared_bytes += size
+            else:
+                extended_bytes += size
+            if max(size, shared_bytes, extended_bytes) > _MAX_EXTENDED:
+                raise FormatError(f"{what} has too long a header at byte {at}: at most {_MAX_EXTENDED} bytes are read")
             data = stream.read(size)
             if len(data) != size:
                 raise FormatError(f"{what} is cut short at byte {at}")
             if flag == b"x":
                 extended |= _records(data, what, at)
             elif flag == b"g":
-                shared |= _records(data, what, at)
+                # (Attributes are a file's own. Of many members, each would have all of them.)
+                records = _records(data, what, at)
+                shared |= {key: value for key, value in records.items() if not key.startswith(_XATTR)}
             else:
                 extended[b"path" if flag == b"L" else b"linkpath"] = data.rstrip(b"\0")
             at = content + size + -size % BLOCK
             continue
         member = _member(header, {**shared, **extended}, size, content, what, at)
-        extended = {}
+        extended, extended_bytes = {}, 0
         if member.offset + member.size > length:
             raise FormatError(f"{what} is cut short: its member at byte {at} has {member.size} bytes")
         yield member

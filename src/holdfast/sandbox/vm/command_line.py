@@ -1,13 +1,16 @@
 """The command line of QEMU for a machine. Pure.
 
-Everything that QEMU uses comes to it as an open descriptor: sockets by their numbers, files as ``/proc/self/fd/N``,
-which opens the same file wherever it lies. So the box that QEMU is in need not show it any directory of the user's.
+Everything that is QEMU's own comes to it as an open descriptor: sockets by their numbers, files as ``/proc/self/fd/N``,
+which opens the same file wherever it lies. So the box that QEMU is in need not show it any directory of the user's. But
+what a descriptor is of can be opened so for writing, too: an image, which is shared by machines, is shown in the box by
+its path, and read-only.
 
 Sources: qemu(1); QEMU's docs/specs/vmgenid; docs/interop/vhost-user.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,9 +47,7 @@ class Descriptors(NamedTuple):
     """Connected sockets."""
     memory: int
     """The guest's: a file of its size."""
-    kernel: int
     initrd: int
-    root: int
     disk: int | None
     """Open files."""
     shares: Sequence[int]
@@ -73,8 +74,8 @@ def check(plan: MachinePlan) -> None:
 def arguments(
     program: bytes, plan: MachinePlan, accelerator: Accelerator, given: Descriptors, *, restored: bool = False
 ) -> list[bytes]:
-    """What to execute. The plan must have passed `check`. ``restored``: the memory has a snapshot's content, and
-    QEMU waits for the state of the devices, those of shares apart.
+    """What to execute. The plan must have passed `check`, and its image's paths lead through no link. ``restored``: the
+    memory has a snapshot's content, and QEMU waits for the state of the devices, those of shares apart.
     """
     emulated = accelerator.kind == "tcg"
     words = [
@@ -83,7 +84,7 @@ def arguments(
         "-object", f"memory-backend-file,id=mem,size={plan.memory},mem-path={_path(given.memory)},share=on",
         "-accel", "tcg,thread=multi" if emulated else "kvm", "-cpu", "max" if emulated else "host",
         "-smp", f"{plan.cpus}",
-        "-kernel", _path(given.kernel), "-initrd", _path(given.initrd),
+        "-kernel", os.fsdecode(plan.image.kernel), "-initrd", _path(given.initrd),
         "-append", f"{_KERNEL} {_EMULATED}" if emulated else _KERNEL,
         *_socket("monitor", given.monitor), "-mon", "chardev=monitor,mode=control",
         *_socket("console", given.console), "-serial", "chardev:console",
@@ -92,7 +93,7 @@ def arguments(
         *_socket("processes", given.processes), "-device", f"virtserialport,chardev=processes,name={PROCESSES_PORT}",
         "-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
         "-device", "vmgenid,guid=auto",
-        "-blockdev", f"driver=file,node-name=root,filename={_path(given.root)},read-only=on",
+        "-blockdev", f"driver=file,node-name=root,filename={_value(plan.image.root)},read-only=on",
         "-device", "virtio-blk-pci,drive=root,serial=root",
     ]  # fmt: skip
     if given.disk is not None:
@@ -126,7 +127,7 @@ def arguments(
         ]  # fmt: skip
     if restored:
         words += ["-incoming", "defer"]
-    return [program, *map(str.encode, words)]
+    return [program, *map(os.fsencode, words)]
 
 
 def share_name(number: int) -> str:
@@ -140,6 +141,11 @@ def share_device(number: int, share: Share) -> dict[str, object]:
     return {
         "driver": "vhost-user-fs-pci", "id": name, "bus": f"slot-{number}", "chardev": name, "tag": share.tag
     }  # fmt: skip
+
+
+def _value(path: bytes) -> str:
+    """A path in an option: a comma is none that ends it if there are two."""
+    return os.fsdecode(path).replace(",", ",,")
 
 
 def _path(fd: int) -> str:

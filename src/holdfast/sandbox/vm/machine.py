@@ -1,8 +1,8 @@
 """A running virtual machine: QEMU as a child of this process, in a box of namespaces.
 
 QEMU is not trusted with anything of the user's: what a guest makes of it by an error in an emulated device has no
-privileges, sees the system's programs and libraries alone, read-only, and has the network that the plan says. All that
-it works with comes to it as open descriptors. It ends with this process, also if that is killed.
+privileges, sees the system's programs and libraries and its image alone, read-only, and has the network that the plan
+says. All else that it works with comes to it as open descriptors. It ends with this process, also if that is killed.
 
 Threads: the methods may be called by any. One thread belongs to each machine, takes in what QEMU and the console say,
 and has started QEMU: bubblewrap ends its box when the thread that started it does.
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from holdfast.sandbox.images.manifest import Image
     from holdfast.sandbox.policy import Network
     from holdfast.sandbox.vm.plan import Accelerator, MachinePlan
 
@@ -127,10 +128,15 @@ class Machine:
             given = command_line.Descriptors(
                 monitor_fd, console_fd, control_fd, processes_fd, *files, [descriptor for _, descriptor in shares]
             )
-            words = command_line.arguments(os.fsencode(program), plan, accelerator, given, restored=memory is not None)
+            image = plan.image._replace(
+                kernel=os.path.realpath(plan.image.kernel), root=os.path.realpath(plan.image.root)
+            )
+            words = command_line.arguments(
+                os.fsencode(program), plan._replace(image=image), accelerator, given, restored=memory is not None
+            )
             sockets = (monitor_fd, console_fd, control_fd, processes_fd)
             keep = [fd for fd in (*sockets, *files, *given.shares) if fd is not None]
-            box = Namespace(_policy(plan.network, with_kvm=accelerator.kind == "kvm"))
+            box = Namespace(_policy(image, plan.network, with_kvm=accelerator.kind == "kvm"))
             prepared = closing.enter_context(box.prepare(words, directory=b"/", environment={}, keep=keep))
             self._child: subprocess.Popen[bytes] = self._thread.call(
                 lambda: start_in_own_session(
@@ -367,8 +373,8 @@ class Machine:
             self._child.wait()
 
 
-def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> tuple[int, int, int, int, int | None]:
-    """Memory, kernel, first file system, root and disk."""
+def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> tuple[int, int, int | None]:
+    """Memory, first file system and disk. What QEMU opens by its path can be opened."""
 
     def closed_later(fd: int) -> int:
         closing.callback(os.close, fd)
@@ -381,16 +387,15 @@ def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> 
             copy_content(saved.fileno(), ram)
     # (Else QEMU could cut it short under what has mapped it to serve directories.)
     fcntl.fcntl(ram, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
-    kernel, root = (
-        closed_later(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) for path in (plan.image.kernel, plan.image.root)
-    )
+    for path in (plan.image.kernel, plan.image.root):
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     initrd = closed_later(os.memfd_create("holdfast-initrd"))
     with open(initrd, "wb", closefd=False) as file:
         file.write(_initrd(plan))
     locked = None
     if plan.disk is not None:
         locked = closed_later(disk.open_disk(plan.disk))
-    return ram, kernel, initrd, root, locked
+    return ram, initrd, locked
 
 
 def _initrd(plan: MachinePlan) -> bytes:
@@ -407,12 +412,14 @@ def _initrd(plan: MachinePlan) -> bytes:
         return boot_archive.joined(first.read(), told)
 
 
-def _policy(network: Network, *, with_kvm: bool) -> SandboxPolicy:
+def _policy(image: Image, network: Network, *, with_kvm: bool) -> SandboxPolicy:
     """The box of QEMU."""
     tops = tuple(b"/" + name for name in sorted(os.listdir(b"/")) if name not in _SYSTEM)
     # (As root, QEMU could read what a user could not.)
     secret = tuple(path for pattern in OF_THE_SYSTEM for path in map(os.fsencode, glob.glob(pattern)))
-    files = FileAccess(None, hidden=(*tops, *secret), devices=(_KVM,) if with_kvm else ())
+    files = FileAccess(
+        None, hidden=(*tops, *secret), lent=(image.kernel, image.root), devices=(_KVM,) if with_kvm else ()
+    )
     if isinstance(network, AllowedConnections):
         network = network._replace(resets=True)
     return SandboxPolicy(files, network, environment=())

@@ -49,9 +49,9 @@ class BackgroundThread:
         os.eventfd_write(self.wake_fd, 1)
 
     def settle(self) -> None:
-        """Call what was posted."""
+        """Call what was posted. (What is posted meanwhile comes after all else that the serving thread has to do.)"""
         os.eventfd_read(self.wake_fd)
-        while not self._done.empty():
+        for _ in range(self._done.qsize()):
             self._done.get()()
 
     def _do_work(self) -> None:

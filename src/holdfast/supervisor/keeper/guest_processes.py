@@ -13,6 +13,7 @@ and one that keeps to none of this, or says nothing in time, is not asked any mo
 from __future__ import annotations
 
 import binascii
+import socket
 import threading
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,13 +26,13 @@ from holdfast.supervisor.process_tree.members import StepGroup
 from holdfast.wire.json_lines import Lines
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from holdfast.supervisor.process_tree.members import Run
 
 _LOG = Log(__name__)
-_MOST_LINE_BYTES: Final = 1 << 16
+_MOST_LINE_BYTES: Final = 1 << 15
+"""What a guest of ours says has at most 28 KiB. All that it may have said is in one answer to who asks for steps."""
 _MOST_WORDS: Final = 100
 _MOST_GROUPS: Final = 4096
 _READ_BYTES: Final = 1 << 14
@@ -91,8 +92,13 @@ class GuestProcesses:
     def _ask(self, thread: int) -> None:
         """With both locks."""
         self._asked = thread
+        question = b"%d\n" % thread
         try:
-            self._port.sendall(b"%d\n" % thread)
+            # (A guest may answer what it does not read. To wait for that would be to wait with what others wait for.)
+            if self._port.send(question, socket.MSG_DONTWAIT) < len(question):
+                raise BlockingIOError
+        except BlockingIOError:
+            self._give_up("it does not read what it is asked")
         except OSError:
             self._is_over = True
         is_told = self._news.wait_for(lambda: self._is_over or thread in self._known, _ANSWER_SECONDS)
@@ -122,7 +128,7 @@ class GuestProcesses:
                     self._take(json_decoder(_Said).decode(line))
         except OSError:
             pass  # the machine has ended
-        except (FormatError, msgspec.MsgspecError, binascii.Error, RecursionError) as error:
+        except (FormatError, msgspec.MsgspecError, ValueError, RecursionError) as error:
             self._give_up(f"it does not keep to the protocol: {error}")
         with self._news:
             self._is_over = True
@@ -170,6 +176,6 @@ class GuestProcesses:
 
     def _hang_up(self) -> None:
         try:
-            self._port.shutdown(2)
+            self._port.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the machine has ended

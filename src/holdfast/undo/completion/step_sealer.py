@@ -363,7 +363,7 @@ def seal_step(
     ``left`` is what `find_remains` found; else it is looked at now. ``spared`` are the paths of `StepHead.spared`,
     ``refused`` as that has it.
     """
-    preimages = tuple(_preimages(log.preimages, step, refused))
+    preimages = tuple(_preimages(log.preimages, step, refused, log.recorder.max_step_bytes))
     if left is None:
         left = exclude_foreign_edits(log, step, find_remains(log, step, alive_until))
     left = _with_hashes(log, step, left)
@@ -436,8 +436,13 @@ def preimage_numbers(records: Iterable[Mutation]) -> set[int]:
     return {keeping.number for keeping, _ in kept_preimages(records) if keeping.number}
 
 
-def _preimages(preimages: Preimages, step: OpenStep, refused: Sequence[Mutation]) -> Iterator[Preimage]:
-    """What the step needs of the log. A kept file has no other name and a process still writes to is copied."""
+def _preimages(
+    preimages: Preimages, step: OpenStep, refused: Sequence[Mutation], most_summed: int
+) -> Iterator[Preimage]:
+    """What the step needs of the log. A kept file has no other name and a process still writes to is copied.
+
+    Of more than ``most_summed`` bytes none is summed up: a file that is all holes may have so many that it takes days.
+    """
     for keeping, _ in kept_preimages([*step.records, *refused]):
         number, how = keeping.number, keeping.how
         found = preimages.metadata_of(number) if number else None
@@ -447,7 +452,8 @@ def _preimages(preimages: Preimages, step: OpenStep, refused: Sequence[Mutation]
         if is_kept_itself and found.st_nlink == 1 and stat.S_ISREG(found.st_mode) and _is_written(preimages, number):
             step.note_copied(preimages.break_off(number))
             found = preimages.metadata_of(number) or found
-        yield Preimage(number, found.st_blocks * 512, _sum_up(preimages, number) if how is KeepMethod.COPIED else None)
+        is_summed = how is KeepMethod.COPIED and found.st_size <= most_summed
+        yield Preimage(number, found.st_blocks * 512, _sum_up(preimages, number) if is_summed else None)
 
 
 def _is_written(preimages: Preimages, number: int) -> bool:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MOST_OPEN: Final = 256
 """Directories that stay open."""
 _FRESH_NS: Final = 20_000_000
-"""For so long the root is taken to be where it was: only a process outside moves it."""
+"""For so long the root, and what is hidden in it, is taken to be where it was: only a process outside moves it."""
 _DELETED: Final = b" (deleted)"
 _RULES: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 _OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -219,29 +219,42 @@ class NodePaths:
     number of threads.
     """
 
-    def __init__(self, root_fd: int) -> None:
-        """``root_fd`` is borrowed."""
+    def __init__(self, root_fd: int, hidden: tuple[int, ...] = ()) -> None:
+        """The descriptors are borrowed; ``hidden`` are those of directories that are no part of the tree."""
         self._root = root_fd
-        self._known = 0, b""
+        self._hidden = hidden
+        self._known: tuple[int, bytes, tuple[bytes, ...]] = 0, b"", ()
 
     def path(self, fd: int) -> bytes | None:
-        """The path of what ``fd`` refers to, empty for the root; None if it is not below the root, as what was removed.
+        """The path of what ``fd`` refers to, empty for the root; None if it is not below the root, or in what is hidden
+        there, as what was removed.
 
         Raises `OSError`: ENAMETOOLONG if it is too deep for a path.
         """
-        at, root = self._known
-        now = time.monotonic_ns()
-        if now - at > _FRESH_NS:
-            root = _absolute(self._root)
-            self._known = now, root
+        root, hidden = self._places()
         path = _absolute(fd)
         if path == root:
             return b""
-        above = root if root.endswith(b"/") else root + b"/"
-        if not path.startswith(above):
+        path = _below(root, path)
+        # (The undo log may lie in the tree, and keeps what was removed as it was: that is not the removed one's place.)
+        if path is None or any(path == each or path.startswith(each + b"/") for each in hidden):
             return None
-        path = path[len(above) :]
         return None if path.endswith(_DELETED) and not self._is_there(path, fd) else path
+
+    def hidden(self) -> tuple[bytes, ...]:
+        """The paths of the directories that are hidden, of those that are below the root."""
+        return self._places()[1]
+
+    def _places(self) -> tuple[bytes, tuple[bytes, ...]]:
+        """Where the root is, and the paths of what is hidden in it."""
+        at, root, hidden = self._known
+        now = time.monotonic_ns()
+        if now - at > _FRESH_NS:
+            root = _absolute(self._root)
+            paths = (_below(root, _absolute(fd)) for fd in self._hidden)
+            hidden = tuple(path for path in paths if path is not None)
+            self._known = now, root, hidden
+        return root, hidden
 
     def _is_there(self, path: bytes, fd: int) -> bool:
         """Whether it is really called so."""
@@ -253,6 +266,12 @@ class NodePaths:
             return os.path.samestat(os.fstat(found), os.fstat(fd))
         finally:
             os.close(found)
+
+
+def _below(root: bytes, path: bytes) -> bytes | None:
+    """An absolute path relative to the root; None if it is not below it."""
+    above = root if root.endswith(b"/") else root + b"/"
+    return path[len(above) :] if path.startswith(above) else None
 
 
 def _absolute(fd: int) -> bytes:

@@ -9,7 +9,7 @@ import stat
 import struct
 from typing import TYPE_CHECKING, Final
 
-from holdfast.files.linux.metadata import proc_path
+from holdfast.files.linux.metadata import DERIVED, proc_path
 from holdfast.files.linux.syscalls import birth_time_at, syncfs
 from holdfast.undo.safeguards.guard import Risk
 from holdfast.vfs.file_system import NOW
@@ -142,13 +142,16 @@ class RecordedAttributes:
             if clears_setgid:
                 os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & ~stat.S_ISGID)
 
-        self._change_xattr(caller, node, perform)
+        self._change_xattr(caller, node, name, perform)
 
     def remove_xattr(self, caller: Caller, node: int, name: bytes) -> None:
         """See `Attributes`."""
-        self._change_xattr(caller, node, lambda path: os.removexattr(path, name))
+        self._change_xattr(caller, node, name, lambda path: os.removexattr(path, name))
 
-    def _change_xattr(self, caller: Caller, node: int, perform: Callable[[str], None]) -> None:
+    def _change_xattr(self, caller: Caller, node: int, name: bytes, perform: Callable[[str], None]) -> None:
+        if os.fsdecode(name) in DERIVED:
+            # (Nothing would bring back what was there.)
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         with self._objects.located(node) as thing:
             self._note(caller, thing)
             perform(proc_path(thing.fd))

@@ -52,9 +52,8 @@ class NodeRegistry:
         self._node_type = node_type
         self._device = os.fstat(root_fd).st_dev
         self._mount = mount_id(root_fd)
-        self.paths = NodePaths(root_fd)
+        self.paths = NodePaths(root_fd, hidden)
         self._hidden = frozenset(self._key(os.fstat(fd), identity(fd, b"")) for fd in hidden)
-        self._hidden_fds = hidden
         self.hidden_inodes = frozenset(os.fstat(fd).st_ino for fd in hidden)
         """Only an entry of such an inode may have to be hidden: see `hides`."""
         own = identity(root_fd, b"")
@@ -254,10 +253,8 @@ class NodeRegistry:
         if path is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         path = b"%b/%b" % (path, name) if path else name
-        for fd in self._hidden_fds:
-            hidden = self.paths.path(fd)
-            if hidden is not None and (hidden == path or hidden.startswith(path + b"/")):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if any(hidden == path or hidden.startswith(path + b"/") for hidden in self.paths.hidden()):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return Place(dir_fd, name, path)
 
     def _path(self, node: int, fd: int) -> bytes | None:

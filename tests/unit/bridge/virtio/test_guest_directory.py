@@ -37,18 +37,26 @@ ROOM: Final = 8192
 class Share:
     """A directory with its undo log, of which devices can be made."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, *, log: str = "log") -> None:
         self.tree = directory / "tree"
         self.tree.mkdir()
         self._stack = stack
         self._root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
         stack.callback(os.close, self._root)
-        self._log = UndoLog(bytes(directory / "log"), self._root, SystemClock())
+        (directory / log).parent.mkdir(exist_ok=True)
+        self._log = UndoLog(bytes(directory / log), self._root, SystemClock())
         stack.callback(self._log.close)
-        self._step = LocalUndoService(self._log, intercepts=True).open("command")
+        self._hidden = os.open(directory / log, os.O_PATH)
+        stack.callback(os.close, self._hidden)
+        self._service = LocalUndoService(self._log, intercepts=True)
+        self._step = self._service.open("command")
 
     def mounted(self, *, is_read_only: bool = False) -> Guest:
         return self._stack.enter_context(self._mounted(is_read_only=is_read_only))
+
+    def undo(self, *, force: bool = False) -> None:
+        self._service.close(self._step)
+        assert not self._service.undo([self._step], force=force).conflicts
 
     @contextmanager
     def _mounted(self, *, is_read_only: bool) -> Generator[Guest]:
@@ -58,6 +66,7 @@ class Share:
         transport = device.accept(LIMIT)
         assert transport is not None
         host = SingleStep(self._log, self._root, self._step)
+        host.hidden = (self._hidden,)
         caches = LiveCaches(host, self._log.preimages, transport, is_read_only=is_read_only)
         served = ServedFileSystem(caches.directory, caches)
         server = FuseServer(transport, served)
@@ -187,6 +196,58 @@ def test_each_change_is_none_that_is_refused_anyway(share: Share) -> None:
     guest.ask(Opcode.RENAME, _CHANGES["rename"][1](file, 0))
     assert (share.tree / "new").stat().st_size == 0
     assert stat.S_IMODE((share.tree / "new").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("log", ["log", "tree/.holdfast/undo"], ids=["beside", "in the tree"])
+def test_what_is_done_to_the_removed_is_not_done_to_what_the_log_keeps(tmp_path: Path, log: str) -> None:
+    """A guest may go on with a node whose name is gone: its kernel does so for what a process has open."""
+    with ExitStack() as stack:
+        share = Share(tmp_path, stack, log=log)
+        for name in ("chmod", "setxattr", "open to truncate", "write"):
+            (share.tree / name).write_bytes(b"precious")
+        (share.tree / "mkdir").mkdir()
+        before = _state(share.tree)
+        guest = share.mounted()
+        nodes = {name: guest.lookup(name.encode()) for name in os.listdir(share.tree) if not name.startswith(".")}
+        for name in nodes:
+            guest.ask(Opcode.RMDIR if name == "mkdir" else Opcode.UNLINK, name.encode() + b"\0")
+        for name in ("chmod", "setxattr", "open to truncate"):
+            opcode, body = _CHANGES[name]
+            guest.ask(opcode, body(0, 0), nodes[name])
+        handle = guest.open(nodes["write"], os.O_RDWR)
+        guest.ask(Opcode.WRITE, struct.pack("=QQIIQII", handle, 0, 3, 0, 0, 1, 0) + b"new", nodes["write"])
+        with pytest.raises(FileNotFoundError):
+            guest.ask(Opcode.MKDIR, _CHANGES["mkdir"][1](0, 0), nodes["mkdir"])
+        share.undo()
+        assert _state(share.tree) == before
+        assert not os.listdir(share.tree / "mkdir")
+        assert all((share.tree / name).read_bytes() == b"precious" for name in nodes if name != "mkdir")
+        assert not os.listxattr(share.tree / "setxattr")
+
+
+def test_attributes_that_nothing_would_bring_back_are_refused(share: Share) -> None:
+    (share.tree / "file").touch()
+    guest = share.mounted()
+    file = guest.lookup(b"file")
+    for name in (b"security.selinux", b"security.ima", b"security.evm"):
+        for opcode, body in (
+            (Opcode.SETXATTR, struct.pack("=II", 1, 0) + name + b"\0x"),
+            (Opcode.REMOVEXATTR, name + b"\0"),
+        ):
+            guest.ask_later(opcode, body, file)
+            assert guest.answer()[0] == errno.EOPNOTSUPP
+    assert not [name for name in os.listxattr(share.tree / "file") if name != "security.selinux"]
+
+
+def test_a_file_that_is_all_holes_and_still_open_does_not_keep_an_undo_for_days(share: Share) -> None:
+    """(To read all of it, this would take half an hour.)"""
+    (share.tree / "holes").write_bytes(b"content")
+    guest = share.mounted()
+    file = guest.lookup(b"holes")
+    guest.open(file, os.O_RDWR)
+    guest.ask(Opcode.SETATTR, struct.pack("=I4xQQQqqqIIIIIIII", 8, 0, 1 << 41, *[0] * 7, 0, 0, 0, 0, 0), file)
+    share.undo(force=True)
+    assert (share.tree / "holes").read_bytes() == b"content"
 
 
 def _state(tree: Path) -> list[tuple[str, int, int, int, int]]:

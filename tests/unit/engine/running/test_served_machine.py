@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import json
 import os
+import select
 import socket
 import subprocess
 import threading
@@ -19,9 +20,10 @@ from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.supervisor.launch.keeper_connection import join
 from holdfast.testing.p9_client import P9Client
-from holdfast.testing.vhost_user_frontend import Frontend
+from holdfast.testing.vhost_user_frontend import Frontend, vring_event
 from holdfast.undo.service import OFF, Thresholds
 from holdfast.wire.fuse.protocol_constants import Opcode
+from holdfast.wire.vhost_user.protocol_constants import Request
 
 from ....protocol.fuse import structures as c
 from ....protocol.fuse.structures import request
@@ -46,6 +48,7 @@ class Guest:
         self.port.settimeout(LIMIT)
         self.answers: list[bytes] = []
         """To what the keeper asks about processes, in their order; then each is the command's own."""
+        self.reads = True
         self.listener = threading.Thread(target=self.answer_keeper)
         self.listener.start()
         asked = JoinRequest("r", self.monitor.pid, False, (b"machine",), settings.root, 0, thresholds, "virtiofs")
@@ -60,7 +63,7 @@ class Guest:
 
     def answer_keeper(self) -> None:
         with suppress(OSError):
-            while asked := self.port.recv(100):
+            while (asked := self.port.recv(100)) and self.reads:
                 answer = self.answers.pop(0) if self.answers else b'{"pid": %d, "top": 0}'
                 if answer:
                     self.port.sendall(answer.replace(b"%d", asked.strip()) + b"\n")
@@ -180,7 +183,17 @@ def test_each_child_of_the_command_makes_a_step_which_ends_with_it(settings: Kee
         }
 
 
-@pytest.mark.parametrize("said", [b"no JSON", b'{"pid": -1}', b'{"pid": %d, "words": [1]}', b"x" * (1 << 17)])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"no JSON",
+        b'{"pid": -1}',
+        b'{"pid": %d, "words": [1]}',
+        b"x" * (1 << 17),
+        b'{"pid": %d, "top": 7, "words": ["\xc3\xa4"]}',
+        b'{"pid": %d, "top": 7, "words": ["a"]}',
+    ],
+)
 def test_a_guest_that_says_what_it_may_not_is_asked_no_more(settings: KeeperSettings, said: bytes) -> None:
     with served(settings) as guest:
         guest.answers += [said, made_by(70, b"late")]
@@ -200,6 +213,36 @@ def test_a_guest_that_floods_is_asked_no_more(settings: KeeperSettings) -> None:
         (step,) = guest.keeper.steps()
         assert step.command == (b"machine",)
         wait_until(lambda: guest.port.recv(1) == b"", "that it is hung up on")
+
+
+def test_a_guest_that_reads_nothing_is_asked_no_more(settings: KeeperSettings) -> None:
+    """What it answers all the same would be enough for the keeper to go on asking, until there is no room for more."""
+    with served(settings) as guest:
+        guest.reads = False
+        with suppress(OSError):  # it is hung up on
+            for thread in range(1, 100_000):
+                guest.send(Opcode.MKDIR, bytes(c.MkDirIn(0o755, 0o22)) + b"%d\0" % thread, thread)
+                while not guest.queue.take_used():
+                    guest.port.sendall(b'{"pid": %d, "top": 0}\n' % thread)
+                    select.select([], [], [], 0.002)
+        guest.keeper.steps()  # it answers others
+        assert guest.answer() == 0
+        assert guest.mkdir(b"last") == 0
+
+
+def test_a_monitor_that_hears_of_no_answer_keeps_no_other_waiting(settings: KeeperSettings) -> None:
+    with served(settings) as guest:
+        step = guest.keeper.expect("r", [b"mkdir"])
+        full = os.eventfd(0, os.EFD_CLOEXEC)
+        guest.frontend.command(vring_event(Request.SET_VRING_CALL, 1, full))
+        os.eventfd_read(full)  # (signalled when it was set)
+        os.eventfd_write(full, (1 << 64) - 2)
+        guest.send(Opcode.MKDIR, bytes(c.MkDirIn(0o755, 0o22)) + b"made\0", 1)
+        wait_until(lambda: bool(guest.queue.take_used()), "the answer")
+        done = guest.keeper.settle(step, 0)
+        os.close(full)
+        assert done.info is not None
+        assert done.info.paths == 1
 
 
 def test_nothing_of_a_guest_makes_a_device(settings: KeeperSettings, tmp_path: Path) -> None:

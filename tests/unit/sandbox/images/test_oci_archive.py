@@ -17,7 +17,7 @@ from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFo
 from holdfast.sandbox.images import oci_archive, root_tree, tar_format
 from holdfast.sandbox.images.oci_archive import flatten
 
-from ....containers import ARCHITECTURE, PYTHON, configuration, directory, docker, files, link, member, oci, tar
+from ....containers import ARCHITECTURE, PYTHON, configuration, digest, directory, docker, files, link, member, oci, tar
 
 
 class Flat:
@@ -225,7 +225,7 @@ def test_names_are_bounded(flat: Flat) -> None:
 
 def test_a_huge_header_is_not_read(flat: Flat) -> None:
     about = member("x", type=tarfile.XHDTYPE, size=1 << 30)
-    with pytest.raises(FormatError, match="a header of"):
+    with pytest.raises(FormatError, match="too long a header"):
         flat(docker(PYTHON, tar(about)))
 
 
@@ -261,6 +261,58 @@ def test_too_many_files_are_refused(flat: Flat, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(oci_archive, "_MAX_MEMBERS", 3)
     with pytest.raises(FormatError, match="no container"):
         flat(docker(PYTHON, PYTHON, PYTHON))
+
+
+def test_directories_that_are_only_implied_are_counted(flat: Flat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a kilobyte names some hundred of them."""
+    monkeypatch.setattr(root_tree, "MAX_ENTRIES", 1000)
+    with pytest.raises(FormatError, match="more than 1000 files"):
+        flat(docker(PYTHON, tar(*(member(f"{number}/" + "d/" * 90 + "x") for number in range(20)))))
+
+
+def test_what_is_held_in_memory_is_bounded(flat: Flat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root_tree, "MAX_HELD_BYTES", 10_000)
+    attribute = {"SCHILY.xattr.user.x": "v" * 1000}
+    with pytest.raises(FormatError, match="more than 10000 bytes"):
+        flat(docker(PYTHON, tar(*(member(str(number), pax_headers=attribute) for number in range(20)))))
+    # A short name, by a link, is a long one for each name of the file.
+    long = directory("n/" * 300), link("l", "n/" * 300)
+    pairs = [
+        one for number in range(20) for one in (member(f"l/{number}"), link(f"l/{number}h", f"l/{number}", hard=True))
+    ]
+    with pytest.raises(FormatError, match="more than 10000 bytes"):
+        flat(docker(PYTHON, tar(*long, *pairs)))
+
+
+def test_attributes_are_no_files_that_come_later(flat: Flat) -> None:
+    """An archive of a megabyte would say a hundred thousand attributes of each of ten thousand files."""
+    about = tarfile.TarInfo.create_pax_global_header({"SCHILY.xattr.user.x": "shared"})
+    name, _ = member("x", pax_headers={"SCHILY.xattr.user.own": "y"})
+    found = flat(docker(PYTHON, tar()[:-1024] + about + tar((name, b""))))
+    assert {key for key in found["x"].pax_headers if "xattr" in key} == {"SCHILY.xattr.user.own"}
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE], ids=["of the next", "of all"])
+def test_headers_do_not_add_up(flat: Flat, kind: bytes) -> None:
+    value = "v" * (900 << 10)
+    headers = [tarfile.TarInfo.create_pax_global_header({f"key{number}": value}) for number in range(2)]
+    if kind == tarfile.XHDTYPE:
+        headers = [_as_header_of_the_next(one) for one in headers]
+    with pytest.raises(FormatError, match="too long a header"):
+        flat(docker(PYTHON, b"".join(headers) + tar(member("x"))))
+
+
+def _as_header_of_the_next(header: bytes) -> bytes:
+    about = tarfile.TarInfo.frombuf(header[:512], "utf-8", "surrogateescape")
+    about.type = tarfile.XHDTYPE
+    return about.tobuf(tarfile.USTAR_FORMAT) + header[512:]
+
+
+def test_links_that_lead_to_and_fro_have_an_end(flat: Flat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root_tree, "_MAX_STEPS", 10_000)
+    links = [link(f"l{number}", "d/../" * 500 + f"l{number + 1}") for number in range(30)]
+    with pytest.raises(FormatError, match="to and fro"):
+        flat(docker(PYTHON, tar(directory("d"), *links, member("l0/x"))))
 
 
 def test_sparse_members_are_refused(flat: Flat) -> None:
@@ -319,6 +371,18 @@ def test_other_architectures_are_named(flat: Flat) -> None:
     for archive in (docker(PYTHON, architecture="s390x"), oci(PYTHON, architecture="s390x", nested=True)):
         with pytest.raises(UnsupportedError, match="made for s390x"):
             flat(archive)
+
+
+def test_indexes_that_are_named_again_and_again_have_an_end(flat: Flat) -> None:
+    """Each of four names the next one five hundred times."""
+    parts = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
+    data = json.dumps({"manifests": []}).encode()
+    for _ in range(4):
+        parts[f"blobs/{digest(data).replace(':', '/')}"] = data
+        one = {"mediaType": "application/vnd.oci.image.index.v1+json", "digest": digest(data), "size": len(data)}
+        data = json.dumps({"manifests": [one] * 500}).encode()
+    with pytest.raises(FormatError, match="more than 2000 images"):
+        flat(files({**parts, "index.json": data}))
 
 
 def test_several_images_are_refused(flat: Flat) -> None:
