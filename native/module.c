@@ -759,13 +759,17 @@ static PyObject *tree_close(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-// The directories that callers were led to are closed: what is open keeps a file system from being unmounted.
+// The directories that callers were led to are closed: what is open keeps a file system from being unmounted. Threads
+// that have ended are forgotten.
 static PyObject *tree_release(PyObject *object, PyObject *unused)
 {
     (void)unused;
     struct tree *tree = ((Tree *)object)->tree;
     enter(tree->turn);
     forget_directories(tree);
+    for (int at = 0; at < CALLERS; at++)
+        if (tree->callers[at].tid && !is_alive(&tree->callers[at]))
+            forget_caller(&tree->callers[at]);
     gate_give(tree->turn);
     Py_RETURN_NONE;
 }

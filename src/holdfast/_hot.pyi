@@ -110,7 +110,7 @@ class Tree:
         """
 
     def release(self) -> None:
-        """Close the directories that callers were led to."""
+        """Close the directories that callers were led to, and forget threads that have ended."""
 
     def close(self) -> None:
         """Leave all calls to Python."""
