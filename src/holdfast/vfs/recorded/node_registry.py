@@ -376,7 +376,7 @@ class NodeRegistry:
             kept.open.add(fd)
             kept.writers += writes
             if writes:
-                self._written[os.fstat(fd).st_ino] += 1
+                self._written[kept.inode] += 1
 
     def close_opened(self, kept: Node, fd: int, *, writes: bool) -> None:
         """Close the descriptor of a handle."""
@@ -384,10 +384,9 @@ class NodeRegistry:
             kept.open.discard(fd)
             kept.writers -= writes
             if writes:
-                inode = os.fstat(fd).st_ino
-                self._written[inode] -= 1
-                if not self._written[inode]:
-                    del self._written[inode]
+                self._written[kept.inode] -= 1
+                if not self._written[kept.inode]:
+                    del self._written[kept.inode]
             os.close(fd)
 
     def note_mapped(self, node: int, fd: int) -> None:
