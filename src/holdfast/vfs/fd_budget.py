@@ -6,13 +6,9 @@ from __future__ import annotations
 
 import resource
 import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.vfs.file_system import TooManyError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _PART: Final = 0.6
 """Of the descriptors that the process may have, so many are for open files."""
@@ -58,27 +54,43 @@ class FdShare:
         self._own = 0
         self._lock = threading.Lock()
 
-    @contextmanager
-    def one_more(self) -> Generator[None]:
+    def one_more(self) -> OneMore:
         """For a file that is opened in the block, and stays open unless that fails; then see `give`.
 
-        Raises `TooManyError` if there is no room for it.
+        Entering it raises `TooManyError` if there is no room for it.
         """
+        return OneMore(self)
+
+    def take(self) -> None:
+        """For `OneMore`: there is one more."""
         with self._lock:
             if not self._room.take(self._own):
                 raise TooManyError
             self._own += 1
-        try:
-            yield
-        except BaseException:
-            self.give()
-            raise
 
     def give(self) -> None:
         """One is closed."""
         with self._lock:
             self._own -= 1
         self._room.give()
+
+
+class OneMore:
+    """See `FdShare.one_more`. (A generator would take as long as two system calls.)"""
+
+    __slots__ = ("_share",)
+
+    def __init__(self, share: FdShare) -> None:
+        self._share = share
+
+    def __enter__(self) -> None:
+        """Raises `TooManyError`."""
+        self._share.take()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """It is open now, unless that has failed."""
+        if kind is not None:
+            self._share.give()
 
 
 FD_BUDGET: Final = FdBudget()

@@ -60,6 +60,40 @@ def test_what_took_an_objects_name_is_another(objects: NodeRegistry, tree: Path)
     assert enter(objects, "a") != node
 
 
+def test_each_look_up_of_what_is_known_counts(objects: NodeRegistry, tree: Path) -> None:
+    (tree / "a").write_text("first")
+    os.link(tree / "a", tree / "b")
+    node, found = objects.enter_from(ROOT, b"a")
+    (tree / "a").write_text("longer than before")
+    again = objects.enter_from(ROOT, b"b")
+    assert (again.node, again.status.st_size) == (node, 18) != (node, found.st_size)
+    objects.forget(node, 1)
+    with objects.located(node) as thing:
+        assert thing.path == b"b"
+    objects.forget(node, 1)
+    with pytest.raises(OSError, match=rf"\[Errno {errno.ESTALE}\]"):
+        objects.status(node)
+    with pytest.raises(FileNotFoundError):
+        objects.enter_from(ROOT, b"c")
+
+
+def test_what_an_object_is_like_is_not_told_of_what_took_its_name(objects: NodeRegistry, tree: Path) -> None:
+    (tree / "a").write_text("first")
+    node, _ = objects.enter_from(ROOT, b"a")
+    assert objects.status(node).st_size == 5
+    (tree / "a").rename(tree / "b")
+    (tree / "a").write_text("another")
+    other, _ = objects.enter_from(ROOT, b"a")
+    assert other != node
+    try:
+        assert objects.status(node).st_size == 5
+    except OSError as error:
+        assert error.errno == errno.ESTALE  # it has to be looked up by its new name
+    assert objects.enter_from(ROOT, b"b").node == node
+    assert objects.status(node).st_size == 5
+    assert objects.status(other).st_size == 7
+
+
 def test_no_link_is_followed(objects: NodeRegistry, tree: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "file").write_text("secret")

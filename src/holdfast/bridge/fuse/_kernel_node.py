@@ -16,8 +16,10 @@ class KernelNode(Node):
 
     __slots__ = ("backed", "backing", "listed", "plain", "strips")
 
-    def __init__(self, object_: Identity, parent: int, name: bytes, *, is_directory: bool, is_local: bool) -> None:
-        super().__init__(object_, parent, name, is_directory=is_directory, is_local=is_local)
+    def __init__(
+        self, object_: Identity, parent: int, name: bytes, inode: int, *, is_directory: bool, is_local: bool
+    ) -> None:
+        super().__init__(object_, parent, name, inode, is_directory=is_directory, is_local=is_local)
         self.listed: CachedListing | None = None
         """What the kernel may keep of its entries, if it is a directory that was opened."""
         self.backing = 0

@@ -18,7 +18,7 @@ from holdfast.vfs.recorded.recorded_directory import RecordedDirectory
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.negotiation import WANTED
 from holdfast.wire.fuse.protocol_constants import FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, FOPEN_PASSTHROUGH, Init
-from holdfast.wire.fuse.replies import NEVER, Attributes, NodeEntry, Validity
+from holdfast.wire.fuse.replies import NEVER, Attributes, NodeEntry, Validity, new_entry
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -62,6 +62,7 @@ class LiveCaches:
         self.directory = RecordedDirectory(
             host, kept, node_type=KernelNode, makes_devices=transport.is_local, is_read_only=is_read_only
         )
+        self._links = self.directory.attributes.links
         self._objects = objects = self.directory.objects
         self._device = transport.backing_device if passes else None
         self._backings = BackingFiles(None)
@@ -87,7 +88,7 @@ class LiveCaches:
 
     def attributes(self, status: os.stat_result) -> Attributes:
         """See `KernelCaches`."""
-        return replies.attributes(status, links=self.directory.attributes.links(status))
+        return replies.attributes(status, links=self._links(status))
 
     def validity(self, node: int) -> Validity:
         """See `KernelCaches`: not while a process may write, as no event tells of writes through a mapping."""
@@ -96,7 +97,10 @@ class LiveCaches:
     def entry(self, found: Found) -> NodeEntry:
         """See `KernelCaches`."""
         node, status = found
-        return NodeEntry(node, self.attributes(status), self._valid, self.validity(node))
+        # (What was found by the one name that it has is called nothing in the log.)
+        links = 1 if status.st_nlink == 1 else self._links(status)
+        attributes = replies.attributes(status, links=links)
+        return new_entry(NodeEntry, (node, attributes, self._valid, self.validity(node), 0))
 
     def created(self, found: Found) -> NodeEntry:
         """See `KernelCaches`: it may be remembered (and is looked at at once, by the kernel), as nothing can be written
@@ -104,7 +108,7 @@ class LiveCaches:
         """
         node, status = found
         valid = self.validity(node) if status.st_size else self._valid
-        return NodeEntry(node, self.attributes(status), self._valid, valid)
+        return NodeEntry(node, self.attributes(status), self._valid, valid, 0)
 
     # -- files ----------------------------------------------------------------------------------------------------
 

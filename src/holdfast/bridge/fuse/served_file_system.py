@@ -50,7 +50,7 @@ class FuseCallers:
     @staticmethod
     def of(header: Header) -> Caller:
         """The caller of a request that makes nothing."""
-        return Caller(header.pid, header.uid, header.gid)
+        return Caller(header.pid, header.uid, header.gid, (), 0)
 
     def making(self, header: Header, umask: int, extras: request_bodies.Extras) -> Caller:
         """The caller of one that does."""

@@ -8,7 +8,7 @@ import mmap
 import os
 import select
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.syscalls import file_system
@@ -19,7 +19,7 @@ from holdfast.wire.virtio.guest_memory import GuestMemory, MappedRegion
 from holdfast.wire.virtio.split_queue import SplitQueue, fill, skip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.bridge.server.transport import Reply
     from holdfast.wire.vhost_user.messages import MemoryRegion
@@ -41,6 +41,12 @@ class Taken(NamedTuple):
     chain: Chain
     unique: int
     opcode: int
+
+
+_new_taken: Final = cast(
+    "Callable[[type[Taken], tuple[Ring, Chain, int, int]], Taken]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+)
 
 
 class Ring:
@@ -113,7 +119,7 @@ class Ring:
             self._break(error)
             return None
         self.in_flight += 1
-        return Taken(self, chain, unique, opcode)
+        return _new_taken(Taken, (self, chain, unique, opcode))
 
     def has_more(self) -> bool:
         """Whether there is a request, as far as it can be seen at a glance."""

@@ -29,7 +29,6 @@ _LENGTH_AT = 0 if _LITTLE else 3
 _HEAD_BYTES = _HEAD.size
 _EMPTY = _HEAD.pack(_MAX_HANDLE, 0)
 _Buffer = ctypes.c_char * (_HEAD.size + _MAX_HANDLE)
-_mount = ctypes.byref(ctypes.c_int())  # written to by the kernel, and of no interest
 
 _name_to_handle_at = getattr(ctypes.CDLL(None, use_errno=True), "name_to_handle_at", None)
 # (Undeclared: what it is given is an ``int``, bytes, or a pointer as it is.)
@@ -41,6 +40,8 @@ class _HandleBuffer(threading.local):
     def __init__(self) -> None:
         self.raw = bytearray(_HEAD.size + _MAX_HANDLE)
         self.pointer = ctypes.byref(_Buffer.from_buffer(self.raw))
+        self.mount = ctypes.c_int()
+        self.mount_pointer = ctypes.byref(self.mount)
 
 
 _room = _HandleBuffer()
@@ -57,15 +58,24 @@ def identity(dir_fd: int, name: bytes) -> Identity:
         raw = room.raw
         flags = 0 if name else _AT_EMPTY_PATH
         raw[:_HEAD_BYTES] = _EMPTY
-        result = _name_to_handle_at(dir_fd, name, room.pointer, _mount, flags)
+        mount = room.mount_pointer
+        result = _name_to_handle_at(dir_fd, name, room.pointer, mount, flags)
         if result:
             raw[:_HEAD_BYTES] = _EMPTY
-            result = _name_to_handle_at(dir_fd, name, room.pointer, _mount, flags | _AT_HANDLE_FID)
+            result = _name_to_handle_at(dir_fd, name, room.pointer, mount, flags | _AT_HANDLE_FID)
         if not result:
             # (The length and the type as the kernel wrote them; both are small.)
             end = _HEAD_BYTES + raw[_LENGTH_AT]
             return b"h" + (raw[4:end] if _LITTLE else raw[7:3:-1] + raw[_HEAD_BYTES:end])  # type: ignore[return-value]
     return _by_birth(dir_fd, name)
+
+
+def identity_and_mount(fd: int) -> tuple[Identity, int | None]:
+    """The `identity` of what is open, and what the kernel calls the mount by which it was opened; None where it cannot
+    tell.
+    """
+    found = identity(fd, b"")
+    return found, _room.mount.value if found[:1] == b"h" else syscalls.mount_id(fd)
 
 
 def handle_of(object_: Identity) -> bytes | None:

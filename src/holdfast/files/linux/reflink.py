@@ -161,6 +161,16 @@ def copy_content(src_fd: int, dst_fd: int) -> int:
             os.ftruncate(dst_fd, size)
         return 0
     os.ftruncate(dst_fd, 0)
+    copied = copy_data(src_fd, dst_fd)
+    os.ftruncate(dst_fd, size)
+    return copied
+
+
+def copy_data(src_fd: int, dst_fd: int) -> int:
+    """Copy all but the holes of the file ``src_fd`` to the same places of ``dst_fd``, which holds nothing yet. Returns
+    the number of bytes. Raises `OSError`.
+    """
+    size = os.fstat(src_fd).st_size
     copied, at = 0, 0
     while at < size:
         try:
@@ -174,7 +184,6 @@ def copy_content(src_fd: int, dst_fd: int) -> int:
             end = size
         copied += _copy(src_fd, dst_fd, at, end)
         at = end
-    os.ftruncate(dst_fd, size)
     return copied
 
 

@@ -21,7 +21,6 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from holdfast.files.linux.reflink import copy_content
 from holdfast.model.errors import ChannelError, MachineError, StorageError, room_hint
 from holdfast.model.paths import display
 from holdfast.processes.helper_process import start_in_own_session
@@ -66,11 +65,10 @@ class Machine:
     """A machine that was started. Leaving it as a context manager stops it."""
 
     @classmethod
-    def start(cls, plan: MachinePlan, accelerator: Accelerator, *, memory: bytes | None = None) -> Machine:
+    def start(cls, plan: MachinePlan, accelerator: Accelerator, *, restored: bool = False) -> Machine:
         """Start QEMU. The guest is not up yet when this returns: its first line comes over `control`, or `fileno` can
-        be read, and `failure` says why. Each share must be served at its socket before the guest can begin. With
-        ``memory``, the path of a snapshot's, QEMU waits for the state of its devices
-        (`holdfast.sandbox.vm.memory_snapshot`).
+        be read, and `failure` says why. Each share must be served at its socket before the guest can begin.
+        ``restored``: QEMU waits for its memory and the state of its devices (`holdfast.sandbox.vm.memory_snapshot`).
 
         Raises `UsageError` for a plan that contradicts itself, `UnsupportedError` if a program, a library or isolation
         by namespaces is missing, `LockedError` if another machine has the disk, `StorageError`.
@@ -79,12 +77,12 @@ class Machine:
         require_library()
         program = find_qemu()
         with ExitStack() as closing:
-            machine = cls(plan, accelerator, program, memory, closing)
+            machine = cls(plan, accelerator, program, closing, restored=restored)
             machine._closing = closing.pop_all()
             return machine
 
     def __init__(
-        self, plan: MachinePlan, accelerator: Accelerator, program: str, memory: bytes | None, closing: ExitStack
+        self, plan: MachinePlan, accelerator: Accelerator, program: str, closing: ExitStack, *, restored: bool
     ) -> None:
         """See `start`, which calls this."""
         self.plan = plan
@@ -95,7 +93,7 @@ class Machine:
         try:
             self._console = Console(plan.log)
             closing.callback(self._console.close)
-            files = _open_files(plan, memory, closing)
+            files = _open_files(plan, closing)
             self.memory = files[0]
             """A descriptor of the guest's memory, as a file that QEMU has mapped."""
         except OSError as error:
@@ -118,7 +116,7 @@ class Machine:
             """Our end of the port at which the guest says which command a process belongs to
             (`holdfast.supervisor.keeper.guest_processes`).
             """
-            shares = [connected() for _ in plan.shares] if memory is None else []
+            shares = [] if restored else [connected() for _ in plan.shares]
             self.files = tuple(ours for ours, _ in shares)
             """For each of the plan's shares, the socket at which it is to be served, as its kind says; none for one
             that is restored.
@@ -132,7 +130,7 @@ class Machine:
                 kernel=os.path.realpath(plan.image.kernel), root=os.path.realpath(plan.image.root)
             )
             words = command_line.arguments(
-                os.fsencode(program), plan._replace(image=image), accelerator, given, restored=memory is not None
+                os.fsencode(program), plan._replace(image=image), accelerator, given, restored=restored
             )
             sockets = (monitor_fd, console_fd, control_fd, processes_fd)
             keep = [fd for fd in (*sockets, *files, *given.shares) if fd is not None]
@@ -373,7 +371,7 @@ class Machine:
             self._child.wait()
 
 
-def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> tuple[int, int, int | None]:
+def _open_files(plan: MachinePlan, closing: ExitStack) -> tuple[int, int, int | None]:
     """Memory, first file system and disk. What QEMU opens by its path can be opened."""
 
     def closed_later(fd: int) -> int:
@@ -382,9 +380,6 @@ def _open_files(plan: MachinePlan, memory: bytes | None, closing: ExitStack) -> 
 
     ram = closed_later(os.memfd_create("holdfast-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.truncate(ram, plan.memory)
-    if memory is not None:
-        with open(memory, "rb") as saved:
-            copy_content(saved.fileno(), ram)
     # (Else QEMU could cut it short under what has mapped it to serve directories.)
     fcntl.fcntl(ram, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     for path in (plan.image.kernel, plan.image.root):

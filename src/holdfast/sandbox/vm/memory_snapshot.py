@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.files.linux.reflink import copy_content
+from holdfast.files.linux.reflink import copy_content, copy_data
 from holdfast.files.note_file import NoteFile, sync_directory
 from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import ChannelError, FormatError, NotFoundError, RefusedError, StorageError, room_hint
@@ -103,8 +103,10 @@ def restore_machine(folder: bytes, plan: MachinePlan, accelerator: Accelerator) 
     _require_same(_read(folder), _facts(plan, accelerator))
     if plan.disk is not None:
         _copy_file(os.path.join(folder, b"disk"), plan.disk)
-    machine = Machine.start(plan, accelerator, memory=os.path.join(folder, b"memory"))
+    machine = Machine.start(plan, accelerator, restored=True)
     try:
+        # (QEMU takes as long to begin, and does not touch the memory before it has the state.)
+        _fill_memory(machine, os.path.join(folder, b"memory"))
         monitor = machine.monitor
         with open(os.path.join(folder, b"state"), "rb") as state:
             monitor.execute("migrate-set-capabilities", _CAPABILITY)
@@ -120,6 +122,14 @@ def restore_machine(folder: bytes, plan: MachinePlan, accelerator: Accelerator) 
         machine.stop(seconds=0)
         raise
     return machine
+
+
+def _fill_memory(machine: Machine, path: bytes) -> None:
+    try:
+        with open(path, "rb") as saved:
+            copy_data(saved.fileno(), machine.memory)
+    except OSError as error:
+        raise StorageError(f"cannot take {display(path)}: {error.strerror}", hint=room_hint(error)) from error
 
 
 def _write(machine: Machine, folder: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from holdfast.model.errors import UnsupportedError
 from holdfast.processes.child import Limits, run
@@ -25,5 +26,11 @@ def find_qemu() -> str:
 
 def qemu_version(program: str) -> str:
     """The first line of what it says its version is; empty if it says nothing."""
+    found = os.stat(program)
+    return _version(program, found.st_ino, found.st_mtime_ns)
+
+
+@cache
+def _version(program: str, _inode: int, _mtime_ns: int) -> str:
     ended = run([program, "--version"], Limits(_SECONDS, 1 << 16))
     return ended.output.partition(b"\n")[0].decode("utf-8", "replace")

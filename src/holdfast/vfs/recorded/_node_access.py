@@ -38,7 +38,7 @@ _RULES: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 _OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class _Held:
+class Held:
     """A directory that is open."""
 
     __slots__ = ("fd", "users")
@@ -56,7 +56,7 @@ class BorrowedDirectory:
     def __init__(self, reach: NodeAccess, node: int) -> None:
         self._reach = reach
         self._node = node
-        self._held: _Held | None = None
+        self._held: Held | None = None
 
     def __enter__(self) -> int:
         """Raises what `NodeAccess.directory` does."""
@@ -78,10 +78,10 @@ class NodeAccess:
     def __init__(self, root_fd: int, root: Identity, nodes: Nodes[Node]) -> None:
         """``root_fd``, of which ``root`` is the identity, is borrowed."""
         self._root = root_fd
-        self._root_held = _Held(root_fd)
+        self._root_held = Held(root_fd)
         self._nodes = nodes
         self.opens_handles = _opens(root_fd, root)
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._held: OrderedDict[int, Held] = OrderedDict()
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -132,19 +132,19 @@ class NodeAccess:
         handle = handle_of(kept.identity)
         return -1 if handle is None else open_by_handle(self._root, handle)
 
-    def take(self, node: int) -> _Held:
+    def take(self, node: int) -> Held:
         """For `BorrowedDirectory`: the directory of a node, which is no longer closed; see `give`."""
         if node == ROOT:
             return self._root_held
         return self._hold(node)
 
-    def give(self, held: _Held) -> None:
+    def give(self, held: Held) -> None:
         """It may be closed."""
         if held is not self._root_held:
             with self._lock:
                 _let_go(held)
 
-    def _hold(self, node: int) -> _Held:
+    def _hold(self, node: int) -> Held:
         kept = self._nodes[node]
         if not kept.is_directory:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -161,7 +161,7 @@ class NodeAccess:
                 os.close(fd)
                 known.users += 1
                 return known
-            held = _Held(fd)
+            held = Held(fd)
             if node in self._nodes:
                 held.users += 1
                 self._held[node] = held
@@ -196,7 +196,7 @@ class NodeAccess:
         return fd
 
 
-def _let_go(held: _Held) -> None:
+def _let_go(held: Held) -> None:
     """One user less. Needs the lock."""
     held.users -= 1
     if not held.users:

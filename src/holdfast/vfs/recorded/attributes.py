@@ -123,8 +123,9 @@ class RecordedAttributes:
 
     def get_xattr(self, node: int, name: bytes) -> bytes:
         """See `Attributes`."""
-        with self._objects.descriptor(node) as fd:
-            return os.getxattr(proc_path(fd), name)
+        borrowed = self._objects.descriptor(node)
+        with borrowed as fd:
+            return os.getxattr(fd if borrowed.is_open else proc_path(fd), name)
 
     def list_xattrs(self, caller: Caller, node: int) -> list[bytes]:
         """See `Attributes`."""

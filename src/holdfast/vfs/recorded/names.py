@@ -117,7 +117,8 @@ class RecordedNames:
         objects = self._objects
         with objects.directory(parent) as dir_fd, objects.directory(new_parent) as new_dir_fd:
             source = objects.place(parent, dir_fd, name)
-            target = objects.place(new_parent, new_dir_fd, new_name)
+            is_beside = new_parent == parent
+            target = objects.beside(source, new_name) if is_beside else objects.place(new_parent, new_dir_fd, new_name)
             self._host.interceptor.rename(
                 self._host.step(caller.thread),
                 source,

@@ -17,10 +17,13 @@ OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 class Node:
     """What is kept for a node, and all that is open of it. A server may keep more, in a class of its own."""
 
-    __slots__ = ("identity", "is_directory", "is_local", "name", "open", "others", "parent", "writers")
+    __slots__ = ("identity", "inode", "is_directory", "is_local", "name", "open", "others", "parent", "writers")
 
-    def __init__(self, object_: Identity, parent: int, name: bytes, *, is_directory: bool, is_local: bool) -> None:
+    def __init__(
+        self, object_: Identity, parent: int, name: bytes, inode: int, *, is_directory: bool, is_local: bool
+    ) -> None:
         self.identity = object_
+        self.inode = inode
         self.parent = parent
         self.name = name
         """By which it was last found, in ``parent``."""

@@ -12,17 +12,16 @@ import stat
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from holdfast.files.linux.file_handle import identity
+from holdfast.files.linux.file_handle import identity, identity_and_mount
 from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.files.linux.metadata import proc_path
-from holdfast.files.linux.syscalls import mount_id
 from holdfast.undo.interceptor import Place
 from holdfast.undo.whole_writes import AT_ONCE
 from holdfast.vfs.file_system import ROOT, Found, TooManyError
 from holdfast.vfs.node_table import Nodes
-from holdfast.vfs.recorded._node_access import NodeAccess, NodePaths
+from holdfast.vfs.recorded._node_access import Held, NodeAccess, NodePaths
 from holdfast.vfs.recorded.node import OBJECT, LocatedNode, Node, stale_error
 
 if TYPE_CHECKING:
@@ -31,9 +30,45 @@ if TYPE_CHECKING:
 
     from holdfast.files.linux.file_handle import Identity
 
+# (A constructor in Python would cost half a system call, for each name.)
+_new_found: Final = cast(
+    "Callable[[type[Found], tuple[int, os.stat_result]], Found]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+)
 MOST_NODES: Final = 1 << 20
 _MOST_NAMES: Final = 8
 """Of one object that are remembered. By any other it has to be looked up again, as ESTALE says."""
+
+
+class BorrowedObject:
+    """A descriptor of any object, for the length of a block. (A generator would take as long as two system calls.)"""
+
+    __slots__ = ("_handle", "_held", "_node", "_objects", "_opened", "is_open")
+
+    def __init__(self, objects: NodeRegistry, node: int, handle: int | None = None) -> None:
+        self._objects = objects
+        self._node = node
+        self._handle = handle
+        self._held: Held | None = None
+        self._opened = -1
+        self.is_open = handle is not None
+        """It is that of an open file, and not ``O_PATH``; known in the block."""
+
+    def __enter__(self) -> int:
+        """Raises `OSError`."""
+        if self._handle is not None:
+            return self._handle
+        fd, self._held, self.is_open = self._objects.borrow(self._node)
+        if self._held is None:
+            self._opened = fd
+        return fd
+
+    def __exit__(self, *_: object) -> None:
+        """It is not used any more."""
+        if self._held is not None:
+            self._objects.give(self._held)
+        elif self._opened >= 0:
+            os.close(self._opened)
 
 
 class NodeRegistry:
@@ -51,13 +86,12 @@ class NodeRegistry:
         self.root = root_fd
         self._node_type = node_type
         self._device = os.fstat(root_fd).st_dev
-        self._mount = mount_id(root_fd)
+        own, self._mount = identity_and_mount(root_fd)
         self.paths = NodePaths(root_fd, hidden)
         self._hidden = frozenset(self._key(os.fstat(fd), identity(fd, b"")) for fd in hidden)
         self.hidden_inodes = frozenset(os.fstat(fd).st_ino for fd in hidden)
         """Only an entry of such an inode may have to be hidden: see `hides`."""
-        own = identity(root_fd, b"")
-        root = node_type(own, ROOT, b"", is_directory=True, is_local=True)
+        root = node_type(own, ROOT, b"", os.fstat(root_fd).st_ino, is_directory=True, is_local=True)
         self._nodes: Nodes[Node] = Nodes(own, root, most)
         self._most = most
         self._enough = most // 2
@@ -93,9 +127,22 @@ class NodeRegistry:
         """`enter`, in the directory of a node."""
         held = self._reach.take(parent)
         try:
-            return self.enter(parent, held.fd, name)
+            return self._enter_known(parent, held.fd, name) or self.enter(parent, held.fd, name)
         finally:
             self._reach.give(held)
+
+    def _enter_known(self, parent: int, dir_fd: int, name: bytes) -> Found | None:
+        """`enter` without opening what is known already; None where it is not, or is being replaced."""
+        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        key = self._key(found, identity(dir_fd, name))
+        node = self._nodes.find(key)
+        if node is None or node == ROOT or key in self._hidden:
+            return None
+        kept = self._nodes.get(node)
+        if kept is None or kept.inode != found.st_ino or self._nodes.enter_known(key) != node:
+            return None
+        self._name(kept, parent, name)
+        return _new_found(Found, (node, found))
 
     def enter(self, parent: int, dir_fd: int, name: bytes) -> Found:
         """Look up a name in a directory, once more: its node, and what it is like. Raises `OSError`."""
@@ -107,27 +154,26 @@ class NodeRegistry:
 
     def enter_opened(self, fd: int, parent: int, name: bytes) -> Found:
         """`enter` what is open already. An empty name: it has none."""
-        found, object_ = os.fstat(fd), identity(fd, b"")
+        found, (object_, mount) = os.fstat(fd), identity_and_mount(fd)
         key = self._key(found, object_)
         if key in self._hidden:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         node = self._nodes.enter_known(key)
         if node is None:
-            node = self._enter_new(fd, parent, name, key, found, object_)
-        kept = self._nodes[node]
+            # (By its handle, what another mount shows would be opened where it has its other path.)
+            is_local = found.st_dev == self._device and mount == self._mount
+            node = self._enter_new(parent, name, key, found, object_, is_local=is_local)
         if node != ROOT:
-            self._name(kept, parent, name)
-        return Found(node, found)
+            self._name(self._nodes[node], parent, name)
+        return _new_found(Found, (node, found))
 
     def _enter_new(
-        self, fd: int, parent: int, name: bytes, key: bytes, found: os.stat_result, object_: Identity
+        self, parent: int, name: bytes, key: bytes, found: os.stat_result, object_: Identity, *, is_local: bool
     ) -> int:
         is_directory = stat.S_ISDIR(found.st_mode)
 
         def make() -> Node:
-            # (By its handle, what another mount shows would be opened where it has its other path.)
-            is_local = found.st_dev == self._device and mount_id(fd) == self._mount
-            return self._node_type(object_, parent, name, is_directory=is_directory, is_local=is_local)
+            return self._node_type(object_, parent, name, found.st_ino, is_directory=is_directory, is_local=is_local)
 
         try:
             node = self._nodes.enter(key, make)
@@ -207,27 +253,42 @@ class NodeRegistry:
                 return os.fstat(held.fd)
             finally:
                 self._reach.give(held)
+        if not kept.open and (found := self._status_by_name(kept)) is not None:
+            return found
         with self.descriptor(node) as fd:
             return os.fstat(fd)
 
-    @contextmanager
-    def descriptor(self, node: int, handle: int | None = None) -> Generator[int]:
+    def _status_by_name(self, kept: Node) -> os.stat_result | None:
+        """`status` without opening it; None if it is not called as it was last."""
+        if not kept.name:
+            return None
+        try:
+            with self._reach.directory(kept.parent) as dir_fd:
+                found = os.stat(kept.name, dir_fd=dir_fd, follow_symlinks=False)
+                # (What was stated before is the object: it had its number then, as it was known already.)
+                is_it = found.st_ino == kept.inode and identity(dir_fd, kept.name) == kept.identity
+        except OSError:
+            return None
+        return found if is_it else None
+
+    def descriptor(self, node: int, handle: int | None = None) -> BorrowedObject:
         """A descriptor of any object, borrowed: ``handle`` if there is one."""
-        if handle is not None:
-            yield handle
-            return
+        return BorrowedObject(self, node, handle)
+
+    def borrow(self, node: int) -> tuple[int, Held | None, bool]:
+        """For `BorrowedObject`: a descriptor; what is to be given back, or None if it is to be closed; and whether it
+        is that of an open file.
+        """
         kept = self._nodes[node]
         if kept.is_directory:
-            with self.directory(node) as fd:
-                yield fd
-            return
+            held = self._reach.take(node)
+            return held.fd, held, False
         fd = self._dup(kept)
-        if fd < 0:
-            fd = self._open_file(kept)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+        return (fd, None, True) if fd >= 0 else (self._open_file(kept), None, False)
+
+    def give(self, held: Held) -> None:
+        """For `BorrowedObject`: it may be closed."""
+        self._reach.give(held)
 
     @contextmanager
     def located(self, node: int, handle: int | None = None) -> Generator[LocatedNode]:
@@ -253,9 +314,19 @@ class NodeRegistry:
         if path is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         path = b"%b/%b" % (path, name) if path else name
+        self._check_shown(path)
+        return Place(dir_fd, name, path)
+
+    def beside(self, place: Place, name: bytes) -> Place:
+        """`place` of another name in the same directory, which was found just now."""
+        above = place.parent
+        path = b"%b/%b" % (above, name) if above else name
+        self._check_shown(path)
+        return Place(place.dir_fd, name, path)
+
+    def _check_shown(self, path: bytes) -> None:
         if any(hidden == path or hidden.startswith(path + b"/") for hidden in self.paths.hidden()):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return Place(dir_fd, name, path)
 
     def _path(self, node: int, fd: int) -> bytes | None:
         """Where an object is that is open as ``fd``, also if that is longer than the system says paths."""
@@ -302,7 +373,7 @@ class NodeRegistry:
             kept.open.add(fd)
             kept.writers += writes
             if writes:
-                self._written[os.fstat(fd).st_ino] += 1
+                self._written[kept.inode] += 1
 
     def close_opened(self, kept: Node, fd: int, *, writes: bool) -> None:
         """Close the descriptor of a handle."""
@@ -310,10 +381,9 @@ class NodeRegistry:
             kept.open.discard(fd)
             kept.writers -= writes
             if writes:
-                inode = os.fstat(fd).st_ino
-                self._written[inode] -= 1
-                if not self._written[inode]:
-                    del self._written[inode]
+                self._written[kept.inode] -= 1
+                if not self._written[kept.inode]:
+                    del self._written[kept.inode]
             os.close(fd)
 
     def note_mapped(self, node: int, fd: int) -> None:

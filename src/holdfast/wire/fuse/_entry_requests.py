@@ -16,7 +16,7 @@ from holdfast.wire.fuse._request_fields import (
     checked_name,
     checked_target,
     describe_request,
-    one_name,
+    entry_name,
     two_names,
     unpack_with,
 )
@@ -116,13 +116,8 @@ def _umask(header: Header, umask: int) -> int:
     return umask
 
 
-def _entry(header: Header, data: memoryview) -> bytes:
-    where = describe_request(header)
-    return checked_name(one_name(bytes(data), where), where)
-
-
 def _name(header: Header, frame: memoryview) -> Body:
-    return request_bodies.Name(_entry(header, frame[HEADER_BYTES:]))
+    return request_bodies.Name(entry_name(header, bytes(frame[HEADER_BYTES:])))
 
 
 def _symlink(header: Header, frame: memoryview) -> Body:
@@ -137,7 +132,7 @@ def _mknod(header: Header, frame: memoryview) -> Body:
     if stat.S_IFMT(mode) not in _NODE_TYPES or mode >> 16:
         raise FormatError(f"MKNOD mode: {mode:#o}")
     return request_bodies.MakeNode(
-        _entry(header, rest), mode, rdev, _umask(header, umask), decode_extras(header, frame)
+        entry_name(header, bytes(rest)), mode, rdev, _umask(header, umask), decode_extras(header, frame)
     )
 
 
@@ -145,7 +140,7 @@ def _mkdir(header: Header, frame: memoryview) -> Body:
     (mode, umask), rest = unpack_with(_MKDIR, header, frame)
     permissions = _permissions(header, mode, stat.S_IFDIR)
     return request_bodies.MakeDirectory(
-        _entry(header, rest), permissions, _umask(header, umask), decode_extras(header, frame)
+        entry_name(header, bytes(rest)), permissions, _umask(header, umask), decode_extras(header, frame)
     )
 
 
@@ -153,7 +148,7 @@ def _create(header: Header, frame: memoryview) -> Body:
     (flags, mode, umask, open_flags), rest = unpack_with(_CREATE, header, frame)
     permissions = _permissions(header, mode, stat.S_IFREG)
     # The kernel's own name for what has none is "/".
-    name = b"" if header.opcode == Opcode.TMPFILE else _entry(header, rest)
+    name = b"" if header.opcode == Opcode.TMPFILE else entry_name(header, bytes(rest))
     return request_bodies.Create(
         name, flags, permissions, _umask(header, umask), open_flags, decode_extras(header, frame)
     )
@@ -172,7 +167,7 @@ def _rename(header: Header, frame: memoryview) -> Body:
 
 def _link(header: Header, frame: memoryview) -> Body:
     (node,), rest = unpack_with(_LINK, header, frame)
-    return request_bodies.Link(node, _entry(header, rest))
+    return request_bodies.Link(node, entry_name(header, bytes(rest)))
 
 
 DECODERS: Final[dict[int, Callable[[Header, memoryview], Body]]] = {

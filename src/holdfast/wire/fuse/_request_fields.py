@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HEADER_BYTES: Final = 40
 _DOTS: Final = (b".", b"..")
+_NO_NAMES: Final = frozenset((b"", *_DOTS))
 _CALLED: Final = {int(opcode): opcode.name for opcode in protocol_constants.Opcode}
 
 
@@ -42,6 +43,20 @@ def check_range(header: Header, offset: int, length: int) -> None:
     """Raises `FormatError` if a file cannot reach as far."""
     if offset + length > protocol_constants.OFFSET_MAX:
         raise FormatError(f"{describe_request(header)} offset: {offset} and {length} bytes more are beyond any file")
+
+
+def entry_name(header: Header, data: bytes) -> bytes:
+    """The name of an entry that is all of ``data`` but the NUL at its end: `one_name` and `checked_name` in one."""
+    name = data[:-1]
+    if (
+        data.find(b"\0") == len(name)
+        and b"/" not in name
+        and name not in _NO_NAMES
+        and len(name) <= protocol_constants.NAME_MAX
+    ):
+        return name
+    where = describe_request(header)
+    return checked_name(one_name(data, where), where)
 
 
 def one_name(data: bytes, where: str) -> bytes:

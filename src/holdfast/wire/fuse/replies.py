@@ -92,6 +92,13 @@ class NodeEntry(NamedTuple):
     """Together with ``node`` it never names two things."""
 
 
+new_entry: Final = cast(
+    "Callable[[type[NodeEntry], tuple[int, Attributes, Validity, Validity, int]], NodeEntry]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+)
+"""Its constructor, without what one in Python costs for each name."""
+
+
 class OpenedFile(NamedTuple):
     """An open file or directory."""
 

@@ -27,8 +27,8 @@ from holdfast.wire.fuse._request_fields import (
     check_range,
     checked_attribute,
     checked_component,
-    checked_name,
     describe_request,
+    entry_name,
     one_name,
     unpack,
     unpack_with,
@@ -127,8 +127,11 @@ class Decoder:
         return decode(header, frame)
 
     def _lookup(self, header: Header, frame: memoryview) -> Body:
-        check, where = checked_component if self._has_dots else checked_name, describe_request(header)
-        return request_bodies.Name(check(one_name(bytes(frame[HEADER_BYTES:]), where), where))
+        data = bytes(frame[HEADER_BYTES:])
+        if not self._has_dots:
+            return request_bodies.Name(entry_name(header, data))
+        where = describe_request(header)
+        return request_bodies.Name(checked_component(one_name(data, where), where))
 
     def _read(self, header: Header, frame: memoryview) -> Body:
         handle, offset, size, read_flags, owner, flags = unpack(_TRANSFER, header, frame)

@@ -98,6 +98,7 @@ class SplitQueue:
     """
 
     __slots__ = (
+        "_asked",
         "_available",
         "_available_index",
         "_descriptors",
@@ -172,6 +173,7 @@ class SplitQueue:
         self._used_elements = used[4 : 4 + 8 * size].cast("I")
         self._extent_start = self._extent_end = 0
         self._extent_view = used
+        self._asked = -1
 
     @property
     def position(self) -> int:
@@ -291,12 +293,14 @@ class SplitQueue:
 
     def request_kicks(self) -> bool:
         """Have the driver kick for the next chain. Whether one is there already, for which no kick need come."""
-        if self._has_event_index:
-            self._used[_ENTRIES_AT + 4 * self._size] = self._position
-        else:
+        position = self._position
+        if not self._has_event_index:
             self._used[_FLAGS_AT] = 0
-        self._order()
-        return self._available[_INDEX_AT] != self._position
+            self._order()
+        elif position != self._asked:  # (else the driver knows already)
+            self._asked = self._used[_ENTRIES_AT + 4 * self._size] = position
+            self._order()
+        return self._available[_INDEX_AT] != position
 
     def _order(self) -> None:
         """A full barrier. To release a lock and to take it again is one on x86, as either is a locked instruction, and
