@@ -73,6 +73,9 @@ def test_what_the_guest_finds(working: Working) -> None:
         str(USER.uid), str(USER.gid), "guest-host", "/home/agent", "hello", "/home/agent", str(USER.uid),
     ]  # fmt: skip
     assert guest.out("sudo -n id -u; getent hosts guest-host").split()[:1] == ["0"]
+    # (Its clock was set some seconds after QEMU had started; how late the host's answer came, it does not know.)
+    before = time.time()
+    assert before - 2 < float(guest.out("date +%s.%N")) <= time.time()
     assert guest.out("stat -c '%a %u' ~/.given; cat ~/.given") == f"640 {USER.uid}\ngiven"
     # (It has gone, with what may be secret in it.)
     assert guest.out("sudo ls /run/holdfast").split() == ["files", "guest_init.py", "shim.py"]
