@@ -267,7 +267,8 @@ def _git(top: Path, ground: Ground) -> Cases:
         return [(f"{name} {number}", words) for number, words in _tap(said)]
 
     with ThreadPoolExecutor(ground.jobs) as pool:
-        return dict(case for cases in pool.map(one, ground.chosen(SCRIPTS)) for case in cases)
+        scripts = ground.chosen([*SCRIPTS, *(name for name in ground.only if name not in SCRIPTS)])
+        return dict(case for cases in pool.map(one, scripts) for case in cases)
 
 
 def _is_program(path: Path) -> bool:

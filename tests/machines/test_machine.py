@@ -22,7 +22,7 @@ from holdfast.testing.tree_state import photograph
 
 from ..e2e.isolated import need_namespaces
 from ..waiting import has_ended, wait_until
-from .guests import EMULATION, MEMORY, USER, Guest, Served, plan, running
+from .guests import EMULATION, MEMORY, USER, Guest, Served, compare_at_random, plan, running
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +65,10 @@ def working(built_image: Image, tmp_path_factory: pytest.TempPathFactory) -> Ite
         before.pop(path, None)
         after.pop(path, None)
     assert after == before
+
+
+def test_what_is_read_is_what_was_written(working: Working) -> None:
+    compare_at_random(working.guest, working.tree, "mapped", "holes")
 
 
 def test_what_the_guest_finds(working: Working) -> None:

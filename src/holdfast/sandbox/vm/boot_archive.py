@@ -31,7 +31,7 @@ _OPTIONS_9P = "trans=tcp,port={port},version=9p2000.L,msize=131072,cache=none,ac
 
 
 def boot_archive(boot: BootPlan, shares: Sequence[Share], network: Network, *, init: bytes, shim: bytes) -> bytes:
-    """What to append. ``init`` and ``shim`` are programs (`holdfast.sandbox.vm.guest_init`, `holdfast.sandbox.shim`)."""
+    """What to append. ``init`` and ``shim`` are programs: `holdfast.sandbox.vm.guest_init`, `holdfast.sandbox.shim`."""
     names = [f"files/{number}" for number in range(len(boot.files))]
     plan = {
         "version": VERSION,

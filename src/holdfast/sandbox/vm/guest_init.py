@@ -196,8 +196,8 @@ def read_text(path: str) -> str:
 
 
 def set_clock(path: str = "/dev/console") -> None:
-    """Set the clock as the host's, which answers at the console. (The one that the machine begins with has whole seconds,
-    and files of the host's that are newer than now make programs such as ``make`` doubt.)
+    """Set the clock as the host's, which answers at the console. (The one that the machine begins with has whole
+    seconds, and files of the host's that are newer than now make programs such as ``make`` doubt.)
     """
     console = os.open(path, os.O_RDWR | os.O_NOCTTY)
     try:
