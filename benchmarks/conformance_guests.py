@@ -4,7 +4,8 @@ in the guest.
     python benchmarks/conformance_guests.py --image NAME --pjdfstest DIR --fsx FILE --git DIR [--subjects virtiofs …] [--only …]
 
 A case counts against Holdfast that does not pass there and does so by the reference in the same kind of guest: QEMU's C
-virtiofsd (``cache=auto``) for virtio-fs, diod for 9P. By Holdfast a whole suite is one command of ``holdfast run
+virtiofsd (``cache=auto``) for virtio-fs, diod for 9P, both without the right to make devices, as those are not made by
+Holdfast either. By Holdfast a whole suite is one command of ``holdfast run
 --isolation vm``; after it, ``undo --run`` and ``redo`` bring back every path exactly and ``verify`` finds nothing: these are
 cases as well. The image is one of the home ($HOLDFAST_HOME), and has what the suites need:
 
@@ -77,8 +78,17 @@ namegen()
 	IFS=- read -r a b c d f </proc/sys/kernel/random/uuid
 	echo "pjdfstest_$a$b$c$d$f"
 }
+namegen_len()
+{
+	name=""
+	while [ ${#name} -lt $1 ]; do
+		IFS=- read -r a b c d f </proc/sys/kernel/random/uuid
+		name="${name}$a$b$c$d$f"
+	done
+	printf "%.${1}s" "${name}"
+}
 """
-"""Two functions of pjdfstest's, which do the same and start fewer programs: that takes long in an emulated guest."""
+"""Functions of pjdfstest's, which do the same and start fewer programs: that takes long in an emulated guest."""
 _GIT = ("git*", "bin-wrappers", "templates", "t", "po", "perl", "GIT-*", "contrib/completion", "mergetools")
 """Of Git's sources, what its tests need."""
 
@@ -136,11 +146,30 @@ def _served(kind: str, directory: Path, connection: socket.socket, base: Path) -
     with ExitStack() as closing:
         if kind == "9p":
             ours, its = socket.socketpair()
-            words = ["diod", "-f", "-n", "-L", "stderr", "-e", directory, "-r", str(its.fileno())]
+            words = [
+                "setpriv",
+                "--bounding-set=-mknod",
+                "diod",
+                "-f",
+                "-n",
+                "-L",
+                "stderr",
+                "-e",
+                directory,
+                "-r",
+                str(its.fileno()),
+            ]
             words += ["-w", str(its.fileno())]
         else:
             path = base / "virtiofsd.socket"
-            words = [_VIRTIOFSD, f"--socket-path={path}", "-o", f"source={directory}", "-o", "cache=auto,xattr"]
+            words = [
+                _VIRTIOFSD,
+                f"--socket-path={path}",
+                "-o",
+                f"source={directory}",
+                "-o",
+                "cache=auto,xattr,modcaps=-mknod",
+            ]
             words += ["--thread-pool-size=0"]
         log = closing.enter_context((base / "server.log").open("wb"))
         fds = [its.fileno()] if kind == "9p" else []
@@ -219,11 +248,11 @@ def _run(subject: str, suite: str, path: Path, base: Path, given: argparse.Names
     furnish(work)
     there = _pack(path, work / "suite.tar")
     only = [name for name in given.only if name]
-    ground = Ground(f"{work}/ground", None, "/var/aside", 1, given.seconds, given.operations, given.share, only)
+    ground = Ground(f"{work}/ground", None, f"{work}/aside", 1, given.seconds, given.operations, given.share, only)
     words = ["python3", "-P", f"{_IN_THE_GUEST}/conformance_suites.py", suite, there, json.dumps(ground._asdict())]
     words[1:2] = []  # (an older Python in the guest does not know it)
     command = (
-        f"set -e; mkdir {_IN_THE_GUEST} /var/aside ground; chmod 777 /var/aside ground; umask 022;"
+        f"set -e; mkdir {_IN_THE_GUEST} aside ground; chmod 777 aside ground; umask 022;"
         f" tar -x --no-same-owner -f suite.tar -C {_IN_THE_GUEST}; exec {shlex.join(words)}"
     )
     if subject not in _REFERENCES:

@@ -122,6 +122,7 @@ def _pjdfstest(top: Path, ground: Ground) -> Cases:
         directory = Path(ground.work, name.replace("/", "-"))
         directory.mkdir()
         _, said = _said(["sh", top / "tests" / name], directory)
+        Path(ground.aside, f"{directory.name}.tap").write_text(said)
         return [(f"{name} {number}", words) for number, words in _tap(said)]
 
     with ThreadPoolExecutor(ground.jobs) as pool:
