@@ -253,7 +253,9 @@ def _run(subject: str, suite: str, path: Path, base: Path, given: argparse.Names
     words[1:2] = []  # (an older Python in the guest does not know it)
     command = (
         f"set -e; mkdir {_IN_THE_GUEST} aside ground; chmod 777 aside ground; umask 022;"
-        f" tar -x --no-same-owner -f suite.tar -C {_IN_THE_GUEST}; exec {shlex.join(words)}"
+        f" tar -x --no-same-owner -f suite.tar -C {_IN_THE_GUEST};"
+        # (What was built may look for itself where that was.)
+        f" mkdir -p {shlex.quote(str(path.parent))}; ln -sfn {there} {shlex.quote(str(path))}; exec {shlex.join(words)}"
     )
     if subject not in _REFERENCES:
         kind = next(kind for kind, name in _REFERENCES.items() if name == subject)
