@@ -76,10 +76,10 @@ def compare_at_random(guest: Guest, tree: Path, *more: str, operations: int = 10
     """
     program = Path(__file__).with_name("random_operations.py").read_text()
     guest.out(f"cat >/tmp/operations.py <<'END'\n{program}\nEND")
-    words = f"python3 /tmp/operations.py at-random {operations} {seed} {' '.join(more)}"
+    words = f"python3 /tmp/operations.py at-random-{seed} {operations} {seed} {' '.join(more)}"
     code, said = guest.run(words, cwd=bytes(tree))
     assert code == 0, said
-    assert said.split() == [hashlib.sha256((tree / "at-random").read_bytes()).hexdigest()]
+    assert said.split() == [hashlib.sha256((tree / f"at-random-{seed}").read_bytes()).hexdigest()]
 
 
 @contextmanager

@@ -67,8 +67,9 @@ def working(built_image: Image, tmp_path_factory: pytest.TempPathFactory) -> Ite
     assert after == before
 
 
-def test_what_is_read_is_what_was_written(working: Working) -> None:
-    compare_at_random(working.guest, working.tree, "mapped", "holes")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_read_is_what_was_written(working: Working, seed: int) -> None:
+    compare_at_random(working.guest, working.tree, "mapped", "holes", operations=5_000, seed=seed)
 
 
 def test_what_the_guest_finds(working: Working) -> None:
