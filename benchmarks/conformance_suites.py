@@ -122,6 +122,7 @@ def _pjdfstest(top: Path, ground: Ground) -> Cases:
         directory = Path(ground.work, name.replace("/", "-"))
         directory.mkdir()
         _, said = _said(["sh", top / "tests" / name], directory)
+        Path(ground.aside, f"{directory.name}.tap").write_text(said)
         return [(f"{name} {number}", words) for number, words in _tap(said)]
 
     with ThreadPoolExecutor(ground.jobs) as pool:
@@ -267,7 +268,8 @@ def _git(top: Path, ground: Ground) -> Cases:
         return [(f"{name} {number}", words) for number, words in _tap(said)]
 
     with ThreadPoolExecutor(ground.jobs) as pool:
-        return dict(case for cases in pool.map(one, ground.chosen(SCRIPTS)) for case in cases)
+        scripts = ground.chosen([*SCRIPTS, *(name for name in ground.only if name not in SCRIPTS)])
+        return dict(case for cases in pool.map(one, scripts) for case in cases)
 
 
 def _is_program(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import threading
@@ -67,6 +68,18 @@ class Guest:
 
     def close(self) -> None:
         self._channel.close()
+
+
+def compare_at_random(guest: Guest, tree: Path, *more: str, operations: int = 10_000, seed: int = 1) -> None:
+    """Have the guest do operations at random on a file of a served directory, and compare what is read with what was
+    written, there and here (`random_operations`).
+    """
+    program = Path(__file__).with_name("random_operations.py").read_text()
+    guest.out(f"cat >/tmp/operations.py <<'END'\n{program}\nEND")
+    words = f"python3 /tmp/operations.py at-random-{seed} {operations} {seed} {' '.join(more)}"
+    code, said = guest.run(words, cwd=bytes(tree))
+    assert code == 0, said
+    assert said.split() == [hashlib.sha256((tree / f"at-random-{seed}").read_bytes()).hexdigest()]
 
 
 @contextmanager

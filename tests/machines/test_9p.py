@@ -24,7 +24,7 @@ from holdfast.testing.tree_state import photograph
 from ..e2e.isolated import need_namespaces
 from ..images import put_image
 from ..waiting import has_ended, wait_until
-from .guests import ANSWER_SECONDS, EMULATION, USER, Guest, Served, plan
+from .guests import ANSWER_SECONDS, EMULATION, USER, Guest, Served, compare_at_random, plan
 from .test_run_in_machine import Bench
 
 pytestmark = pytest.mark.slow
@@ -217,6 +217,10 @@ def test_what_programs_do_with_files(working: Working) -> None:
     # What others change is seen at once: nothing is remembered.
     (tree / "given").write_text("changed")
     assert working.out("cat given") == "changed"
+
+
+def test_what_is_read_is_what_was_written(working: Working) -> None:
+    compare_at_random(working.guest, working.tree)
 
 
 def test_a_project(working: Working) -> None:

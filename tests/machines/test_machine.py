@@ -22,7 +22,7 @@ from holdfast.testing.tree_state import photograph
 
 from ..e2e.isolated import need_namespaces
 from ..waiting import has_ended, wait_until
-from .guests import EMULATION, MEMORY, USER, Guest, Served, plan, running
+from .guests import EMULATION, MEMORY, USER, Guest, Served, compare_at_random, plan, running
 
 pytestmark = pytest.mark.slow
 
@@ -67,12 +67,20 @@ def working(built_image: Image, tmp_path_factory: pytest.TempPathFactory) -> Ite
     assert after == before
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_read_is_what_was_written(working: Working, seed: int) -> None:
+    compare_at_random(working.guest, working.tree, "mapped", "holes", operations=5_000, seed=seed)
+
+
 def test_what_the_guest_finds(working: Working) -> None:
     guest = working.guest
     assert guest.out("id -u; id -g; hostname; echo $HOME $GREETING; cd; pwd; stat -c %u .").split() == [
         str(USER.uid), str(USER.gid), "guest-host", "/home/agent", "hello", "/home/agent", str(USER.uid),
     ]  # fmt: skip
     assert guest.out("sudo -n id -u; getent hosts guest-host").split()[:1] == ["0"]
+    # (Its clock was set some seconds after QEMU had started; how late the host's answer came, it does not know.)
+    before = time.time()
+    assert before - 2 < float(guest.out("date +%s.%N")) <= time.time()
     assert guest.out("stat -c '%a %u' ~/.given; cat ~/.given") == f"640 {USER.uid}\ngiven"
     # (It has gone, with what may be secret in it.)
     assert guest.out("sudo ls /run/holdfast").split() == ["files", "guest_init.py", "shim.py"]

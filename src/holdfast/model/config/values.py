@@ -102,7 +102,9 @@ def parse_value(name: str, value: object) -> Any:
     typed = _PARSERS[key.kind](value)
     if isinstance(typed, (int, float)) and not key.least <= typed <= key.most:
         # Written this way around, the comparison refuses NaN as well.
-        raise ValueError(f"{_shown(value)} is not between {key.least:g} and {key.most:g}")
+        raise ValueError(
+            f"{_shown(value)} is not between {_limit(key.kind, key.least)} and {_limit(key.kind, key.most)}"
+        )
     if key.choices and typed not in key.choices:
         raise ValueError(f"{_shown(value)} is none of {', '.join(key.choices)}")
     texts = [typed] if isinstance(typed, str) else cast("Sequence[str]", typed)
@@ -110,6 +112,15 @@ def parse_value(name: str, value: object) -> Any:
         if not re.fullmatch(key.pattern, text):
             raise ValueError(f"{_shown(text)} does not match {key.pattern}")
     return typed
+
+
+def _limit(kind: Kind, limit: float) -> str:
+    """As it could be written."""
+    if kind == "size" and limit > 0:
+        for unit, factor in (("TiB", 1 << 40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+            if limit % factor == 0:
+                return f"{limit / factor:g}{unit}"
+    return f"{limit:g}"
 
 
 def _parse_integer(value: object) -> int:

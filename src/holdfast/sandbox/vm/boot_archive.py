@@ -30,12 +30,8 @@ _OPTIONS_9P = "trans=tcp,port={port},version=9p2000.L,msize=131072,cache=none,ac
 """See docs/internals/9p.md, "A guest's mount"."""
 
 
-def boot_archive(
-    boot: BootPlan, shares: Sequence[Share], network: Network, *, init: bytes, shim: bytes, clock: float
-) -> bytes:
-    """What to append. ``init`` and ``shim`` are programs (`holdfast.sandbox.vm.guest_init`, `holdfast.sandbox.shim`),
-    ``clock`` is the time, in seconds since the epoch.
-    """
+def boot_archive(boot: BootPlan, shares: Sequence[Share], network: Network, *, init: bytes, shim: bytes) -> bytes:
+    """What to append. ``init`` and ``shim`` are programs: `holdfast.sandbox.vm.guest_init`, `holdfast.sandbox.shim`."""
     names = [f"files/{number}" for number in range(len(boot.files))]
     plan = {
         "version": VERSION,
@@ -48,7 +44,6 @@ def boot_archive(
             {"source": name, "path": _text(file.path), "mode": file.mode}
             for name, file in zip(names, boot.files, strict=True)
         ],
-        "clock": clock,
     }
     content = [("plan.json", json.dumps(plan).encode()), ("guest_init.py", init), ("shim.py", shim)]
     content += [(name, file.content) for name, file in zip(names, boot.files, strict=True)]

@@ -33,6 +33,7 @@ from holdfast.sandbox.secret_places import OF_THE_SYSTEM
 from holdfast.sandbox.vm import boot_archive, command_line, disk
 from holdfast.sandbox.vm.console import Console, harmless_lines
 from holdfast.sandbox.vm.monitor import EventLoopThread, Monitor, require_library
+from holdfast.sandbox.vm.plan import TIME_QUESTION
 from holdfast.sandbox.vm.programs import find_qemu
 
 if TYPE_CHECKING:
@@ -152,7 +153,9 @@ class Machine:
         closing.callback(os.close, self._pidfd)
         assert self._child.stderr is not None
         closing.enter_context(self._child.stderr)
-        self._sources = {console.fileno(): self._console.add, self._child.stderr.fileno(): self._add_error}
+        self._console_socket = console
+        self._asked = b""
+        self._sources = {console.fileno(): self._hear_console, self._child.stderr.fileno(): self._add_error}
         self._thread.call(self._listen)
         closing.callback(lambda: self._thread.call(self._hear_out))
         self._monitor = Monitor(self._thread, monitor)
@@ -360,6 +363,15 @@ class Machine:
             while self._take(fd, take) and time.monotonic() < until:
                 pass
 
+    def _hear_console(self, data: bytes) -> None:
+        """Keep what the guest prints, and tell it the time when it asks."""
+        self._console.add(data)
+        said = self._asked + data
+        if TIME_QUESTION in said:
+            with suppress(OSError):  # (one that takes no answer gets none)
+                self._console_socket.send(b"%.6f\n" % time.time())
+        self._asked = said[-len(TIME_QUESTION) + 1 :]
+
     def _add_error(self, data: bytes) -> None:
         self._errors += data
         del self._errors[:-_ERROR_BYTES]
@@ -401,9 +413,7 @@ def _initrd(plan: MachinePlan) -> bytes:
         open(os.path.join(here, "guest_init.py"), "rb") as init,
         open(os.path.join(os.path.dirname(here), "shim.py"), "rb") as shim,
     ):
-        told = boot_archive.boot_archive(
-            plan.boot, plan.shares, plan.network, init=init.read(), shim=shim.read(), clock=time.time()
-        )
+        told = boot_archive.boot_archive(plan.boot, plan.shares, plan.network, init=init.read(), shim=shim.read())
         return boot_archive.joined(first.read(), told)
 
 

@@ -14,6 +14,8 @@ CONTROL_PORT = "holdfast.control"
 """The virtio-serial port that the shim in the guest speaks at."""
 PROCESSES_PORT = "holdfast.processes"
 """That at which the guest says which command a process belongs to."""
+TIME_QUESTION = b"holdfast: what time is it?"
+"""What the guest asks at its console; the answer is the host's time, in seconds since the epoch."""
 
 ADDRESS_9P = "10.0.2.100"
 """In QEMU's network for users, and nowhere else: connections to it are handed to the servers of shares."""

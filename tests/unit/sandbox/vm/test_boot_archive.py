@@ -38,7 +38,7 @@ def entries(archive: bytes) -> dict[str, tuple[int, bytes]]:
 
 def test_what_the_guest_is_told() -> None:
     shares = (Share("t", b"/work/\xfd", read_only=True), Share("u", b"/u", kind="9p"), Share("v", b"/v", kind="9p"))
-    found = entries(boot_archive(BOOT, shares, OpenNetwork(), init=b"init", shim=b"shim", clock=12.5))
+    found = entries(boot_archive(BOOT, shares, OpenNetwork(), init=b"init", shim=b"shim"))
     assert {name: oct(mode) for name, (mode, _) in found.items()} == {
         "holdfast": "0o40755",
         "holdfast/files": "0o40755",
@@ -68,7 +68,6 @@ def test_what_the_guest_is_told() -> None:
         "network": {"mode": "open", "dns": ["10.0.2.3"]},
         "environment": {"A": "ö"},
         "files": [{"source": "files/0", "path": text(b"/etc/\xfe"), "mode": 0o600}],
-        "clock": 12.5,
     }
 
 
@@ -85,12 +84,12 @@ def test_what_the_guest_is_told() -> None:
     ],
 )
 def test_the_network(network: NoNetwork, said: dict[str, object]) -> None:
-    archive = boot_archive(BOOT, (), network, init=b"", shim=b"", clock=0)
+    archive = boot_archive(BOOT, (), network, init=b"", shim=b"")
     assert json.loads(entries(archive)["holdfast/plan.json"][1])["network"] == said
 
 
 def test_a_network_for_the_shares_alone() -> None:
-    archive = boot_archive(BOOT, (Share("t", b"/t", kind="9p"),), NoNetwork(), init=b"", shim=b"", clock=0)
+    archive = boot_archive(BOOT, (Share("t", b"/t", kind="9p"),), NoNetwork(), init=b"", shim=b"")
     assert json.loads(entries(archive)["holdfast/plan.json"][1])["network"] == {"mode": "shares", "dns": []}
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import base64
 import os
+import pty
 import stat
 import struct
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from holdfast.sandbox.vm import guest_init
+from holdfast.sandbox.vm import guest_init, plan
 
 SOURCE = Path(guest_init.__file__).read_text()
 PASSWD = "root:x:0:0:root:/root:/bin/bash\ndaemon:*:1:1::/:/usr/sbin/nologin\n"
@@ -55,6 +57,22 @@ def test_it_is_a_program_for_old_pythons_of_the_standard_library_alone() -> None
 def test_the_user_has_an_account(user: dict[str, object], passwd: str, group: str) -> None:
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     assert guest_init.accounts(PASSWD, GROUP, user, "/home/x") == (passwd.replace("{shell}", shell), group)
+
+
+@pytest.mark.parametrize("answer", [b"1700000000.250000\n", b""])
+def test_the_clock_is_what_is_answered_at_the_console(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[int, float]] = []
+    monkeypatch.setattr("time.clock_settime", lambda *given: found.append(given))
+    monkeypatch.setattr(guest_init, "TIME_SECONDS", 30.0 if answer else 0.0)
+    ours, console = pty.openpty()
+    os.write(ours, answer)
+    guest_init.set_clock(os.ttyname(console))
+    assert found == ([(time.CLOCK_REALTIME, 1700000000.25)] if answer else [])
+    said = b""
+    while not said.endswith(plan.TIME_QUESTION + b"\r\n"):
+        said += os.read(ours, 100)
+    for fd in (ours, console):
+        os.close(fd)
 
 
 def test_the_machine_knows_its_own_name() -> None:
