@@ -94,6 +94,12 @@ def end_descendants(spare: Collection[int] = ()) -> None:
                 pass
 
 
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to a process group, unless all of it has ended, or is another user's."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
 def kill_tree(process: int) -> None:
     """Kill a process that was not waited for yet, and what descends from it."""
     signal_all(lambda: (process, *descendants(process)), (signal.SIGKILL,))

@@ -147,9 +147,11 @@ def run_in_machine(
     settings: KeeperSettings,
     *,
     parted: Callable[[RunEnding], object],
+    serve: Callable[[Channel, Machine], int] | None = None,
 ) -> int:
     """Start the machine, run the command in it until that has ended, and shut it down; the exit code (128 and the
-    number of the signal that ended it). Raises `HoldfastError`: `vm_not_started`, `vm_hung`, `vm_crashed`, `vm_killed`
+    number of the signal that ended it). ``serve``: that has commands run, and the machine ends when it returns. Raises
+    `HoldfastError`: `vm_not_started`, `vm_hung`, `vm_crashed`, `vm_killed`
     for the machine, ``keeper_gone``.
     """
     plan = prepared.plan
@@ -167,7 +169,7 @@ def run_in_machine(
         keeper = context.enter_context(_joined(machine.pid, files, machine.processes, kind, command, settings))
         with _watched(machine, keeper, command.run, settings.log):
             try:
-                code = _converse(machine, keeper, kind, command, prepared.start_seconds)
+                code = _converse(machine, keeper, kind, command, prepared.start_seconds, serve)
             finally:
                 machine.stop(_STOP_SECONDS)
                 _LOG.info("the machine has ended", run=command.run, exit_code=machine.exit_code())
@@ -225,10 +227,15 @@ def _joined(
 
 
 def _converse(
-    machine: Machine, keeper: RemoteUndoService, kind: ServedBy, command: MachineCommand, start_seconds: float
+    machine: Machine,
+    keeper: RemoteUndoService,
+    kind: ServedBy,
+    command: MachineCommand,
+    start_seconds: float,
+    serve: Callable[[Channel, Machine], int] | None,
 ) -> int:
     """Have the command run, or another process talk to the shim; the exit code. Raises `MachineError`."""
-    if not command.words:
+    if not command.words and serve is None:
         if not _relay(machine.control):
             raise _failure(machine, answered=True)
         return 0
@@ -239,7 +246,7 @@ def _converse(
             raise _failure(machine, answered=False) from error
         _LOG.info("the machine is up", run=command.run)
         try:
-            return _run(channel, keeper, kind, command)
+            return _run(channel, keeper, kind, command) if serve is None else serve(channel, machine)
         except ChannelError as error:
             if error.code == "shim_violation":
                 raise
