@@ -85,7 +85,7 @@ def _start(console: Console, arguments: argparse.Namespace) -> int:
         raise UsageError("a session is either --supervised or --unsupervised")
     if arguments.supervised or arguments.unsupervised:
         flags["session.supervised"] = arguments.supervised
-    isolation = _isolation(arguments)
+    isolation = _isolation(console, arguments)
     with open_sessions(console, arguments.agent, flags) as sessions:
         path = os.fsencode(console.directory or current_directory())
         with sessions.start(path, arguments.id, env=dict(arguments.env), isolation=isolation) as session:
@@ -107,7 +107,8 @@ def _start(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _isolation(arguments: argparse.Namespace) -> SessionIsolation:
+def _isolation(console: Console, arguments: argparse.Namespace) -> SessionIsolation:
+    """Where its commands are to run; what a virtual machine needs is there then."""
     if arguments.isolation == "namespace":
         raise UnsupportedError(
             "commands of a session run on this host or in a virtual machine, not in namespaces",
@@ -115,6 +116,11 @@ def _isolation(arguments: argparse.Namespace) -> SessionIsolation:
         )
     if arguments.isolation == "vm" and arguments.unsupervised:
         raise UsageError("what commands do in a virtual machine is recorded always", hint="leave --unsupervised out")
+    if arguments.isolation == "vm":
+        from holdfast.cli.image import provide_default
+
+        with console.open(strict=True, create=True) as workspace:
+            provide_default(console, workspace.vm_image)
     return arguments.isolation
 
 

@@ -65,12 +65,15 @@ def _decoded(given: bytes) -> MachineOrder:
     return MachineOrder(**fields)
 
 
-class _Guest:
+class GuestCommands:
     """Has commands run in a machine that is up, each for the connection that asks for it."""
 
     def __init__(self, channel: Channel, over: int) -> None:
+        """``over``, an eventfd(2), is told when a client asks for the machine's end."""
         self._channel = channel
         self._over = over
+        self.waiting: list[Client] = []
+        """Those that wait for the end of the machine, which is that of this process."""
         self._numbers = count(1)
 
     def attend(self, client: Client) -> None:
@@ -83,8 +86,9 @@ class _Guest:
                 client.connection.settimeout(None)
                 try:
                     if "stop" in request:
+                        self.waiting.append(client)
                         os.eventfd_write(self._over, 1)
-                        return  # (it is closed when this process ends)
+                        return
                     if "leave" in request:
                         client.tell(stays=1)
                     else:
@@ -136,7 +140,7 @@ def _serve(order: MachineOrder, log: bytes, channel: Channel, machine: Machine) 
     _report(ProcessOutcome())
     over = os.eventfd(0, os.EFD_CLOEXEC)
     signal.signal(signal.SIGTERM, lambda _number, _frame: os.eventfd_write(over, 1))
-    guest = _Guest(channel, over)
+    guest = GuestCommands(channel, over)
     waiting = select.poll()
     for end in (connections.fileno(), over, machine.fileno()):
         waiting.register(end, select.POLLIN)

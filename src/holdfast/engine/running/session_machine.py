@@ -46,7 +46,7 @@ class _GuestCommand(TreeCommand):
         "used next (`holdfast steps` lists them)"
     )
 
-    def __init__(self, connection: _GuestConnection, keeper: RemoteUndoService, step: int) -> None:
+    def __init__(self, connection: GuestConnection, keeper: RemoteUndoService, step: int) -> None:
         super().__init__(connection, keeper, step, 0)
         self._guest = connection
 
@@ -62,7 +62,7 @@ class _GuestCommand(TreeCommand):
         """It has ended with its machine."""
 
 
-class _GuestConnection(Connection):
+class GuestConnection(Connection):
     """To the process that has the machine."""
 
     def is_believed(self, pid: int) -> bool:
@@ -150,11 +150,11 @@ class SessionMachine(SessionTree):
             raise _gone()
 
     def _connection(self, connected: socket.socket, agent: int) -> Connection:
-        return _GuestConnection(connected, agent)
+        return GuestConnection(connected, agent)
 
     def _command(self, connection: Connection, keeper: RemoteUndoService, step: int, pid: int) -> TreeCommand:
         del pid
-        assert isinstance(connection, _GuestConnection)
+        assert isinstance(connection, GuestConnection)
         return _GuestCommand(connection, keeper, step)
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ def stop_machine(note: bytes, logs: Iterable[bytes]) -> bool:
         if keeper is None:
             continue
         with keeper, suppress(NotFoundError):
-            connection = _GuestConnection(*keeper.connect_agent(run))
+            connection = GuestConnection(*keeper.connect_agent(run))
             try:
                 if connection.is_ready():
                     connection.stop()
