@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(name="bench")
-def _bench(tmp_path: Path, built_image: Image) -> Bench:
-    return Bench(tmp_path, built_image)
+def _bench(tmp_path: Path, built_image: Image) -> Iterator[Bench]:
+    made = Bench(tmp_path, built_image)
+    yield made
+    made.holdfast("session", "stop", code=None)  # (a machine goes on after a test that has failed)
 
 
 def test_one_machine_for_many_commands(bench: Bench) -> None:
@@ -65,3 +68,7 @@ def test_one_machine_for_many_commands(bench: Bench) -> None:
     assert bench.holdfast("session", "stop").stdout == "No virtual machine of one runs.\n"
     bench.holdfast("session", "delete", "one")
     assert os.listdir(bench.home / "sessions" / "default") == []
+    # Without an image there is no session.
+    (bench.home / "config.toml").write_text('[vm]\nimage = "none"\n')
+    assert "none" in bench.holdfast("session", "start", "two", "--isolation", "vm", code=3).stderr
+    assert bench.json("session", "list")["sessions"] == []
