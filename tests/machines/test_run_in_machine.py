@@ -284,6 +284,14 @@ def test_a_shell_at_a_terminal_goes_as_on_the_host(bench: Bench) -> None:
     os.close(terminal)
 
 
+def test_a_machine_that_takes_too_long_says_what_may_be_changed(bench: Bench) -> None:
+    bench.environment["HOLDFAST_VM_START_TIMEOUT"] = "1s"
+    said = bench.holdfast("run", "--isolation", "vm", "--", "true", code=1).stderr
+    assert "the machine did not come up in time" in said
+    assert "vm.start_timeout" in said
+    assert bench.machines() == []
+
+
 def test_what_cannot_be_is_said_before_anything_begins(bench: Bench) -> None:
     for words, code, text in (
         (("--isolation", "vm", "--memory", "1GiB"), 2, "vm.memory"),

@@ -268,8 +268,11 @@ def _run(channel: Channel, keeper: RemoteUndoService, kind: ServedBy, command: M
 
 def _failure(machine: Machine, *, answered: bool) -> MachineError:
     """Why the shim does not answer; a machine that is just ending is waited for."""
-    machine.wait(_ENDING_SECONDS if answered else 0)
-    return machine.failure(answered=answered)
+    has_ended = machine.wait(_ENDING_SECONDS if answered else 0)
+    error = machine.failure(answered=answered)
+    if not answered and not has_ended:
+        error.hint = "where the processor is emulated, and busy, this takes minutes: vm.start_timeout says how many"
+    return error
 
 
 @contextmanager
