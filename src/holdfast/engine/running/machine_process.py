@@ -9,6 +9,7 @@ ends the machine; the connection closes when it has ended. Steps are the client'
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -24,7 +25,7 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.undo_log import log_directory
 from holdfast.engine.running.machine import MachineCommand, prepare_machine, run_in_machine
 from holdfast.engine.running.run import configured_thresholds, keeper_settings
-from holdfast.model.errors import ChannelError, HoldfastError, unexpected
+from holdfast.model.errors import ChannelError, HoldfastError, UsageError, unexpected
 from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
 from holdfast.processes.module_process import ProcessOutcome, failed_outcome
@@ -111,9 +112,12 @@ class GuestCommands:
                     threading.Thread(target=_hear, args=(client, command, signalled), daemon=True).start()
                     ended = pass_on_streams(command, (stdin, stdout, stderr), signals)
                     client.connection.shutdown(socket.SHUT_RD)
+        except UsageError:
+            client.tell(error=errno.E2BIG)  # (else nothing is asked for that no system could run)
+            return
         except ChannelError as error:
             _LOG.warning("a command was lost: %s", error.message)
-            raise OSError from error
+            raise ConnectionError from error
         client.tell(status=(ended.exit_code if isinstance(ended, StepCompleted) else _NO_COMMAND) << 8)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _PROCESS: Final = "holdfast.engine.running.machine_process"
 _END_SECONDS: Final = 60.0
-_OUTPUT_SECONDS: Final = 60.0
+_OUTPUT_SECONDS: Final = 300.0
 _MOST_OUTPUT: Final = 1 << 24
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -123,6 +124,13 @@ def test_a_command_that_stops_itself_stops_nothing_else(bench: Bench, tmp_path: 
     other = bench.connection()
     assert exit_code_of(other, f"kill -CONT $(cat {tmp_path}/pid)") == 0
     assert (all_of(out), exit_code(connection)) == (b"on\n", 0)
+
+
+def test_what_is_too_long_for_the_channel_is_refused(bench: Bench) -> None:
+    connection = bench.connection()
+    with pytest.raises(OSError, match=os.strerror(errno.E2BIG)):
+        start(connection, "#" * (1 << 20))
+    assert exit_code_of(connection, "exit 2") == 2
 
 
 def exit_code_of(connection: GuestConnection, script: str) -> int:
