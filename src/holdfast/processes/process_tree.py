@@ -176,6 +176,19 @@ def memory_of_tree(process: int) -> int:
     return sum(map(_resident, (process, *descendants(process))))
 
 
+def hindered_seconds(process: int) -> float:
+    """How long the most hindered thread of a process, or of one below it, has waited for a processor that others had;
+    0 if the system does not tell (proc_pid_schedstat(5)).
+    """
+    found = 0
+    for pid in (process, *descendants(process)):
+        with suppress(OSError):  # (it has ended)
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
+                    found = max(found, int(file.read().split()[1]))
+    return found / 1e9
+
+
 def _resident(process: int) -> int:
     try:
         with open(f"/proc/{process}/statm", "rb") as file:

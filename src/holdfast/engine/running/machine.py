@@ -24,6 +24,7 @@ from holdfast.files.linux.case_sensitivity import IGNORES_CASE, ignores_case
 from holdfast.model.errors import ChannelError, HoldfastError, LockedError, MachineError, UnsupportedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.processes.process_tree import hindered_seconds
 from holdfast.sandbox.channel import Channel
 from holdfast.sandbox.images.store import ImageStore
 from holdfast.sandbox.policy import let_through, parse_network
@@ -241,7 +242,7 @@ def _converse(
         return 0
     with Channel(machine.control, machine.control, start_seconds=start_seconds) as channel:
         try:
-            channel.await_shim(start_seconds)
+            channel.await_shim(start_seconds, lambda: hindered_seconds(machine.pid))
         except ChannelError as error:
             raise _failure(machine, answered=False) from error
         _LOG.info("the machine is up", run=command.run)
@@ -271,7 +272,10 @@ def _failure(machine: Machine, *, answered: bool) -> MachineError:
     has_ended = machine.wait(_ENDING_SECONDS if answered else 0)
     error = machine.failure(answered=answered)
     if not answered and not has_ended:
-        error.hint = "where the processor is emulated, and busy, this takes minutes: vm.start_timeout says how many"
+        error.hint = (
+            "an emulated machine starts slowly: vm.start_timeout is what that may take, without its waits for a "
+            "processor that others have"
+        )
     return error
 
 
