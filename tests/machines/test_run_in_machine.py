@@ -21,7 +21,7 @@ from ..processes import command_of
 from ..waiting import wait_until
 
 pytestmark = pytest.mark.slow
-SECONDS = 600
+SECONDS = 1800
 
 
 class Bench:

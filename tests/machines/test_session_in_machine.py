@@ -66,7 +66,7 @@ def test_one_machine_for_many_commands(bench: Bench) -> None:
     assert not Path(f"/proc/{machine['pid']}").exists()
     assert bench.holdfast("session", "stop").stdout == "No virtual machine of one runs.\n"
     bench.holdfast("session", "delete", "one")
-    assert os.listdir(bench.home / "sessions" / "default") == []
+    assert os.listdir(bench.home / "sessions" / "local") == []
     # Without an image there is no session.
     (bench.home / "config.toml").write_text('[vm]\nimage = "none"\n')
     assert "none" in bench.holdfast("session", "start", "two", "--isolation", "vm", code=3).stderr
