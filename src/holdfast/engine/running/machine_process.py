@@ -73,8 +73,8 @@ class GuestCommands:
         """``over``, an eventfd(2), is told when a client asks for the machine's end."""
         self._channel = channel
         self._over = over
-        self.waiting: list[Client] = []
-        """Those that wait for the end of the machine, which is that of this process."""
+        self.waiting: list[int] = []
+        """Connections of those that wait for the end of the machine: they close with this process, and not before."""
         self._numbers = count(1)
 
     def attend(self, client: Client) -> None:
@@ -87,7 +87,7 @@ class GuestCommands:
                 client.connection.settimeout(None)
                 try:
                     if "stop" in request:
-                        self.waiting.append(client)
+                        self.waiting.append(client.connection.detach())
                         os.eventfd_write(self._over, 1)
                         return
                     if "leave" in request:
