@@ -440,3 +440,34 @@ def test_it_ends_when_it_is_unmounted(place: Path) -> None:
         assert served.server.wait(60) == 0
         assert served.server.returncode != -signal.SIGKILL
     assert os.listdir(place / "tree") == ["a"]
+
+
+@pytest.mark.parametrize("taken", ["removed", "replaced"])
+def test_a_directory_that_undo_brings_back_is_whole_though_a_process_has_the_removed_one(
+    place: Path, taken: str
+) -> None:
+    """The kernel keeps what is a process's, and finds nothing more in a directory that it has removed."""
+    (place / "tree" / "src").mkdir()
+    root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
+    log = UndoLog(bytes(place / "log"), root_fd, SystemClock())
+    service = LocalUndoService(log, intercepts=True)
+    seen = place / "mnt" / "src"
+    try:
+        step = service.open("command")
+        with Bridged(log, root_fd, step, bytes(place / "mnt"), watches=True) as served:
+            held = os.open(seen, os.O_RDONLY | os.O_DIRECTORY)
+            if taken == "removed":
+                seen.rmdir()
+            else:
+                (place / "mnt" / "other").mkdir()
+                (place / "mnt" / "other").rename(seen)
+            assert service.close(step) is not None
+            served.world.current = service.open("command")
+            assert service.undo([step]).conflicts == ()
+            (place / "tree" / "src" / "main").write_text("there")
+            wait_until((seen / "main").exists)
+            assert (seen / "main").read_text() == "there"
+            os.close(held)
+    finally:
+        log.close()
+        os.close(root_fd)

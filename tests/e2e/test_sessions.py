@@ -338,3 +338,14 @@ def test_more_variables_than_a_program_can_have_take_none_away(agent: Agent, she
     agent.run("exec", "export KEPT=1")
     agent.run("exec", "LARGE=$(head -c 200000 /dev/zero | tr '\\0' x); export LARGE")
     assert agent.run("exec", 'echo "$KEPT ${#LARGE} ${PATH:+path}"')["stdout"] == "1 0 path\n"
+
+
+def test_a_machine_that_cannot_be_had_leaves_no_session(agent: Agent, home: Path) -> None:
+    (home / "config.toml").write_text('[vm]\nimage = "none"\n')
+    assert agent.fails("start", "one", "--isolation", "vm") == (3, "no_such_image")
+    assert agent.fails("start", "one", "--isolation", "vm", "--unsupervised")[0] == 2
+    refused = agent.try_to("session", "start", "one", "--isolation", "namespace")
+    assert (refused.returncode, b"holdfast run --isolation namespace" in refused.stderr) == (1, True)
+    assert agent.run("list")["sessions"] == []
+    assert agent.run("start", "one")["config"]["isolation"] == "none"
+    assert agent.fails("stop")[0] == 2

@@ -17,6 +17,7 @@ from holdfast.bridge.p9.p9_server import P9Server
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.virtio.vhost_user_backend import VhostUserBackend
 from holdfast.model.clock import SystemClock
+from holdfast.processes.process_tree import hindered_seconds
 from holdfast.sandbox.channel import Channel
 from holdfast.sandbox.images.manifest import Image
 from holdfast.sandbox.policy import OpenNetwork
@@ -51,10 +52,12 @@ class Guest:
         self.machine = machine
         control = machine.control.dup()
         self._channel = Channel(control, control, start_seconds=ANSWER_SECONDS, greeted=first > 1)
+        self._hindered = lambda: hindered_seconds(machine.pid)
         self._last = first - 1
 
     def run(self, command: str, *, cwd: bytes = b"/") -> tuple[int, str]:
         """Its exit code and all its output."""
+        self._channel.await_shim(ANSWER_SECONDS, self._hindered)
         out: list[bytes] = []
         self._last += 1
         ended = self._channel.execute(self._last, command, cwd=cwd, on_output=lambda _, data: out.append(data))

@@ -21,7 +21,7 @@ from ..processes import command_of
 from ..waiting import wait_until
 
 pytestmark = pytest.mark.slow
-SECONDS = 600
+SECONDS = 1800
 
 
 class Bench:
@@ -282,6 +282,14 @@ def test_a_shell_at_a_terminal_goes_as_on_the_host(bench: Bench) -> None:
         pass  # it has hung up
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     os.close(terminal)
+
+
+def test_a_machine_that_takes_too_long_says_what_may_be_changed(bench: Bench) -> None:
+    bench.environment["HOLDFAST_VM_START_TIMEOUT"] = "1s"
+    said = bench.holdfast("run", "--isolation", "vm", "--", "true", code=1).stderr
+    assert "the machine did not come up in time" in said
+    assert "vm.start_timeout" in said
+    assert bench.machines() == []
 
 
 def test_what_cannot_be_is_said_before_anything_begins(bench: Bench) -> None:

@@ -29,6 +29,9 @@ Level = Literal["safe", "changes", "unknown", "risky", "dangerous"]
 What is not known ranks above what changes files, and below what is known to be risky, so that it never hides that.
 """
 
+SessionIsolation = Literal["none", "vm"]
+"""Where commands of a session run: on this host, or in a virtual machine that stays between them."""
+
 SessionKind = Literal["auto", "manual", "fork", "branch"]
 """Why a session checkpoint was taken: by a trigger, on request, as where a fork began, for a branch."""
 
@@ -68,6 +71,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What a command changes is recorded as a step. Else, and where that cannot be done, the state is saved before one
     that is ``risky`` or ``dangerous``.
     """
+    isolation: SessionIsolation = "none"
+    """It never changes."""
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

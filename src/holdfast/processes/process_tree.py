@@ -94,6 +94,12 @@ def end_descendants(spare: Collection[int] = ()) -> None:
                 pass
 
 
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to a process group, unless all of it has ended, or is another user's."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
 def kill_tree(process: int) -> None:
     """Kill a process that was not waited for yet, and what descends from it."""
     signal_all(lambda: (process, *descendants(process)), (signal.SIGKILL,))
@@ -168,6 +174,19 @@ def _processes() -> dict[int, tuple[int, bytes]]:
 def memory_of_tree(process: int) -> int:
     """Bytes of memory of a process and all below it; 0 if it has ended."""
     return sum(map(_resident, (process, *descendants(process))))
+
+
+def hindered_seconds(process: int) -> float:
+    """How long the most hindered thread of a process, or of one below it, has waited for a processor that others had;
+    0 if the system does not tell (proc_pid_schedstat(5)).
+    """
+    found = 0
+    for pid in (process, *descendants(process)):
+        with suppress(OSError):  # (it has ended)
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
+                    found = max(found, int(file.read().split()[1]))
+    return found / 1e9
 
 
 def _resident(process: int) -> int:

@@ -131,12 +131,16 @@ class Channel:
         """See `close`."""
         self.close()
 
-    def await_shim(self, seconds: float) -> None:
+    def await_shim(self, seconds: float, hindered: Callable[[], float] = lambda: 0.0) -> None:
         """Wait until the shim is there: its box may take longer to start than a command may. Raises `ChannelError`
-        (``shim_silent`` after so many seconds).
+        (``shim_silent`` after so many seconds, not counting those for which the box was ``hindered`` up to now).
         """
         self._begin_reading()
-        if not self._greeted.wait(seconds):
+        until = self._clock() + seconds
+        left = seconds
+        while left > 0 and not self._greeted.wait(left):
+            left = until + hindered() - self._clock()
+        if not self._greeted.is_set():
             self._end(ChannelError(f"the shim has not begun within {seconds:g} s", code="shim_silent"))
         self.require_open()
 

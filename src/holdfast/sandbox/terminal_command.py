@@ -103,11 +103,30 @@ def run_at_channel(
     return 127 if ended.code == "no_command" else 126
 
 
+def pass_on_streams(
+    command: RemoteCommand, streams: tuple[int, int, int], signals: socket.socket
+) -> StepCompleted | Failure:
+    """Connect a command that was begun with descriptors other than this process's own, until it has ended and its
+    output is written; what it has ended with. Each byte that comes over ``signals`` is the number of a signal for it.
+    Raises `ChannelError`.
+    """
+    return _Connection(command, None, signals, has_input=True, others=streams).run()
+
+
 class _Connection:
     def __init__(
-        self, command: RemoteCommand, terminal: _OwnTerminal | None, signals: socket.socket, *, has_input: bool
+        self,
+        command: RemoteCommand,
+        terminal: _OwnTerminal | None,
+        signals: socket.socket,
+        *,
+        has_input: bool,
+        others: tuple[int, int, int] | None = None,
     ) -> None:
+        """``others``: its streams, in place of ours; when it stops, we go on."""
         self._command = command
+        self._stops_with_it = others is None
+        self._input, *outputs = others or (number if _is_open(number) else None for number in range(3))
         self._terminal = terminal
         self._signals = signals
         self._has_input = has_input
@@ -118,8 +137,8 @@ class _Connection:
         self._stop: tuple[int, float] | None = None
         """By which signal we are to stop, and when."""
         self._sinks: dict[OutputStream, _Sink] = {
-            "stdout": _Sink(1 if _is_open(1) else None),
-            "stderr": _Sink(2 if _is_open(2) else None),
+            "stdout": _Sink(outputs[0]),
+            "stderr": _Sink(outputs[1]),
         }
         if terminal is not None:
             self._sinks["terminal"] = _Sink(terminal.fileno(), terminal)
@@ -172,8 +191,8 @@ class _Connection:
     def _inputs(self) -> list[tuple[int, InputStream]]:
         """What can be read now, and passed on."""
         found: list[tuple[int, InputStream]] = []
-        if self._has_input and self._command.room("stdin"):
-            found.append((0, "stdin"))
+        if self._input is not None and self._has_input and self._command.room("stdin"):
+            found.append((self._input, "stdin"))
         terminal = self._terminal
         if terminal is not None and terminal.is_raw and self._reads_terminal and self._command.room("terminal"):
             found.append((terminal.fileno(), "terminal"))
@@ -207,7 +226,7 @@ class _Connection:
         elif isinstance(reply, StepStarted):
             if self._wants_terminal:
                 self._give_terminal()
-        elif isinstance(reply, Stopped):
+        elif isinstance(reply, Stopped) and self._stops_with_it:
             if reply.signal in _NEEDS_TERMINAL:
                 self._wants_terminal = True
                 if self._terminal is not None and self._terminal.is_ours():

@@ -7,8 +7,18 @@ import signal
 import subprocess
 import sys
 
-from holdfast.processes.process_tree import children, descendants, signal_all
+from holdfast.processes.process_tree import children, descendants, hindered_seconds, kill_tree, signal_all
 
+from ...waiting import wait_until
+
+HINDERED = """
+import os, subprocess, sys
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+for _ in range(2):
+    subprocess.Popen([sys.executable, "-c", "while True: pass"])
+print(flush=True)
+sys.stdin.read()
+"""
 PROGRAM = """
 import os, subprocess, sys, time
 from holdfast.processes.process_tree import (
@@ -83,3 +93,16 @@ def test_a_signal_reaches_those_that_are_named_once_more_and_no_other_of_their_n
         signal_all(lambda: next(named), (signal.SIGTERM,))  # (it is gone)
         stranger.kill()
         assert stranger.wait(20) == -signal.SIGKILL, "it was the first that it got"
+
+
+def test_what_waits_for_a_processor_is_hindered() -> None:
+    assert hindered_seconds(os.getpid()) < 10_000
+    with subprocess.Popen([sys.executable, "-c", HINDERED], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as top:
+        try:
+            assert top.stdout is not None
+            top.stdout.readline()
+            first = hindered_seconds(top.pid)
+            wait_until(lambda: hindered_seconds(top.pid) > first + 0.2)
+        finally:
+            kill_tree(top.pid)
+    assert hindered_seconds(top.pid) == 0

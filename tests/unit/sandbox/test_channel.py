@@ -457,6 +457,16 @@ def test_one_that_never_says_hello_is_silent(pretend: Callable[..., Fake]) -> No
     assert caught.value.code == "shim_silent"
 
 
+def test_what_hinders_the_box_is_not_counted(pretend: Callable[..., Fake]) -> None:
+    fake = pretend(hello=b"")
+
+    def hindered() -> float:
+        fake.end.sendall(HELLO)
+        return 60
+
+    fake.channel.await_shim(0.05, hindered)
+
+
 def test_stopped_and_continued_without_end_take_no_memory(pretend: Callable[..., Fake]) -> None:
     fake = pretend()
     changes = b'{"type":"stopped","id":1,"signal":19}\n{"type":"continued","id":1}\n' * 20_000

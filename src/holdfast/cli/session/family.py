@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 VERBS = {
     "start": ("session.start_fork_delete_share", "start a session in this workspace"),
+    "stop": ("session.start_fork_delete_share", "shut down the virtual machine of a session"),
     "list": ("session.list_info_history_branches", "list the sessions of this workspace"),
     "info": ("session.list_info_history_branches", "show one session"),
     "exec": ("session.exec_shell_classify", "run a command in a session"),

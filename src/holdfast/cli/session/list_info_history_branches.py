@@ -111,7 +111,7 @@ def _about(one: SessionInfo) -> Iterator[str]:
         metrics, config = state.metrics, state.config
         facts += [
             ("directory", show_path(os.fsencode(state.cwd))),
-            ("shell", config.shell),
+            ("shell", config.shell + (" in a virtual machine" if config.isolation == "vm" else "")),
             ("supervised", "" if config.supervised else "no: its commands are no steps, and undo goes by saved states"),
             ("variables", visible(", ".join([*state.env, *(f"-{name}" for name in state.unset)]))),
             ("commands", f"{metrics.commands:,}, {metrics.total_ms / 1000:,.1f} s"),

@@ -11,10 +11,10 @@ from holdfast.cli.console import current_directory
 from holdfast.cli.phrases import only_there
 from holdfast.cli.session.checkpoint_branch_checkout import BUSY, HELD_BACK
 from holdfast.cli.session.list_info_history_branches import SHORT_HASH
-from holdfast.cli.session.selection import add_options, choose_session, open_sessions, use_session
+from holdfast.cli.session.selection import add_options, choose_session, open_session, open_sessions, use_session
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.config.keys import KEYS
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import UnsupportedError, UsageError
 from holdfast.model.message_text import named_processes, plural, visible
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast import Deleted, NotCaptured
     from holdfast.cli.console import Console
     from holdfast.model.session_results import SessionInfo
+    from holdfast.model.session_types import SessionIsolation
 
 _SETTINGS = {
     "shell": "session.shell",
@@ -65,6 +66,13 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
         help="record no steps, for programs that cannot be supervised: sudo, tracers, mounts, 32-bit programs",
     )
     parser.add_argument(
+        "--isolation",
+        metavar="LEVEL",
+        choices=KEYS["isolation.level"].choices,
+        default="none",
+        help="vm: its commands run in a virtual machine, which stays until `session stop` (default: none)",
+    )
+    parser.add_argument(
         "--env", metavar="NAME=VALUE", type=_variable, action="append", default=[], help="a variable of its own"
     )
 
@@ -77,15 +85,71 @@ def _start(console: Console, arguments: argparse.Namespace) -> int:
         raise UsageError("a session is either --supervised or --unsupervised")
     if arguments.supervised or arguments.unsupervised:
         flags["session.supervised"] = arguments.supervised
+    isolation = _isolation(console, arguments)
     with open_sessions(console, arguments.agent, flags) as sessions:
         path = os.fsencode(console.directory or current_directory())
-        with sessions.start(path, arguments.id, env=dict(arguments.env)) as session:
+        with sessions.start(path, arguments.id, env=dict(arguments.env), isolation=isolation) as session:
+            if isolation == "vm":
+                try:
+                    session.tree()
+                except BaseException:
+                    session.delete()
+                    raise
             if console.json:
                 console.give(answers.Started, session)
             else:
-                console.say(f"Session {session.id} works in {show_path(session.root)}, with {session.config.shell}.")
+                where = " in a virtual machine" if isolation == "vm" else ""
+                console.say(
+                    f"Session {session.id} works in {show_path(session.root)}, with {session.config.shell}{where}."
+                )
                 if console.quiet:
                     console.answer([session.id])
+    return 0
+
+
+def _isolation(console: Console, arguments: argparse.Namespace) -> SessionIsolation:
+    """Where its commands are to run; what a virtual machine needs is there then."""
+    if arguments.isolation == "namespace":
+        raise UnsupportedError(
+            "commands of a session run on this host or in a virtual machine, not in namespaces",
+            hint="`holdfast run --isolation namespace -- COMMAND` runs a command in them",
+        )
+    if arguments.isolation == "vm" and arguments.unsupervised:
+        raise UsageError("what commands do in a virtual machine is recorded always", hint="leave --unsupervised out")
+    if arguments.isolation == "vm":
+        from holdfast.cli.image import provide_default
+
+        with console.open(strict=True, create=True) as workspace:
+            provide_default(console, workspace.vm_image)
+    return arguments.isolation
+
+
+# -- stop -------------------------------------------------------------------------------------------------------------
+
+
+def _configure_stop(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, session=False)
+    parser.add_argument(
+        "id", metavar="ID", nargs="?", type=text, help="the session (default: $HOLDFAST_SESSION, else your newest here)"
+    )
+
+
+def _stop(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.model.answers import sessions as answers
+
+    with open_session(console, arguments.id, arguments.agent, begins=True) as (_, session):
+        if session.config.isolation == "none":
+            raise UsageError(
+                f"the session {session.id} has no virtual machine to stop",
+                hint="what its commands have left running, `holdfast session info` lists",
+            )
+        stopped = session.stop_machine()
+        if console.json:
+            console.give(answers.StoppedSession, session, stopped=stopped)
+        elif stopped:
+            console.say(f"Stopped the virtual machine of {session.id}; the next command starts it again.")
+        else:
+            console.say(f"No virtual machine of {session.id} runs.")
     return 0
 
 
@@ -243,10 +307,19 @@ COMMANDS = {
         run=_start,
         examples=(
             ("holdfast session start", "start a session"),
+            ("holdfast session start --isolation vm", "in a virtual machine that stays between the commands"),
             ("holdfast session start try --shell zsh --timeout 10m", "with a name, another shell, and a limit"),
             ("export HOLDFAST_SESSION=$(holdfast -q session start)", "use it from now on"),
         ),
         exits=((4, "refused: there is a session of that name"),),
+    ),
+    "session stop": Command(
+        description="Shut down the virtual machine of a session that was started with --isolation vm. The session "
+        "stays as it is: the next command starts the machine again, from its disk.",
+        configure=_configure_stop,
+        run=_stop,
+        examples=(("holdfast session stop", "your newest session here"),),
+        exits=(BUSY,),
     ),
     "session fork": Command(
         description="Start another session from the state of this one, in a directory of its own, which the best "

@@ -176,6 +176,7 @@ def experiment(
     `Session.fork`.
     """
     _check(order)
+    session.refuse_machine("an experiment")
     stop = threading.Event() if stop is None else stop
     parallel = _parallel_limit(make, session, order)
     identity = session.context.random(6).hex()

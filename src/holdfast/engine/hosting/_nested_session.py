@@ -18,7 +18,7 @@ from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, Re
 from holdfast.model.paths import display
 from holdfast.processes.helper_process import start_module
 from holdfast.processes.module_process import ProcessOutcome
-from holdfast.processes.process_tree import end_child
+from holdfast.processes.process_tree import end_child, hindered_seconds
 from holdfast.supervisor.control.remote_service import visit
 from holdfast.undo.local_service.file_writer import write_file
 from holdfast.undo.safeguards.guard import NO_RISK
@@ -65,6 +65,10 @@ class InnerShim:
     def is_over(self) -> bool:
         """See `Launcher.is_over`."""
         return self._process.poll() is not None
+
+    def hindered_seconds(self) -> float:
+        """See `Launcher.hindered_seconds`."""
+        return hindered_seconds(self._process.pid)
 
     def wait(self, seconds: float) -> ProcessOutcome:
         """See `Launcher.wait`."""

@@ -274,7 +274,7 @@ class CommandExecutor:
         self._channel = Channel(self._launcher.reader, self._launcher.writer, start_seconds=self._start_seconds)
         try:
             self._wait_for_join()
-            self._channel.await_shim(self._start_seconds)
+            self._channel.await_shim(self._start_seconds, self._launcher.hindered_seconds)
         except HoldfastError as error:
             failure = self._end()
             self._failure = failure or error

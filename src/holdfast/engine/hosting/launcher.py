@@ -30,7 +30,7 @@ from holdfast.model.paths import display
 from holdfast.processes.forked_process import allow_forks
 from holdfast.processes.helper_process import start_module
 from holdfast.processes.module_process import ProcessOutcome, decode_outcome, failed_outcome
-from holdfast.processes.process_tree import end_child
+from holdfast.processes.process_tree import end_child, hindered_seconds
 from holdfast.sandbox.channel import shim_command
 from holdfast.undo.reports.unreported_rollbacks import note_rollback
 from holdfast.undo.service import LogLimits, Thresholds
@@ -88,6 +88,10 @@ class Launcher:
     def is_over(self) -> bool:
         """Whether it has ended."""
         return self._process.poll() is not None
+
+    def hindered_seconds(self) -> float:
+        """See `holdfast.processes.process_tree.hindered_seconds`: of what it has started, too."""
+        return hindered_seconds(self._process.pid)
 
     def wait(self, seconds: float) -> ProcessOutcome:
         """Wait until it has ended, and end it if it takes longer than ``seconds``: first in order, then at once."""

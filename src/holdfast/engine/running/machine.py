@@ -24,6 +24,7 @@ from holdfast.files.linux.case_sensitivity import IGNORES_CASE, ignores_case
 from holdfast.model.errors import ChannelError, HoldfastError, LockedError, MachineError, UnsupportedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.processes.process_tree import hindered_seconds
 from holdfast.sandbox.channel import Channel
 from holdfast.sandbox.images.store import ImageStore
 from holdfast.sandbox.policy import let_through, parse_network
@@ -147,9 +148,11 @@ def run_in_machine(
     settings: KeeperSettings,
     *,
     parted: Callable[[RunEnding], object],
+    serve: Callable[[Channel, Machine], int] | None = None,
 ) -> int:
     """Start the machine, run the command in it until that has ended, and shut it down; the exit code (128 and the
-    number of the signal that ended it). Raises `HoldfastError`: `vm_not_started`, `vm_hung`, `vm_crashed`, `vm_killed`
+    number of the signal that ended it). ``serve``: that has commands run, and the machine ends when it returns. Raises
+    `HoldfastError`: `vm_not_started`, `vm_hung`, `vm_crashed`, `vm_killed`
     for the machine, ``keeper_gone``.
     """
     plan = prepared.plan
@@ -167,7 +170,7 @@ def run_in_machine(
         keeper = context.enter_context(_joined(machine.pid, files, machine.processes, kind, command, settings))
         with _watched(machine, keeper, command.run, settings.log):
             try:
-                code = _converse(machine, keeper, kind, command, prepared.start_seconds)
+                code = _converse(machine, keeper, kind, command, prepared.start_seconds, serve)
             finally:
                 machine.stop(_STOP_SECONDS)
                 _LOG.info("the machine has ended", run=command.run, exit_code=machine.exit_code())
@@ -225,21 +228,26 @@ def _joined(
 
 
 def _converse(
-    machine: Machine, keeper: RemoteUndoService, kind: ServedBy, command: MachineCommand, start_seconds: float
+    machine: Machine,
+    keeper: RemoteUndoService,
+    kind: ServedBy,
+    command: MachineCommand,
+    start_seconds: float,
+    serve: Callable[[Channel, Machine], int] | None,
 ) -> int:
     """Have the command run, or another process talk to the shim; the exit code. Raises `MachineError`."""
-    if not command.words:
+    if not command.words and serve is None:
         if not _relay(machine.control):
             raise _failure(machine, answered=True)
         return 0
     with Channel(machine.control, machine.control, start_seconds=start_seconds) as channel:
         try:
-            channel.await_shim(start_seconds)
+            channel.await_shim(start_seconds, lambda: hindered_seconds(machine.pid))
         except ChannelError as error:
             raise _failure(machine, answered=False) from error
         _LOG.info("the machine is up", run=command.run)
         try:
-            return _run(channel, keeper, kind, command)
+            return _run(channel, keeper, kind, command) if serve is None else serve(channel, machine)
         except ChannelError as error:
             if error.code == "shim_violation":
                 raise
@@ -261,8 +269,14 @@ def _run(channel: Channel, keeper: RemoteUndoService, kind: ServedBy, command: M
 
 def _failure(machine: Machine, *, answered: bool) -> MachineError:
     """Why the shim does not answer; a machine that is just ending is waited for."""
-    machine.wait(_ENDING_SECONDS if answered else 0)
-    return machine.failure(answered=answered)
+    has_ended = machine.wait(_ENDING_SECONDS if answered else 0)
+    error = machine.failure(answered=answered)
+    if not answered and not has_ended:
+        error.hint = (
+            "an emulated machine starts slowly: vm.start_timeout is what that may take, without its waits for a "
+            "processor that others have"
+        )
+    return error
 
 
 @contextmanager

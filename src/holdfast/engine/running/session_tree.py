@@ -33,6 +33,8 @@ from holdfast.model.paths import display, under
 from holdfast.processes import forked_process
 from holdfast.processes.child_environment import inherited_environment
 from holdfast.processes.helper_process import program_words
+from holdfast.processes.process_tree import signal_group
+from holdfast.sandbox.shim import group_lives
 from holdfast.supervisor.control.remote_service import visit
 from holdfast.supervisor.keeper.stderr_log import open_log
 from holdfast.supervisor.launch import launcher_process
@@ -58,7 +60,12 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
 class TreeCommand:
     """A command that was started in a tree, and its step."""
 
-    def __init__(self, connection: _Connection, keeper: RemoteUndoService, step: int, pid: int) -> None:
+    _lost = (
+        "the command was ended, because a process of its supervision was killed; its changes are recorded, or rolled "
+        "back when the undo log is used next (`holdfast steps` lists them)"
+    )
+
+    def __init__(self, connection: Connection, keeper: RemoteUndoService, step: int, pid: int) -> None:
         self._connection = connection
         self._keeper = keeper
         self._step = step
@@ -66,7 +73,7 @@ class TreeCommand:
         self.denied = False
         """A safeguard did not allow what it was about to do; known when it has ended."""
         self.pid = pid
-        """The number of its process, its process group and its session (setsid(2))."""
+        """The number of its process, its process group and its session (setsid(2)); 0 if it is none of this host's."""
         self._changes = select.epoll()
         self._changes.register(connection, select.EPOLLIN)
         self._process = -1
@@ -86,13 +93,17 @@ class TreeCommand:
             said = self._connection.receive()
             if said is None:
                 self._kill()
-                _LOG.warning(
-                    "the command was ended, because a process of its supervision was "
-                    "killed; its changes are recorded, or rolled back when the undo log "
-                    "is used next (`holdfast steps` lists them)"
-                )
+                _LOG.warning(self._lost)
             self._code = _exit_code((said or {}).get("status", signal.SIGKILL))
         return self._code
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group."""
+        signal_group(self.pid, number)
+
+    def group_lives(self) -> bool:
+        """Whether anything of its process group lives."""
+        return group_lives(self.pid)
 
     def _kill(self) -> None:
         """All of its group, unless it has ended: then its number may be another's."""
@@ -115,12 +126,14 @@ class TreeCommand:
 class SessionTree:
     """The tree of one session, which this process has open. Nothing runs until a command is started; for one thread."""
 
+    is_machine = False
+
     def __init__(self, context: Context, note: bytes) -> None:
         """``note`` is the path of the file, in a private directory, that says which run it is."""
         self._context = context
         self._note = note
         self._root = os.path.realpath(context.workspace.path)
-        self._kept: _Connection | None = None
+        self._kept: Connection | None = None
         self._launcher = 0
         self.run = ""
         """Its run, once something was started."""
@@ -174,7 +187,7 @@ class SessionTree:
                     environment = {**start.environment, RUN_VARIABLE: self.run.encode()}
                     pid = connection.start(start.words, start.directory, environment, streams)
                     if pid:
-                        return TreeCommand(connection, keeper, step, pid)
+                        return self._command(connection, keeper, step, pid)
                 self._forget()  # (it has ended just now)
             except BaseException:
                 _give_up(keeper, step, connection)
@@ -227,15 +240,21 @@ class SessionTree:
             self._kept, self._launcher = self._connected(keeper), 0
         return self._kept is not None
 
-    def _connected(self, keeper: RemoteUndoService) -> _Connection | None:
+    def _connected(self, keeper: RemoteUndoService) -> Connection | None:
         try:
-            connection = _Connection(*keeper.connect_agent(self.run))
+            connection = self._connection(*keeper.connect_agent(self.run))
         except NotFoundError:
             return None
         if not connection.is_ready():
             connection.close()
             return None
         return connection
+
+    def _connection(self, connected: socket.socket, agent: int) -> Connection:
+        return Connection(connected, agent)
+
+    def _command(self, connection: Connection, keeper: RemoteUndoService, step: int, pid: int) -> TreeCommand:
+        return TreeCommand(connection, keeper, step, pid)
 
     def _launch(self) -> None:
         channel, agents = socket.socketpair(type=socket.SOCK_SEQPACKET)
@@ -246,7 +265,7 @@ class SessionTree:
             launch = prepare_launch(self._context, starter, one_step=False)
             own, other = socket.socketpair()
             # (The first connection keeps the tree until its keeper can connect us.)
-            with LaunchFile(launch) as file, closing(_Connection(own)) as first, other:
+            with LaunchFile(launch) as file, closing(Connection(own)) as first, other:
                 socket.send_fds(channel, [b"\0"], [other.fileno()])
                 self._start_launcher(file, agents.fileno(), launch.settings.log)
                 # (The tree has them open, and nothing else from now on: where it is gone, nothing answers.)
@@ -318,7 +337,7 @@ def _gone() -> HoldfastError:
     )
 
 
-def _give_up(keeper: RemoteUndoService, step: int | None, connection: _Connection | None) -> None:
+def _give_up(keeper: RemoteUndoService, step: int | None, connection: Connection | None) -> None:
     if connection is not None:
         connection.close()
     with keeper, suppress(HoldfastError):
@@ -345,7 +364,7 @@ def _privately(path: str | bytes, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-class _Connection:
+class Connection:
     """To a `holdfast.sandbox.command_starter`, which is in the tree and not believed more than its commands are."""
 
     def __init__(self, connected: socket.socket, agent: int = 0) -> None:
@@ -399,7 +418,7 @@ class _Connection:
             number = said["error"]
             raise OSError(number, os.strerror(number))
         pid = said.get("pid", 0)
-        if not pid or _parent_of(pid) not in (None, self._agent):  # (None: it has ended)
+        if not self.is_believed(pid):
             raise HoldfastError(
                 "the process that starts the session's commands was killed or "
                 "does not answer; this command may have begun",
@@ -407,6 +426,10 @@ class _Connection:
                 code="launcher_gone",
             )
         return pid
+
+    def is_believed(self, pid: int) -> bool:
+        """Whether a command can have this number."""
+        return pid > 0 and _parent_of(pid) in (None, self._agent)  # (None: it has ended)
 
     def leave(self) -> bool:
         """Whether the tree stays when this connection is closed."""

@@ -49,7 +49,14 @@ if TYPE_CHECKING:
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.session_results import Deleted, ForkResult, Swept
-    from holdfast.model.session_types import CommandEntry, Level, RefType, SessionCheckpoint, SessionRef
+    from holdfast.model.session_types import (
+        CommandEntry,
+        Level,
+        RefType,
+        SessionCheckpoint,
+        SessionIsolation,
+        SessionRef,
+    )
 
 _LOG = Log(__name__)
 _PAUSE_SECONDS = 0.05
@@ -57,7 +64,7 @@ _LEAST_SECONDS = 1.0
 """For an answer of the process that has a session open, also where nothing is waited for."""
 
 
-def session_config(settings: Settings) -> SessionConfig:
+def session_config(settings: Settings, isolation: SessionIsolation = "none") -> SessionConfig:
     """What holds for the commands of a new session, as the settings have it."""
     return SessionConfig(
         shell=settings.shell,
@@ -70,6 +77,7 @@ def session_config(settings: Settings) -> SessionConfig:
             max_journal=settings.max_journal,
         ),
         supervised=settings.supervised,
+        isolation=isolation,
     )
 
 
@@ -121,13 +129,15 @@ class Sessions:
         config: SessionConfig | None = None,
         env: Mapping[str, str] | None = None,
         within: bytes | None = None,
+        isolation: SessionIsolation = "none",
     ) -> Session:
         """Begin a session that works in the workspace at ``path``, or the nearest one above, in place; it is held.
         Where there is none, ``path`` becomes one, which is logged.
 
         It begins in the directory ``path``, with ``env`` beside the environment of this process. Where a session of
         another workspace is called ``id``, it is called so with the beginning of its workspace's id behind it.
-        ``within`` is the root of the workspace that it has to be: no link leads out of it.
+        ``within`` is the root of the workspace that it has to be: no link leads out of it. ``isolation`` is where its
+        commands run, if there is no ``config``: a virtual machine is started by the first of them, or `Session.tree`.
 
         Raises `RefusedError` (``session_exists``), `NotFoundError` (``no_such_path``), `EscapeError`, and what
         `holdfast.init` raises.
@@ -179,7 +189,7 @@ class Sessions:
                 unset=(),
                 tree=tree,
                 seq=0,
-                config=session_config(context.settings.session) if config is None else config,
+                config=session_config(context.settings.session, isolation) if config is None else config,
             )
             line.commit("auto", state, tree, record=record._replace(status="live"))
             self.sweep_if_due()  # (now that it is known that an agent works there)

@@ -72,6 +72,8 @@ class Session:
         self._is_asked = False
         base = inherited_environment(scope.opener.environ)
         self._base = without_git_repository(base) if line.record.provider else base
+        if self.config.isolation == "vm":
+            self._base = {}  # a machine has variables of its own
         self._commands = CommandJournal(scope.context, line, self._states, self._base, stack)
         self._records: bool | None = None
         self._tree: SessionTree | None = None
@@ -151,6 +153,8 @@ class Session:
     @property
     def records_commands(self) -> bool:
         """Whether what its commands change is recorded as steps. Where it is asked for and cannot be, that is told."""
+        if self.config.isolation == "vm":
+            return True
         if self._records is None:
             self._records = self.config.supervised and self._can_record()
         return self._records
@@ -207,7 +211,11 @@ class Session:
         return self._door
 
     def tree(self) -> SessionTree | None:
-        """What its commands are started in, if they are recorded."""
+        """What its commands are started in, if they are recorded. A virtual machine is started now, if it does not run:
+        raises what `holdfast.engine.running.machine.run_in_machine` does.
+        """
+        if self.config.isolation == "vm":
+            return self._machine()
         if self._tree is None and self.records_commands:
             from holdfast.engine.running.session_tree import SessionTree
             from holdfast.engine.sessions.holder.lock import lock_path, tree_note_path
@@ -222,6 +230,33 @@ class Session:
                 except UnsupportedError as error:
                     self.cannot_record(error)
         return self._tree if self.records_commands else None
+
+    def _machine(self) -> SessionTree:
+        """The virtual machine that its commands run in."""
+        if self._tree is None:
+            from holdfast.engine.running.session_machine import SessionMachine
+            from holdfast.engine.sessions.holder.lock import lock_path, machine_note_path
+
+            lock = lock_path(self._context.home, self._context.store.tenant, self.id)
+            self._tree = SessionMachine(self._context, machine_note_path(lock))
+            self._stack.callback(self._tree.close)
+        self._tree.open()
+        return self._tree
+
+    def stop_machine(self) -> bool:
+        """End its virtual machine, if one runs; whether one did. The next command starts another."""
+        from holdfast.engine.sessions.lifecycle.deletion import end_machine
+
+        self.refuse_running()
+        return end_machine(self._scope.opener, self._line.record)
+
+    def refuse_machine(self, what: str) -> None:
+        """Raise `UnsupportedError` if its commands run in a virtual machine."""
+        if self.config.isolation == "vm":
+            raise UnsupportedError(
+                f"{what} is not there for a session whose commands run in a virtual machine",
+                hint="`holdfast session exec` runs commands in it; `holdfast run --isolation vm -- bash` is a shell",
+            )
 
     def in_flight(self) -> AbstractContextManager[InFlight]:
         """What is started for a command: ended by the next holder of the session, should this process be killed."""

@@ -93,6 +93,7 @@ class SessionConfiguration(TypedDict):
     timeout_seconds: float
     max_output_bytes: int
     supervised: bool
+    isolation: str
     commands: Annotated[int, "triggers.commands"]
     idle_seconds: Annotated[float, "triggers.idle_seconds"]
     min_seconds: Annotated[float, "triggers.min_seconds"]
@@ -109,6 +110,13 @@ class Started(TypedDict):
     config: SessionConfiguration
     checkpoint: Annotated[str, "head.hash"]
     tree: Annotated[str | None, "state.tree"]
+
+
+class StoppedSession(TypedDict):
+    """A session whose virtual machine was to be shut down."""
+
+    id: str
+    stopped: bool
 
 
 class BackgroundProcess(Process):

@@ -220,7 +220,12 @@ KEYS: dict[str, Key] = {
         "how a virtual machine sees the workspace: `auto` is virtiofs where the host can do that",
         choices=("auto", "virtiofs", "9p"),
     ),
-    "vm.start_timeout": Key("duration", "the most that a virtual machine may take to start", least=1, most=HOUR),
+    "vm.start_timeout": Key(
+        "duration",
+        "the most that a virtual machine may take to start, without its waits for a processor that others have",
+        least=1,
+        most=HOUR,
+    ),
     "snapshot.provider": Key(
         "text",
         "the provider that makes writable copies of a workspace; `auto`: the best one",

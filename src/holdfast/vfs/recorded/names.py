@@ -107,7 +107,9 @@ class RecordedNames:
         with self._objects.directory(parent) as dir_fd:
             place = self._objects.place(parent, dir_fd, name)
             step = self._host.step(caller.thread)
+            removed = self._objects.known_directory(dir_fd, name)
             self._host.interceptor.rmdir(step, place, lambda: os.rmdir(name, dir_fd=dir_fd))
+            self._objects.note_removed(removed)
 
     def rename(self, caller: Caller, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
         """See `Names`."""
@@ -119,6 +121,7 @@ class RecordedNames:
             source = objects.place(parent, dir_fd, name)
             is_beside = new_parent == parent
             target = objects.beside(source, new_name) if is_beside else objects.place(new_parent, new_dir_fd, new_name)
+            replaced = None if flags & RENAME_EXCHANGE else objects.known_directory(new_dir_fd, new_name)
             self._host.interceptor.rename(
                 self._host.step(caller.thread),
                 source,
@@ -126,6 +129,7 @@ class RecordedNames:
                 flags,
                 lambda: renameat2(dir_fd, name, new_dir_fd, new_name, flags),
             )
+            objects.note_removed(replaced)
             objects.note_moved(new_parent, new_dir_fd, new_name)
             if flags & RENAME_EXCHANGE:
                 objects.note_moved(parent, dir_fd, name)

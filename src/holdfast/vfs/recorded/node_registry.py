@@ -229,6 +229,22 @@ class NodeRegistry:
         if node is not None and node != ROOT:
             self._name(self._nodes[node], parent, name)
 
+    def known_directory(self, dir_fd: int, name: bytes) -> int | None:
+        """The node of the directory at the name, if it is one, and known."""
+        try:
+            node = self.known_node(dir_fd, name)
+        except OSError:
+            return None
+        kept = None if node is None else self._nodes.get(node)
+        return node if kept is not None and kept.is_directory else None
+
+    def note_removed(self, directory: int | None) -> None:
+        """A directory was taken away, if one is given. A kernel that has seen that finds nothing in it ever again, and
+        keeps it while it is some process's; if undo brings it back, it is to be another one there.
+        """
+        if directory is not None:
+            self._nodes.renew(directory)
+
     def forget(self, node: int, lookups: int) -> None:
         """Lookups are given back."""
         if self._nodes.forget(node, lookups).gone is not None:

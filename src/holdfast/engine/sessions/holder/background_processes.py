@@ -77,11 +77,7 @@ def left_by(
     found: dict[int, tuple[bytes, ...]] = {
         one.pid: () for one in own if not one.run and one.home == os.path.realpath(home.home)
     }
-    logs = (
-        os.path.join(home.folder_of(workspace), UNDO_LOG),
-        os.path.join(last_seen_path(workspace.path), UNDO_LOG_IN_TREE),
-    )
-    for log in logs if runs else ():
+    for log in undo_logs_of(home, workspace) if runs else ():
         with suppress(HoldfastError):  # (a keeper that has just ended serves nothing)
             keeper = connect(os.path.realpath(log))
             if keeper is not None:
@@ -98,6 +94,14 @@ def left_by(
         if at is not None and words and working not in (pid, at[0]) and not is_command_starter(words):
             processes.append(BackgroundProcess(pid, words, at[1]))
     return processes
+
+
+def undo_logs_of(home: HomeContext, workspace: WorkspaceRow) -> tuple[bytes, bytes]:
+    """Where the undo log of a workspace may be."""
+    return (
+        os.path.join(home.folder_of(workspace), UNDO_LOG),
+        os.path.join(last_seen_path(workspace.path), UNDO_LOG_IN_TREE),
+    )
 
 
 def _home(given: Mapping[bytes, bytes]) -> bytes | None:

@@ -187,6 +187,11 @@ def tree_note_path(lock: bytes) -> bytes:
     return lock.removesuffix(b".lock") + b".tree.run"
 
 
+def machine_note_path(lock: bytes) -> bytes:
+    """Where it is noted, beside the lock, which run the machine is that the session's commands run in."""
+    return lock.removesuffix(b".lock") + b".machine.run"
+
+
 @contextmanager
 def in_flight(path: bytes | None = None) -> Generator[InFlight]:
     """Have something in flight for the length of the block; see `InFlight`."""
@@ -379,7 +384,8 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
 
 def remove_lock(path: bytes) -> None:
     """Remove the lock of a session that was deleted, which this process holds, and what else lies beside it."""
-    beside = (path.removesuffix(b".lock") + b".sock", tree_note_path(path), note_path(path))
+    notes = (tree_note_path(path), machine_note_path(path), note_path(path))
+    beside = (path.removesuffix(b".lock") + b".sock", *notes)
     for name in (*beside, note_path(path) + b".new", path):
         with suppress(OSError):
             os.unlink(name)

@@ -84,6 +84,7 @@ def delete(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord,
     its directory (``in_use``), or `preview_deletion` does.
     """
     goes = preview_deletion(opener, record, look=look)
+    end_machine(opener, record)
     if record.purpose != "session":
         workspaces = _workspaces(opener, record)
         _refuse_forks_of(opener, tiers, record, workspaces)
@@ -105,6 +106,19 @@ def delete(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord,
             _let_go(opener, workspace)
     tiers.discard(tiers.rows.remove(record.id))
     return goes
+
+
+def end_machine(opener: Opener, record: SessionRecord) -> bool:
+    """End the virtual machine that the session's commands run in; whether there was one."""
+    from holdfast.engine.running.session_machine import stop_machine
+    from holdfast.engine.sessions.holder.background_processes import undo_logs_of
+    from holdfast.engine.sessions.holder.lock import lock_path, machine_note_path
+
+    home = opener.open_home()
+    note = machine_note_path(lock_path(home.home, home.store.tenant, record.id))
+    if record.workspace is None or not os.path.lexists(note):
+        return False
+    return stop_machine(note, undo_logs_of(home, home.store.catalog.workspace(record.workspace)))
 
 
 def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:

@@ -205,11 +205,72 @@ def prepare_start(
     ``folder`` is a private directory, which has to stay while it runs. Raises `UnsupportedError` if there is no such
     shell, and `UsageError` for a command with a NUL in it.
     """
+    program = find_shell(shell, environment.get("PATH"))
+    text = _checked(command)
+    prepare_report(shell, said)
+    held = _HELD_BACK if shell == "bash" else ()
+    given = {os.fsencode(name): os.fsencode(value) for name, value in environment.items() if name not in held}
+    return ShellStart([program, *_armed(shell, text, environment, said, _evaluate(text, folder))], given)
+
+
+def prepare_guest_start(
+    shell: ShellName, command: str, environment: Mapping[str, str], directory: bytes, *, folder: bytes
+) -> ShellStart:
+    """The same in a virtual machine, in the nearest existing directory from ``directory`` upwards, with the machine's
+    own variables and, instead of them or besides, ``environment``. ``folder`` is a path there at which nothing is;
+    `guest_report` says what is left, and removes it. Raises `UsageError` for a command that is too long, too.
+    """
+    text = _checked(command)
+    if len(text) > _LONGEST_ARGUMENT:
+        raise UsageError(
+            f"a command has {len(text)} bytes, and in a virtual machine no more than {_LONGEST_ARGUMENT}",
+            hint="write it to a file, and run that",
+        )
+    said = folder + b"/said"
+    held = (*_HELD_BACK, "PWD") if shell == "bash" else ("PWD",)
+    given = [os.fsencode(f"{name}={value}") for name, value in environment.items() if name not in held]
+    armed = _armed(shell, text, environment, said, _evaluate(text, folder))
+    words = [folder, _large(shell, said), directory, b"env", *given, shell.encode(), *armed]
+    return ShellStart([b"sh", b"-c", _GUEST, b"sh", *words], {})
+
+
+_GUEST = rb"""
+(umask 077; mkdir "$1" && printf %s "$2" >"$1/said.large" && env -0 >"$1/base") || exit 126
+at=$3
+until cd -- "$at" 2>/dev/null; do at=${at%/*}; at=${at:-/}; done
+[ "$at" = "$3" ] || printf 'holdfast: warning: %s is gone: the command begins in %s
+' "$3" "$at" >&2
+export PWD
+shift 3
+exec "$@"
+"""
+
+
+def guest_report(folder: bytes) -> list[bytes]:
+    """What says in a virtual machine what a shell has left: see `parse_guest_state`."""
+    return [b"sh", b"-c", b'cat "$1/said" "$1/base" 2>/dev/null; rm -rf "$1"', b"sh", folder]
+
+
+def parse_guest_state(data: bytes) -> ShellState | None:
+    """See `read_state`: of a shell in a virtual machine, with what it exports unlike the machine's own variables."""
+    end = b"\0%b\0" % END.encode()
+    said, found, base = data.partition(end)
+    carried = parse_state(said + found)
+    if carried is None:
+        return None
+    own = {os.fsdecode(variable) for variable in base.split(b"\0")}
+    return carried._replace(env={name: value for name, value in carried.env.items() if f"{name}={value}" not in own})
+
+
+def _checked(command: str) -> bytes:
     text = os.fsencode(command)
     if b"\0" in text:
         raise UsageError("a command cannot hold a NUL")
-    program = find_shell(shell, environment.get("PATH"))
-    prepare_report(shell, said)
+    return text
+
+
+def _armed(shell: ShellName, text: bytes, environment: Mapping[str, str], said: bytes, evaluate: bytes) -> list[bytes]:
+    """What to give to a shell that is to run a command and to say what it leaves."""
     say = report_command(shell, said)
     aliases = _aliases(text)
     own = _own(shell)
@@ -221,13 +282,11 @@ def prepare_start(
             for name in aliases
         ]
     parts += _options(shell, environment, bool(aliases))
-    script = b"{ %b; } 2>/dev/null; %b" % (b"; ".join(parts), own + _evaluate(text, folder))
+    script = b"{ %b; } 2>/dev/null; %b" % (b"; ".join(parts), own + evaluate)
     if b"exit" in aliases:
         script += b"\n%beval exit" % own
     options = [option.encode() for option in _ARMS[shell]]
-    held = _HELD_BACK if shell == "bash" else ()
-    given = {os.fsencode(name): os.fsencode(value) for name, value in environment.items() if name not in held}
-    return ShellStart([program, *options, script, shell.encode()], given)
+    return [*options, script, shell.encode()]
 
 
 def quote(text: bytes) -> bytes:
@@ -284,6 +343,11 @@ _KEEP = {"bash": b"builtin export -n", "sh": b"unset", "zsh": b"builtin typeset 
 
 def prepare_report(shell: ShellName, said: bytes) -> None:
     """Write what `report_command` falls back on, beside ``said``."""
+    with open(_without_large(said), "wb") as file:
+        file.write(_large(shell, said))
+
+
+def _large(shell: ShellName, said: bytes) -> bytes:
     words = {
         b"@OWN@": _own(shell) or b"command ",
         b"@TOLD@": TOO_LONG.encode(),
@@ -295,8 +359,7 @@ def prepare_report(shell: ShellName, said: bytes) -> None:
     text = _LARGE
     for word, value in words.items():
         text = text.replace(word, value)
-    with open(_without_large(said), "wb") as file:
-        file.write(text)
+    return text
 
 
 def _if_child(shell: ShellName, say: bytes) -> bytes:

@@ -24,6 +24,7 @@ from holdfast.model.message_text import plural, visible
 from holdfast.model.paths import display
 from holdfast.model.session_types import CommandResult
 from holdfast.processes.helper_process import start_in_own_session
+from holdfast.processes.process_tree import signal_group
 from holdfast.sandbox.shim import OutputPipe, group_lives
 from holdfast.wire.whole_characters import WholeCharacters, incomplete_utf8
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from holdfast.engine.running.session_machine import SessionMachine
     from holdfast.engine.running.session_tree import SessionTree
     from holdfast.engine.sessions.holder.lock import InFlight
     from holdfast.engine.sessions.holder.request_server import RequestServer, Served
@@ -180,15 +182,13 @@ def run_command(
     started, and what recording it raises.
     """
     with in_flight() if noted is None else noted as flight:
-        said = os.path.join(flight.folder, b"said")
-        started = shell_programs.prepare_start(
-            command.shell, command.text, command.environment, folder=flight.folder, said=said
-        )
+        started, carried_by = _prepared(command, flight.folder, machine_of(tree))
         shell = ChildStart(started.arguments, command.cwd, started.environment)
         called = (command.shell.encode(), b"-c", os.fsencode(command.text))
         with nullcontext(shell) if tree is None else tree.serving(shell) as start, servers_for(door, start) as servers:
             running = _RunningShell(_start(tree, start, called, streams), streams, max_output_bytes, grace, servers)
-            flight.started(running.pid)
+            if running.pid:
+                flight.started(running.pid)
             try:
                 timed_out = running.follow(timeout or None, stop)
                 if tree is not None:
@@ -198,14 +198,48 @@ def run_command(
                 raise
             finally:
                 running.let_go()
-        carried = shell_programs.read_state(said, start.undo_log)
+        carried = carried_by(start.undo_log)
         return ShellResult(running.result(timed_out), carried, running.duration_ms, running.interrupted, running.denied)
+
+
+def machine_of(tree: SessionTree | None) -> SessionMachine | None:
+    """The ``tree``, if it is a virtual machine."""
+    if tree is None or not tree.is_machine:
+        return None
+    from holdfast.engine.running.session_machine import SessionMachine
+
+    assert isinstance(tree, SessionMachine)
+    return tree
+
+
+def _prepared(
+    command: ShellCommand, folder: bytes, machine: SessionMachine | None
+) -> tuple[shell_programs.ShellStart, Callable[[bytes], ShellState | None]]:
+    """How to start the shell, and what says what it has left, given the undo log, when it has ended."""
+    if machine is None:
+        said = os.path.join(folder, b"said")
+        start = shell_programs.prepare_start(command.shell, command.text, command.environment, folder=folder, said=said)
+        return start, lambda log: shell_programs.read_state(said, log)
+    there = b"/tmp/" + os.path.basename(folder)
+    guest = shell_programs.prepare_guest_start(
+        command.shell, command.text, command.environment, command.cwd, folder=there
+    )
+
+    def carried(_log: bytes) -> ShellState | None:
+        try:
+            return shell_programs.parse_guest_state(machine.output(shell_programs.guest_report(there)))
+        except HoldfastError as error:
+            _LOG.warning("%s: the session keeps its previous directory and variables", error.message)
+            return None
+
+    return guest, carried
 
 
 class _Child(Protocol):
     """A shell that was started, which leads a process group."""
 
     pid: int
+    """0: it is no process of this host."""
     denied: bool
     """A safeguard did not allow what it was about to do; known when it has ended."""
 
@@ -215,6 +249,14 @@ class _Child(Protocol):
 
     def exit_code(self) -> int | None:
         """How it ended, a signal as minus its number; None while it runs."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group."""
+        ...
+
+    def group_lives(self) -> bool:
+        """Whether anything of its process group lives."""
         ...
 
     def end(self) -> None:
@@ -251,6 +293,12 @@ class _OwnChild:
         if ended is None:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def signal(self, number: int) -> None:
+        signal_group(self.pid, number)
+
+    def group_lives(self) -> bool:
+        return group_lives(self.pid)
 
     def end(self) -> None:
         self._code = self._process.wait()
@@ -345,7 +393,7 @@ class _RunningShell:
                 if self.interrupted:
                     self._ask_to_end()
                 self.interrupted = True
-                self._signal(signal.SIGINT)
+                self._child.signal(signal.SIGINT)
 
     def explain_end(self) -> None:
         """Say on its standard error why it has ended, if that was its supervision."""
@@ -393,7 +441,7 @@ class _RunningShell:
     def _has_ended(self) -> bool:
         now = time.monotonic()
         if self._kill_at is not None and not self._was_killed and now >= self._kill_at:
-            self._signal(signal.SIGKILL)
+            self._child.signal(signal.SIGKILL)
             self._was_killed = True
         if self._drained_at is None and self._is_gone():
             self._duration = now - self._began
@@ -410,24 +458,18 @@ class _RunningShell:
         """The shell has ended; of a command that was to end, all of its group."""
         if self._child.exit_code() is None:
             return False
-        return self._kill_at is None or self._was_killed or not group_lives(self._child.pid)
+        return self._kill_at is None or self._was_killed or not self._child.group_lives()
 
     def _ask_to_end(self) -> None:
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._grace
             self._drained_at = None
-            self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        try:
-            os.killpg(self._child.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass
+            self._child.signal(signal.SIGTERM)
+            self._child.signal(signal.SIGCONT)
 
     def end_now(self) -> None:
         """Kill all of the group."""
-        self._signal(signal.SIGKILL)
+        self._child.signal(signal.SIGKILL)
 
     def let_go(self) -> None:
         """Wait for the shell, which has ended, and let go of its pipes."""
@@ -482,7 +524,9 @@ def execute(
     The entry is durable before it starts, and again when this returns. What `run_command` raises is raised once the end
     is journalled; so is `KeyboardInterrupt`, if there was one, which the command has got.
     """
-    directory = shell_programs.nearest_existing(session.directory(), session.root)
+    directory, is_here = session.directory(), session.config.isolation == "none"
+    if is_here:
+        directory = shell_programs.nearest_existing(directory, session.root)
     # (What is left running is known by the session's name.)
     alone = {name: value for name, value in (env or {}).items() if name != SESSION_VARIABLE}
     environment = shell_environment(session, directory) | alone
@@ -510,7 +554,7 @@ def execute(
     if ran.carried is not None:
         left = exported_variables(session, ran.carried, alone), shell_programs.relative(ran.carried.cwd, session.root)
     ended = session.end(entry, ran.result, env=left[0], cwd=left[1], duration_ms=ran.duration_ms)
-    if session.records_commands and not ran.denied and _may_be_refused(command, ran.result):
+    if is_here and session.records_commands and not ran.denied and _may_be_refused(command, ran.result):
         _LOG.warning(
             "supervision may have caused this: sudo gains no rights, signals and "
             "tracers stay inside the session, mounts and 32-bit programs fail; "

@@ -59,6 +59,7 @@ def interact(session: Session, notices: HeldNotices | None = None) -> int:
 
     Standard input and output have to be terminals. For the main thread.
     """
+    session.refuse_machine("a shell at the terminal")
     if session.config.shell == "sh":
         tree = session.tree()
         with report_held(session, b"" if tree is None else tree.undo_log, notices):

@@ -206,7 +206,13 @@ class StateHistory:
         now = self._line.state
         metrics = msgspec.structs.replace(now.metrics, recoveries=now.metrics.recoveries + int(recovered))
         state = msgspec.structs.replace(
-            target.state, id=now.id, parent=now.parent, created_at=now.created_at, metrics=metrics
+            target.state,
+            id=now.id,
+            parent=now.parent,
+            created_at=now.created_at,
+            metrics=metrics,
+            # (What it says of its shells is another's; where its commands run stays.)
+            config=msgspec.structs.replace(target.state.config, isolation=now.config.isolation),
         )
         self.commit("auto", state=state, lineage=StateOrigin(parent, history))
 
