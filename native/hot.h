@@ -199,7 +199,7 @@ struct tree {
     int listener, selector;
     atomic_bool is_on;
     int root;
-    uint64_t mount;             // the root's
+    uint64_t mount;             // the root's; 0: nothing is carried out here
     int64_t territory_until;    // CLOCK_MONOTONIC (ns)
     size_t top_size, border_count;
     char top[PATH_ROOM];        // the path of the root

@@ -86,7 +86,9 @@ void tree_begin(struct tree *tree)
 {
     struct seen seen;
     pthread_mutex_init(&tree->receiving, NULL);
-    tree->mount = see(tree->root, &seen) ? seen.mount : 0;
+    // (Where objects have no handles, as on overlayfs, Python tells them in another way.)
+    uint8_t own[IDENTITY_ROOM];
+    tree->mount = identity_of(tree->root, "", own) && see(tree->root, &seen) ? seen.mount : 0;
 }
 
 void tree_end(struct tree *tree)
