@@ -5,6 +5,7 @@ same records, and are taken back.
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import os
 import random
@@ -19,7 +20,7 @@ import msgspec
 import pytest
 
 from holdfast.files.linux.metadata import Metadata
-from holdfast.files.linux.native import SWITCH, native
+from holdfast.files.linux.native import SWITCH
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.journal.records import AnyRecord, Begin, Keeping
@@ -28,7 +29,7 @@ from holdfast.undo.journal.segments import read_journal
 from ..sampling import some
 from ..some_calls import CWD, plant, some_call
 
-pytestmark = pytest.mark.skipif(native().module is None, reason=native().why)
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("holdfast._hot") is None, reason="it was not built")
 
 _AGENT = """
 import base64, ctypes, json, os, sys

@@ -183,9 +183,9 @@ def _supervision(directory: bytes) -> Iterator[Finding]:
         yield Finding("supervision", "limited", text, "`holdfast watch` saves without supervision")
         return
     yield Finding("supervision", "good", "`holdfast run` records every change of a command as it happens")
-    if why := native().why:
-        text = f"usual changes of a command are recorded by Python, which takes several times as long for each: {why}"
-        yield Finding("supervision", "limited", text, "install Holdfast where a C compiler and Python's headers are")
+    loop = native()
+    text = f"by Python ({loop.why})" if loop.module is None else "natively"
+    yield Finding("supervision", "good", f"the usual changes of a command are carried out {text}")
     for text in landlock.limitations():
         yield Finding("supervision", "limited", text)
     if scope := yama_scope():
