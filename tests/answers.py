@@ -38,6 +38,7 @@ SECTIONS: dict[str, list[type]] = {
     "barriers": [steps.Barriers, steps.Barrier],
     "safeguard": [steps.Tickets, steps.Ticket, steps.AnsweredTicket],
     "session start": [sessions.Started, sessions.SessionConfiguration],
+    "session stop": [sessions.StoppedSession],
     "session list": [sessions.Sessions],
     "session info": [sessions.SessionInfo, sessions.BackgroundProcess],
     "session exec": [sessions.Executed],

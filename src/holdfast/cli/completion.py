@@ -146,6 +146,7 @@ OFFERED = {
     "session pick other": "sessions",
     "session replay other": "sessions",
     "session delete id": "sessions",
+    "session stop id": "sessions",
     "--session": "sessions",
     "snapshot show name": "snapshots",
     "snapshot mount name": "snapshots",

@@ -34,7 +34,6 @@ from holdfast.processes import forked_process
 from holdfast.processes.child_environment import inherited_environment
 from holdfast.processes.helper_process import program_words
 from holdfast.processes.process_tree import signal_group
-from holdfast.sandbox.shim import group_lives
 from holdfast.supervisor.control.remote_service import visit
 from holdfast.supervisor.keeper.stderr_log import open_log
 from holdfast.supervisor.launch import launcher_process
@@ -103,6 +102,8 @@ class TreeCommand:
 
     def group_lives(self) -> bool:
         """Whether anything of its process group lives."""
+        from holdfast.sandbox.shim import group_lives
+
         return group_lives(self.pid)
 
     def _kill(self) -> None:

@@ -210,7 +210,7 @@ def set_clock(path: str = "/dev/console") -> None:
         if poll.poll(TIME_SECONDS * 1000):
             time.clock_settime(time.CLOCK_REALTIME, float(os.read(console, 64)))
         else:
-            say("nobody tells the time")
+            say("the host does not tell the time")
     finally:
         os.close(console)
 
