@@ -1,6 +1,6 @@
 // A set of byte strings, and a map of numbers: open addressing with linear probing, at most two thirds full.
 //
-// Whoever is supervised chooses the keys, so the hash is SipHash-1-3 (Aumasson and Bernstein, 2012) with a key of this
+// The supervised program chooses the keys, so the hash is SipHash-1-3 (Aumasson and Bernstein, 2012) with a key of this
 // process's own: nothing that a program names can make a look-up long.
 
 #include "hot.h"
@@ -160,7 +160,7 @@ enum { UNUSED, LIVE, GONE };
 
 static struct number *number_at(const struct numbers *numbers, uint64_t key)
 {
-    // (The file system chooses these, not who is supervised.)
+    // (The file system chooses these, and not the supervised program.)
     size_t at = (key * 0x9e3779b97f4a7c15) >> 20 & (numbers->room - 1);
     while (numbers->slots[at].state == GONE || (numbers->slots[at].state == LIVE && numbers->slots[at].key != key))
         at = (at + 1) & (numbers->room - 1);

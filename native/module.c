@@ -541,7 +541,7 @@ static PyObject *log_take_number(PyObject *object, PyObject *unused)
 static PyObject *log_forget_callers(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    // (Without any lock: who calls this may have the gate, and who has the turn may wait for that.)
+    // (Without any lock: the caller may have the gate, for which the thread that has the turn may wait.)
     atomic_fetch_add(&((Log *)object)->log.epoch, 1);
     Py_RETURN_NONE;
 }

@@ -19,6 +19,8 @@ from holdfast.model.errors import StorageError
 from holdfast.undo.journal.records import Failed
 from holdfast.undo.journal.segments import Journal, read_journal
 
+from ...waiting import wait_until
+
 SOURCES = Path(__file__).parents[3] / "native"
 
 
@@ -40,17 +42,16 @@ def test_the_gate_is_given_in_the_order_in_which_it_is_asked_for() -> None:
             thread = threading.Thread(target=take, args=(number,))
             thread.start()
             threads.append(thread)
-            while not thread.is_alive() or _waits_for_lock(thread):
-                pass
+            wait_until(lambda thread=thread: _waits(thread))
         assert order == []
     for thread in threads:
         thread.join()
     assert order == [0, 1, 2, 3]
 
 
-def _waits_for_lock(thread: threading.Thread) -> bool:
-    """Whether it does not wait in the kernel yet."""
-    return "futex" not in Path(f"/proc/self/task/{thread.native_id}/wchan").read_text()
+def _waits(thread: threading.Thread) -> bool:
+    """Whether it waits for a lock in the kernel."""
+    return "futex" in Path(f"/proc/self/task/{thread.native_id}/wchan").read_text()
 
 
 def test_a_condition_gives_the_gate_up_however_often_it_was_taken() -> None:
@@ -65,11 +66,9 @@ def test_a_condition_gives_the_gate_up_however_often_it_was_taken() -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while True:
-        with gate:
-            done.append("told")
-            idle.notify_all()
-            break
+    with gate:
+        done.append("told")
+        idle.notify_all()
     thread.join()
     assert done == ["told", "woken"]
 

@@ -41,7 +41,7 @@ class NameCounts:
 
     def __init__(self) -> None:
         self.on_first: Callable[[], object] = lambda: None
-        """Called before the first listing: from then on every name is to be told of."""
+        """Called before the first listing: from then on `add` has to be called for every name."""
         self._lock = threading.Lock()
         self._inodes: dict[int, int] | None = None
         """By number of the preimage; None before the first question."""

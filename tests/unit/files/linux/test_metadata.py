@@ -45,7 +45,7 @@ def test_an_attribute_that_is_just_removed_takes_no_other_with_it(
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="nobody else may give a file capabilities")
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give a file capabilities")
 def test_an_attribute_that_can_never_be_read_is_given_and_taken(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
