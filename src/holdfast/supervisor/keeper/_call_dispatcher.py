@@ -76,6 +76,8 @@ class DispatchLock:
         self._selector = selector.fileno()
         self._event = ctypes.create_string_buffer(_EVENT_BYTES)
         self._lock = lock or threading.Lock()
+        self._waits = lock is not None
+        """A call that is carried out natively does not look at the queue when it is done: so its end is waited for."""
         self._calls: deque[Callable[[], None]] = deque()
         self._is_wanted = False
 
@@ -104,7 +106,7 @@ class DispatchLock:
         """Have a call carried out, by this thread or by the one whose turn it is. From any thread."""
         self._calls.append(call)
         # (Who has the turn looks again after giving it up; so nothing is left that came in between.)
-        while self._calls and self._lock.acquire(blocking=False):
+        while self._calls and self._lock.acquire(blocking=self._waits):
             try:
                 if not self._carry_out():
                     return
