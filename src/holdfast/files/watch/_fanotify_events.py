@@ -57,13 +57,16 @@ def decode(
     what is ``wanted`` and was written to. And those by the processes ``passed``, but for what becomes of directories.
     """
     at, end = 0, len(buffer)
+    last, is_passed = -1, False
     while at < end:
         if end - at < _EVENT.size:
             raise ValueError("an event is cut short")
         length, version, _, header, mask, _, pid = _EVENT.unpack_from(buffer, at)
         if version != 3 or header < _EVENT.size or length < header or at + length > end:
             raise ValueError("an event of a form that is not known")
-        if pid in passed and not (mask & ONDIR and mask & (MOVED_FROM | MOVED_TO | DELETE)):
+        if pid != last:  # (One process makes many changes in a row.)
+            last, is_passed = pid, pid in passed
+        if is_passed and not (mask & ONDIR and mask & (MOVED_FROM | MOVED_TO | DELETE)):
             at += length
             continue
         if not mask & ONDIR and length >= header + 20 and buffer[at + header] == _INFO_DFID_NAME:

@@ -173,9 +173,8 @@ class OutsideWatcher:
         return self._open(backends[-1])
 
     def _open(self, backend: Backend) -> Watcher:
-        own = frozenset((os.getpid(),))
         watcher = open_watcher(
-            self._root, backend, self._is_hidden, notice=self._notice, passed=own, wanted=self._is_recorded
+            self._root, backend, self._is_hidden, notice=self._notice, passed=_Served(self), wanted=self._is_recorded
         )
         self._note_read(_now())
         watcher.drain()
@@ -278,6 +277,10 @@ class OutsideWatcher:
             self._explained.refresh()  # it may have been recorded since
             self._fresh = True
 
+    def serves(self, pid: int) -> bool:
+        """Whether a process is of a supervised tree, as far as is known."""
+        return self._who(pid).is_ours
+
     def _who(self, pid: int) -> _Editor:
         now = time.monotonic()
         party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
@@ -300,6 +303,19 @@ class OutsideWatcher:
         name = head.partition(b"(")[2].decode("utf-8", "replace")
         # (One that was killed has no tree any more as soon as it ends, and is here until its parent has waited for it.)
         return _Editor(f"{name} ({pid})", is_sure=int(parent) != _KERNEL_THREADS and state not in _ENDED)
+
+
+class _Served:
+    """The processes whose changes are no news: the keeper's own, and those of the trees. Nearly all events are theirs,
+    and the gate is held while they are read: each is passed over as soon as its process is read.
+    """
+
+    def __init__(self, watcher: OutsideWatcher) -> None:
+        self._watcher = watcher
+        self._own = os.getpid()
+
+    def __contains__(self, pid: object) -> bool:
+        return pid == self._own or (isinstance(pid, int) and pid > 0 and self._watcher.serves(pid))
 
 
 class _Editor(NamedTuple):
