@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from holdfast.files.watch import event_syscalls
 from holdfast.files.watch._drain_result import DrainResult, vanished_or_shared
-from holdfast.files.watch._fanotify_events import ONDIR, decode, object_of
+from holdfast.files.watch._fanotify_events import ONDIR, decode, object_of, without
 from holdfast.files.watch._fanotify_mounts import Mounts
 from holdfast.files.watch.event_masks import (
     CLOSE_WRITE,
@@ -68,7 +69,7 @@ class FanotifyWatcher:
         root: WatchedRoot,
         excluded: Callable[[bytes], bool],
         notice: Notice | None = None,
-        passed: Container[int] = (),
+        passed: Container[int] | None = None,
         wanted: Wanted | None = None,
         *,
         by_thread: bool = False,
@@ -89,6 +90,10 @@ class FanotifyWatcher:
         self._hidden: dict[bytes, bool] = {b"": False}
         self._mounts = Mounts()
         self._buffer = bytearray(event_syscalls.READ_BYTES)
+        self._reading = threading.Lock()
+        """Protects the two: `skim` is for another thread than `drain`."""
+        self._skimmed = b""
+        """Events that were read by `skim`, which `drain` is to take."""
         self._first = True
         self._blind = False
         self._fd = event_syscalls.fanotify_init(_INIT | (_REPORT_TID if by_thread else 0), os.O_RDONLY | os.O_CLOEXEC)
@@ -126,6 +131,15 @@ class FanotifyWatcher:
             return self._drain()
         finally:
             self._mounts.rest()
+
+    def skim(self) -> None:
+        """See `Watcher.skim`."""
+        for _ in range(_MAX_READS):
+            with self._reading:
+                size, events = self._receive()
+                self._skimmed += events
+            if size < event_syscalls.FULL_READ:
+                return
 
     def _drain(self) -> DirtyPaths:
         findings = DrainResult()
@@ -200,23 +214,38 @@ class FanotifyWatcher:
     # -- events -------------------------------------------------------------------------------------------------
 
     def _read(self, batch: _Batch) -> None:
+        with self._reading:
+            skimmed, self._skimmed = self._skimmed, b""
+        self._take_all(skimmed, batch)
         for _ in range(_MAX_READS):
             batch.has_looked_up = False
-            try:
-                # (`os.read` would map and unmap memory of that size each time.)
-                buffer = bytes(memoryview(self._buffer)[: os.readv(self._fd, [self._buffer])])
-            except BlockingIOError:
+            with self._reading:
+                size, events = self._receive()
+            if not size:
                 return
-            try:
-                for event in decode(buffer, self._outside, self._passed, self._is_wanted if self._wanted else None):
-                    batch.has_events = True
-                    self._take(event, batch)
-            except ValueError as error:
-                batch.findings.mark_uncertain(str(error))
+            self._take_all(events, batch)
             # (What was found may have been on its way meanwhile: then that is told by now.)
-            if len(buffer) < event_syscalls.FULL_READ and not batch.has_looked_up:
+            if size < event_syscalls.FULL_READ and not batch.has_looked_up:
                 return
         batch.findings.mark_uncertain("events arrive faster than they are read")
+
+    def _receive(self) -> tuple[int, bytes]:
+        """How many bytes of events there were, and those that are not passed over."""
+        try:
+            # (`os.read` would map and unmap memory of that size each time.)
+            size = os.readv(self._fd, [self._buffer])
+        except BlockingIOError:
+            return 0, b""
+        events = bytes(memoryview(self._buffer)[:size])
+        return size, events if self._passed is None else without(events, self._passed)
+
+    def _take_all(self, events: bytes, batch: _Batch) -> None:
+        try:
+            for event in decode(events, self._outside, self._is_wanted if self._wanted else None):
+                batch.has_events = True
+                self._take(event, batch)
+        except ValueError as error:
+            batch.findings.mark_uncertain(str(error))
 
     def _take(self, event: Event, batch: _Batch) -> None:
         mask, directory, name, target, pid = event
@@ -243,7 +272,7 @@ class FanotifyWatcher:
                 if mask & WRITTEN and not mask & ONDIR:
                     batch.written[path] = target
         batch.findings.add(path)
-        if self._notice is not None and pid not in self._passed:
+        if self._notice is not None and not self._is_passed(pid):
             self._notice(path, mask, pid, None if target is None else object_of(target))
 
     def _take_object(self, mask: int, target: Handle | None, pid: int, batch: _Batch) -> None:
@@ -271,10 +300,13 @@ class FanotifyWatcher:
 
     def _take_from_outside(self, mask: int, target: Handle | None, pid: int) -> None:
         """An object was changed by a name that is not in the tree, or in a directory that is excluded."""
-        if self._notice is None or pid in self._passed or not mask & WRITTEN or mask & ONDIR or target is None:
+        if self._notice is None or self._is_passed(pid) or not mask & WRITTEN or mask & ONDIR or target is None:
             return
         if self._is_wanted(target):
             self._notice(None, mask, pid, object_of(target))
+
+    def _is_passed(self, pid: int) -> bool:
+        return self._passed is not None and pid in self._passed
 
     def _is_wanted(self, target: Handle) -> bool:
         return self._wanted is not None and self._wanted(object_of(target))

@@ -45,30 +45,39 @@ def object_of(handle: Handle) -> Identity:
     return identity_of(handle[_FILE_SYSTEM_ID:])
 
 
+def without(buffer: bytes, passed: Container[int]) -> bytes:
+    """What one read returned, without what the processes ``passed`` did, but for what became of directories."""
+    kept: list[bytes] = []
+    at, start, end = 0, 0, len(buffer)
+    last, is_passed = -1, False
+    while end - at >= _EVENT.size:
+        length, _, _, _, mask, _, pid = _EVENT.unpack_from(buffer, at)
+        if length < _EVENT.size or at + length > end:
+            break  # (`decode` says so)
+        if pid != last:  # (One process makes many changes in a row.)
+            last, is_passed = pid, pid in passed
+        if is_passed and not (mask & ONDIR and mask & (MOVED_FROM | MOVED_TO | DELETE)):
+            kept.append(buffer[start:at])
+            start = at + length
+        at += length
+    return b"".join((*kept, buffer[start:]))
+
+
 def decode(
-    buffer: bytes,
-    boring: Container[Handle] = (),
-    passed: Container[int] = (),
-    wanted: Callable[[Handle], bool] | None = None,
+    buffer: bytes, boring: Container[Handle] = (), wanted: Callable[[Handle], bool] | None = None
 ) -> Iterator[Event]:
     """The events in what one read returned (fanotify(7), "Reading fanotify events"); raises `ValueError` on others.
 
     Left out are events about files in ``boring`` directories: on a busy file system those are nearly all; but not of
-    what is ``wanted`` and was written to. And those by the processes ``passed``, but for what becomes of directories.
+    what is ``wanted`` and was written to.
     """
     at, end = 0, len(buffer)
-    last, is_passed = -1, False
     while at < end:
         if end - at < _EVENT.size:
             raise ValueError("an event is cut short")
         length, version, _, header, mask, _, pid = _EVENT.unpack_from(buffer, at)
         if version != 3 or header < _EVENT.size or length < header or at + length > end:
             raise ValueError("an event of a form that is not known")
-        if pid != last:  # (One process makes many changes in a row.)
-            last, is_passed = pid, pid in passed
-        if is_passed and not (mask & ONDIR and mask & (MOVED_FROM | MOVED_TO | DELETE)):
-            at += length
-            continue
         if not mask & ONDIR and length >= header + 20 and buffer[at + header] == _INFO_DFID_NAME:
             first = at + header + 4
             if buffer[first : first + 16 + _SIZE.unpack_from(buffer, first + 8)[0]] in boring:

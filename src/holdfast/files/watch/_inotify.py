@@ -140,6 +140,9 @@ class InotifyWatcher:
                 os.close(fd)
         self._fd = self._timer = -1
 
+    def skim(self) -> None:
+        """See `Watcher.skim`. No event says here which process it was."""
+
     def refresh(self) -> bool:
         """See `Watcher.refresh`."""
         self._sweep_due = True

@@ -101,6 +101,9 @@ class PollingWatcher:
         self._first = False
         return DirtyPaths(everything=True, paths=frozenset(), news=due and self._look.changed())
 
+    def skim(self) -> None:
+        """See `Watcher.skim`. No event says here which process it was."""
+
     def refresh(self) -> bool:
         """See `Watcher.refresh`; the next look asks ``excluded`` anew."""
         return False

@@ -155,6 +155,7 @@ class OutsideWatcher:
         try:
             while not over.poll(_PAUSE_MILLISECONDS if self._made else _BREATH_MILLISECONDS):
                 wakers.poll()
+                watcher.skim()  # (Without the gate: calls go on meanwhile.)
                 self.settle()
                 if self._failed:
                     return

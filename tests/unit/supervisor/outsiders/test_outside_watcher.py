@@ -49,14 +49,17 @@ def test_a_writer_that_has_ended_is_an_outsider_unless_the_log_explains_it(tmp_p
     (tmp_path / "f").touch()
     service: Any = Service()
     log: Any = Explained(explained)
-    watcher = OutsideWatcher(service, log, bytes(tmp_path), (), lambda _: False, backend="fanotify")
+    has_ended = threading.Event()
+    watcher = OutsideWatcher(
+        service, log, bytes(tmp_path), (), lambda _: not has_ended.wait(timeout=60), backend="fanotify"
+    )
     watcher.start()
-    with log.gate:  # so that nothing is read before the end
-        if not (pid := os.fork()):
-            with open(tmp_path / "f", "a") as file:
-                file.write("late")
-            os._exit(0)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if not (pid := os.fork()):
+        with open(tmp_path / "f", "a") as file:
+            file.write("late")
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    has_ended.set()
     watcher.end()
     os.waitpid(pid, 0)
     assert service.outsides == ([] if explained else [(b"f",)])
