@@ -370,6 +370,14 @@ def test_an_ordinary_save_is_not_everything(root: Path, watcher: Watcher) -> Non
     assert missing(sure(watcher, save), {b"src/main.py"}) == set()
 
 
+def test_what_was_skimmed_is_in_the_next_answer(root: Path, watcher: Watcher) -> None:
+    watcher.drain()
+    (root / "src/deep/er/x.py").write_text("skimmed")
+    watcher.skim()
+    (root / "src/deep/er/y.py").write_text("not skimmed")
+    assert missing(watcher.drain(), {b"src/deep/er/x.py", b"src/deep/er/y.py"}) == set()
+
+
 def test_readable_when_something_happened(root: Path, watcher: Watcher) -> None:
     fd = watcher.fileno()
     (root / "src/deep/er/x.py").write_text("wake up")
