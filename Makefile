@@ -8,8 +8,13 @@ WORKERS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || ech
 
 .PHONY: test check lint wheels format clean
 
+# Where the native part was built, it is what the tests run over: those of what it replaces run over Python as well.
+BY_PYTHON := tests/unit/supervisor/keeper tests/e2e/test_run.py tests/e2e/test_supervisor_runs.py \
+  tests/crash/test_undo_crash.py tests/crash/test_undo_cut_short.py tests/crash/test_undo_disk_full.py
+
 test: $(VENV)/ready  ## install into .venv and run the tests
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	HOLDFAST_NATIVE=0 $(BIN)/pytest -n $(WORKERS) --dist worksteal $(BY_PYTHON)
 
 check: $(VENV)/ready  ## the same of what is quick, on the embedded store: what to wait for after each change
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -k "not postgres" tests/unit tests/contract

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compare import machine, make_tree, program, timed
-from run_subjects import HOLDFAST, LOOP, NATIVE, PEERS, Failed, Subject, available, call
+from run_subjects import BY_PYTHON, HOLDFAST, NATIVE, PEERS, Failed, Subject, available, call
 from run_work import CHANGING, INTERCEPTION, MEGABYTE, PART, READING, ROWS
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -54,7 +54,7 @@ class Bench:
         self.base, self.files, self.rounds = base, options.files, options.rounds
         self.megabytes, self.passes = options.megabytes, options.passes
         self.material = base / "material"
-        peers, self.absent = available(base / "probe", (LOOP, *PEERS) if own is HOLDFAST else PEERS)
+        peers, self.absent = available(base / "probe", (BY_PYTHON, *PEERS) if own is HOLDFAST else PEERS)
         self.subjects = [NATIVE, own, *peers]
         self.must = (NATIVE, own)
         """What the measurement makes no sense without: where they fail, it is given up."""

@@ -161,7 +161,7 @@ BEHIND = "behind"
 
 NATIVE = Subject("native", _bare)
 HOLDFAST = Subject("holdfast", _remembered, (program(), "run", "-q", "--"))
-LOOP = Subject("native loop", _remembered, ("env", "HOLDFAST_NATIVE=1", program(), "run", "-q", "--"))
+BY_PYTHON = Subject("by Python", _remembered, ("env", "HOLDFAST_NATIVE=0", program(), "run", "-q", "--"))
 BRIDGE = Subject(
     "bridge", _showing(Mount((sys.executable, "-P", "-m", "holdfast.testing.bridged"), as_root=(), stays=True))
 )

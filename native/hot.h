@@ -241,7 +241,8 @@ struct place {
 
 bool find_caller(struct call *);
 bool find_place(struct call *, int from, const char *path, struct place *);
-bool find_object(struct call *, int number, struct place *, int *fd);
+bool find_object(struct call *, int number, bool is_named, struct place *, int *fd);
+bool is_below(const char *path, const char *top, size_t size);
 bool is_alive(const struct caller *);
 void forget_caller(struct caller *);
 void forget_directories(struct tree *);

@@ -9,11 +9,12 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <time.h>
 
-enum { SLOW_SIZE = 1 << 20, INLINED_MOST = 32 << 20, REST_NS = 20000000, KEEP_MOVED = 1, KEEP_LINKED = 2, KEEP_NOT = 4,
-       KEEP_INLINE = 5 };
+enum { SLOW_SIZE = 1 << 20, INLINED_MOST = 32 << 20, REST_NS = 20000000, KEEP_MOVED = 1, KEEP_LINKED = 2, KEEP_COPIED = 3,
+       KEEP_NOT = 4, KEEP_INLINE = 5 };
 
 enum { BEGIN, END, TOUCH, MAKE, MADE, REMOVE, MOVE, CONTENT, META, PUT_BACK, FAILED };  // each is one less than its tag
 
@@ -532,7 +533,43 @@ static int reopen(int fd, int flags)
     return open(path, flags | O_CLOEXEC);
 }
 
-// Keeps what a file holds before it is written to, in a record. False if Python is to.
+// Copies the whole file into the log under this number: by its blocks, where the file system shares them. Returns how many
+// bytes were copied, or -1 with nothing left behind.
+static int64_t copy_in(struct call *call, int source, int64_t number)
+{
+    char kept[24], unfinished[32];
+    kept_name(kept, number);
+    snprintf(unfinished, sizeof unfinished, "%s.new", kept);
+    int fd = openat(call->log->kept, unfinished, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return -1;
+    int64_t copied = 0;
+    if (syscall(SYS_ioctl, fd, FICLONE, source)) {
+        ssize_t size;
+        do {
+            loff_t from = copied, to = copied;
+            size = syscall(SYS_copy_file_range, source, &from, fd, &to, (size_t)SLOW_SIZE, 0);
+            copied += size > 0 ? size : 0;
+        } while (size > 0 && copied <= 2 * SLOW_SIZE);
+        if (size)
+            copied = -1;
+    }
+    close(fd);
+    if (copied < 0 || rename_at(call->log->kept, unfinished, call->log->kept, kept, RENAME_NOREPLACE)) {
+        unlinkat(call->log->kept, unfinished, 0);
+        return -1;
+    }
+    return copied;
+}
+
+// Whether it has no holes, which a copy would fill.
+static bool is_dense(const struct stat *about)
+{
+    return about->st_blocks * 512 >= about->st_size;
+}
+
+// Keeps what a file holds before it is written to: a small one in the record, another one as a copy. False if Python is
+// to.
 static bool capture(struct call *call, const struct place *place, int fd, struct object *object, int *error)
 {
     struct step *step = call->caller->step;
@@ -541,9 +578,10 @@ static bool capture(struct call *call, const struct place *place, int fd, struct
     *error = 0;
     if (object->is_created || keys_has(&step->captured, identity(object)))
         return true;
+    bool is_inline = object->about.st_size <= INLINE_ROOM && step->inlined < INLINED_MOST;
     if (!object->about.st_nlink || fstatat(place->dir, place->name, &there, AT_SYMLINK_NOFOLLOW) ||
         there.st_ino != object->about.st_ino || there.st_dev != object->about.st_dev ||
-        object->about.st_size > INLINE_ROOM || step->inlined >= INLINED_MOST ||
+        (!is_inline && (call->log->counts_names || !is_dense(&object->about))) ||
         // (Python says when a step comes near its limit.)
         (step->copied + object->about.st_size) * 10 >= call->log->most_copied * 9 ||
         !is_as_left(call, place, object) || !is_without_attributes(fd))
@@ -551,25 +589,33 @@ static bool capture(struct call *call, const struct place *place, int fd, struct
     int source = reopen(fd, O_RDONLY | O_NONBLOCK);
     if (source < 0)
         return false;
-    ssize_t size = pread(source, content, sizeof content, 0);
-    close(source);
-    if (size < 0 || size > INLINE_ROOM)
-        return false;
-    if (!is_waiting(call)) {
-        *error = EINTR;
-        return true;
+    ssize_t size = is_inline ? pread(source, content, sizeof content, 0) : 0;
+    bool fits = size >= 0 && size <= INLINE_ROOM;
+    bool waits = is_waiting(call);
+    if (!fits || !waits || !note_before(call, object)) {
+        close(source);
+        *error = fits && !waits ? EINTR : 0;
+        return *error;
     }
-    if (!note_before(call, object))
-        return false;
     note_contact(call, object);
-    begin_record(call, CONTENT, 4, take_number(call));
+    int64_t seq = take_number(call), copied = 0;
+    begin_record(call, CONTENT, 4, seq);
     put_bytes(&call->frame, place->path);
     put_bytes(&call->frame, identity(object));
-    put_keeping(call, KEEP_INLINE, 0, (struct bytes){content, (size_t)size});
+    put_keeping(call, is_inline ? KEEP_INLINE : KEEP_COPIED, is_inline ? 0 : seq,
+                is_inline ? (struct bytes){content, (size_t)size} : NOTHING);
     put_metadata(call, &object->about);
     *error = append(call);
+    // (The record comes before the copy: what others do to the path meanwhile is reversed before.)
+    if (!*error && !is_inline && (copied = copy_in(call, source, seq)) < 0) {
+        retract(call, seq);
+        close(source);
+        return false;
+    }
+    close(source);
     if (!*error) {
         step->inlined += size;
+        step->copied += copied;
         keys_add(&step->captured, identity(object));
         keys_add(&step->described, identity(object));
     }
@@ -600,6 +646,25 @@ static bool open_file(struct call *call, const struct place *place, int flags)
     return is_here && answer(call, 0, error);
 }
 
+static bool open_null(struct call *call, int flags)
+{
+    struct stat about;
+    const char *border = call->tree->borders;
+    for (size_t at = 0; at < call->tree->border_count; at++, border += strlen(border) + 1)
+        if (is_below(call->first, border, strlen(border)))
+            return false;
+    if (flags & O_EXCL || monotonic_ns() > call->tree->territory_until)
+        return false;
+    int fd = open(call->first, (flags & ~(O_CREAT | O_TRUNC)) | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &about) || !S_ISCHR(about.st_mode) || about.st_rdev != makedev(1, 3)) {
+        close(fd);
+        return false;
+    }
+    return answer_with(call, fd, flags & O_CLOEXEC);
+}
+
 static bool open_path(struct call *call, int from, uint64_t path, uint64_t given, uint64_t mode)
 {
     const int usual = O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
@@ -609,7 +674,11 @@ static bool open_path(struct call *call, int from, uint64_t path, uint64_t given
     if (flags & ~known || flags & (O_PATH | O_DIRECTORY | (O_TMPFILE & ~O_DIRECTORY)) ||
         ((flags & O_ACCMODE) != O_WRONLY && (flags & O_ACCMODE) != O_RDWR))
         return false;
-    if (!read_path(call, path, call->first) || !find_place(call, from, call->first, &place) || !is_ready(call))
+    if (!read_path(call, path, call->first))
+        return false;
+    if (!strcmp(call->first, "/dev/null"))
+        return open_null(call, flags);
+    if (!find_place(call, from, call->first, &place) || !is_ready(call))
         return false;
     if (!(flags & O_CREAT))
         return open_file(call, &place, flags);
@@ -674,30 +743,50 @@ static bool describe(struct call *call, const struct place *place, int fd, const
     return is_here && is_done && answer(call, 0, error);
 }
 
-static bool describe_at(struct call *call, int from, uint64_t path, int flags, const struct change *change)
+// The number of a path /proc/self/fd/NUMBER: so C libraries change the mode of what must not be a link. Else -1.
+static int number_in(const struct call *call, const char *path)
+{
+    static const char head[] = "/proc/self/fd/";
+    const char *digits = path + sizeof head - 1;
+    if (strncmp(path, head, sizeof head - 1) || !*digits || strlen(digits) > 6 ||
+        digits[strspn(digits, "0123456789")])
+        return -1;
+    // (They are the process's, which another one of its threads need not share.)
+    int leader = (int)syscall(SYS_pidfd_open, call->tid, 0);
+    if (leader < 0)
+        return -1;
+    close(leader);
+    return atoi(digits);
+}
+
+static bool describe_open(struct call *call, int number, bool is_named, const struct change *change)
 {
     struct place place;
-    struct stat about;
-    if (flags & ~AT_SYMLINK_NOFOLLOW || !read_path(call, path, call->first) ||
-        !find_place(call, from, call->first, &place) || !is_ready(call))
+    int fd;
+    if (!find_object(call, number, is_named, &place, &fd))
         return false;
-    int fd = openat(place.dir, place.name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    if (fstat(fd, &about) || (S_ISLNK(about.st_mode) && !flags)) {
+    if (!is_ready(call)) {
         close(fd);
         return false;
     }
     return describe(call, &place, fd, change);
 }
 
-static bool describe_open(struct call *call, int number, const struct change *change)
+static bool describe_at(struct call *call, int from, uint64_t path, int flags, const struct change *change)
 {
     struct place place;
-    int fd;
-    if (!find_object(call, number, &place, &fd))
+    struct stat about;
+    if (flags & ~AT_SYMLINK_NOFOLLOW || !read_path(call, path, call->first))
         return false;
-    if (!is_ready(call)) {
+    int number = flags ? -1 : number_in(call, call->first);
+    if (number >= 0)
+        return describe_open(call, number, true, change);
+    if (!find_place(call, from, call->first, &place) || !is_ready(call))
+        return false;
+    int fd = openat(place.dir, place.name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &about) || (S_ISLNK(about.st_mode) && !flags)) {
         close(fd);
         return false;
     }
@@ -719,19 +808,19 @@ static bool set_times(struct call *call)
     }
     if (call->args[1])
         return describe_at(call, from, call->args[1], flags, &change);
-    return from != AT_FDCWD && !flags && describe_open(call, from, &change);
+    return from != AT_FDCWD && !flags && describe_open(call, from, false, &change);
 }
 
 static bool set_mode(struct call *call, int from, uint64_t path, uint64_t mode)
 {
     const struct change change = {.what = MODE, .mode = (mode_t)(mode & 07777)};
-    return path ? describe_at(call, from, path, 0, &change) : describe_open(call, from, &change);
+    return path ? describe_at(call, from, path, 0, &change) : describe_open(call, from, false, &change);
 }
 
 static bool set_owner(struct call *call, int from, uint64_t path, uint64_t owner, uint64_t group, int flags)
 {
     const struct change change = {.what = OWNER, .owner = (uid_t)owner, .group = (gid_t)group};
-    return path ? describe_at(call, from, path, flags, &change) : describe_open(call, from, &change);
+    return path ? describe_at(call, from, path, flags, &change) : describe_open(call, from, false, &change);
 }
 
 // All of them ------------------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ static dev_t device_of(const struct seen *found)
     return makedev(found->device_major, found->device_minor);
 }
 
-static bool is_below(const char *path, const char *top, size_t size)
+bool is_below(const char *path, const char *top, size_t size)
 {
     return !strncmp(path, top, size) && (path[size] == '/' || !path[size]);
 }
@@ -280,13 +280,14 @@ bool find_place(struct call *call, int from, const char *path, struct place *pla
 }
 
 // What a descriptor of the caller's refers to, if that has a name in the workspace: `fd` is O_PATH, the caller's to
-// close. The descriptor must be one that the call can be made with.
-bool find_object(struct call *call, int number, struct place *place, int *fd)
+// close. The descriptor must be one that the call can be made with, unless it `is_named` by its path in /proc.
+bool find_object(struct call *call, int number, bool is_named, struct place *place, int *fd)
 {
     char way[32];
     struct stat link;
     snprintf(way, sizeof way, "fd/%d", number);
-    if (number < 0 || fstatat(call->caller->proc, way, &link, AT_SYMLINK_NOFOLLOW) || !(link.st_mode & 0600))
+    if (number < 0 || fstatat(call->caller->proc, way, &link, AT_SYMLINK_NOFOLLOW) ||
+        !(is_named || link.st_mode & 0600))
         return false;
     *fd = begin_at(call, number, 0);
     if (*fd < 0)

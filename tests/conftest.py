@@ -22,6 +22,7 @@ import holdfast
 from holdfast.engine.opening import missing_workspaces
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.files.linux.mount_table import mounts
+from holdfast.files.linux.native import SWITCH
 from holdfast.model.errors import UnsupportedError
 from holdfast.processes.child import Limits, run
 from holdfast.processes.process_tree import descendants
@@ -143,7 +144,7 @@ def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     for name in list(os.environ):
-        if name.startswith(("HOLDFAST_", "GIT_", "XDG_DATA")):
+        if name.startswith(("HOLDFAST_", "GIT_", "XDG_DATA")) and name != SWITCH:
             monkeypatch.delenv(name)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.cli.global_options import split_options
 from holdfast.cli.main import main
+from holdfast.files.linux.native import SWITCH
 
 from ..answers import check_command
 from ..waiting import wait_until
@@ -124,7 +125,7 @@ class Cli:
 @pytest.fixture(name="place")
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory for everything, and an environment that knows nothing of the user's own."""
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name != SWITCH]:
         monkeypatch.delenv(name)
     (tmp_path / "user").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "user"))

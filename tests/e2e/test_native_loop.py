@@ -19,7 +19,7 @@ def _natively(bench: Cli) -> int:
     return sum(line["natively"] for line in told if "natively" in line)
 
 
-def test_what_a_command_does_is_carried_out_natively_if_that_is_switched_on(
+def test_what_a_command_does_is_carried_out_natively_unless_that_is_switched_off(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if importlib.util.find_spec("holdfast._hot") is None:
@@ -38,4 +38,4 @@ def test_what_a_command_does_is_carried_out_natively_if_that_is_switched_on(
     with cli.start("doctor", "--json", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         findings = json.load(process.stdout)["findings"]
-    assert any("HOLDFAST_NATIVE=1 is not set" in finding["message"] for finding in findings)
+    assert any("HOLDFAST_NATIVE=0 is set" in finding["message"] for finding in findings)

@@ -335,6 +335,7 @@ def test_with_the_launcher_the_tree_ends_and_its_steps_are_finished(place: Place
         run, _ = started(place)
         tree = descendants(run.pid)
         run.kill()
+        run.wait(60)  # (`communicate` ends the command's input: it would end, too, while the launcher is being killed)
         run.communicate(timeout=60)
         wait_until(lambda: not any(is_alive(pid) for pid in tree))
         assert {step.state for step in place.steps()} == {"done"}

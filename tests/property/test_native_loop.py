@@ -44,7 +44,7 @@ for line in sys.stdin:
         given = []
         for one in arguments:
             if isinstance(one, str):
-                given.append(ctypes.c_char_p(base64.b64decode(one)))
+                given.append(ctypes.c_char_p(base64.b64decode(one).replace(b"OPENED", b"%d" % opened)))
             else:
                 given.append(ctypes.c_uint64(opened & (1 << 64) - 1 if one == -1 else one))
         result = libc.syscall(ctypes.c_long(number), *given)
@@ -71,6 +71,7 @@ class Agent:
         self.top = base / "tree"
         for number in range(_TREES):
             plant(self.top / str(number))
+            (self.top / str(number) / "ws/large").write_bytes(random.Random(number).randbytes(50_000))
         self._environment = os.environ | {SWITCH: str(int(is_native)), "HOLDFAST_HOME": str(base / "home")}
         self.holdfast("init")
         self.before = photograph(self.top)
@@ -159,9 +160,10 @@ def _comparable(records: Iterable[AnyRecord]) -> list[object]:
 
 def _usual_call(chance: random.Random) -> tuple[str, tuple[int | bytes, ...]]:
     """One of those that the native loop is for."""
+    names = (b"x", b"y", b"new", b"made", b"e", b"large")
 
     def path() -> bytes:
-        return chance.choice((b"", b"a/", b"a/c/", b"b/", b"b/d/")) + chance.choice((b"x", b"y", b"new", b"made", b"e"))
+        return chance.choice((b"", b"a/", b"a/c/", b"b/", b"b/d/")) + chance.choice(names)
 
     flags = (
         chance.choice((os.O_WRONLY, os.O_RDWR)) | chance.choice((0, 0, os.O_APPEND)) | chance.choice((0, os.O_TRUNC))
@@ -175,6 +177,8 @@ def _usual_call(chance: random.Random) -> tuple[str, tuple[int | bytes, ...]]:
         ("fchmodat", (CWD, path(), chance.choice((0o600, 0o4711)))),
         ("fchownat", (CWD, path(), chance.choice((0, 12345)), 0xFFFFFFFF, 0)),
         ("utimensat", (CWD, path(), struct.pack("qqqq", 5, 6, 7, chance.choice((8, (1 << 30) - 2))), 0)),
+        ("openat", (CWD, b"/dev/null", flags | chance.choice((0, os.O_CREAT, os.O_CREAT | os.O_EXCL)), 0o640)),
+        ("fchmodat", (CWD, b"/proc/self/fd/OPENED", chance.choice((0o600, 0o755)))),
         ("fchmod", (-1, chance.choice((0o600, 0o755)))),
         ("fchown", (-1, chance.choice((0, 12345)), 0)),
         ("utimensat", (-1, 0, 0, 0)),

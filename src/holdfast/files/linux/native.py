@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SWITCH = "HOLDFAST_NATIVE"
-"""Set to 1 in the environment, usual calls are carried out natively; otherwise everything is done in Python."""
+"""Set to 0 in the environment, everything is done in Python."""
 
 
 class Native(NamedTuple):
@@ -25,8 +25,8 @@ class Native(NamedTuple):
 @cache
 def native() -> Native:
     """Found out once for a process."""
-    if os.environ.get(SWITCH) != "1":
-        return Native(None, f"{SWITCH}=1 is not set")
+    if os.environ.get(SWITCH) == "0":
+        return Native(None, f"{SWITCH}=0 is set")
     try:
         # (It lies beside the rooms, and is in none.)
         return Native(import_module("holdfast._hot"), "")

@@ -155,8 +155,8 @@ class OpenStep(msgspec.Struct):
     """Those of other steps, from its beginning until it was looked at what it left."""
     detached: set[ObjectKey] = msgspec.field(default_factory=set["ObjectKey"])
     """What has lost a name and has others, and of which nothing is in the log."""
-    copied: int = 0
-    """Bytes of preimages that were copied."""
+    copied_here: int = 0
+    """`copied`, where nothing is copied natively."""
     inline: int = 0
     """Bytes of preimages that are in records."""
     partly_lost: dict[Identity, int] = msgspec.field(default_factory=dict["Identity", int])
@@ -236,11 +236,17 @@ class OpenStep(msgspec.Struct):
         """When it last did something, on the monotonic clock."""
         return self.last if self.native is None else max(self.last, self.native.last)
 
+    @property
+    def copied(self) -> int:
+        """Bytes of preimages that were copied."""
+        return self.copied_here if self.native is None else self.native.copied
+
     def note_copied(self, size: int) -> None:
         """So many more bytes of preimages were copied."""
-        self.copied += size
-        if self.native is not None:
-            self.native.copied = self.copied
+        if self.native is None:
+            self.copied_here += size
+        else:
+            self.native.copied += size
 
     def add_edit(self, edit: ForeignEdit) -> None:
         """Others have changed something, which is known by the number of the record."""
