@@ -41,11 +41,13 @@ _OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 class Held:
     """A directory that is open."""
 
-    __slots__ = ("fd", "users")
+    __slots__ = ("checked_ns", "fd", "users")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, checked_ns: int = 0) -> None:
         self.fd = fd
         self.users = 1
+        self.checked_ns = checked_ns
+        """When it was last seen to be in the tree."""
 
 
 class BorrowedDirectory:
@@ -75,9 +77,10 @@ class BorrowedDirectory:
 class NodeAccess:
     """Opens objects. Safe for several threads. Raises `OSError`, ESTALE for nodes that are not known."""
 
-    def __init__(self, root_fd: int, root: Identity, nodes: Nodes[Node]) -> None:
+    def __init__(self, root_fd: int, root: Identity, nodes: Nodes[Node], paths: NodePaths) -> None:
         """``root_fd``, of which ``root`` is the identity, is borrowed."""
         self._root = root_fd
+        self._paths = paths
         self._root_held = Held(root_fd)
         self._nodes = nodes
         self.opens_handles = _opens(root_fd, root)
@@ -126,11 +129,17 @@ class NodeAccess:
         return -1, 0, b""
 
     def by_handle(self, kept: Node) -> int:
-        """-1 if it cannot be opened so."""
+        """-1 if it cannot be opened so, or may not be: a handle leads to an object wherever it was moved."""
         if not (self.opens_handles and kept.is_local):
             return -1
         handle = handle_of(kept.identity)
-        return -1 if handle is None else open_by_handle(self._root, handle)
+        if handle is None:
+            return -1
+        fd = open_by_handle(self._root, handle)
+        if self._paths.serves(fd):
+            return fd
+        os.close(fd)
+        return -1
 
     def take(self, node: int) -> Held:
         """For `BorrowedDirectory`: the directory of a node, which is no longer closed; see `give`."""
@@ -148,12 +157,20 @@ class NodeAccess:
         kept = self._nodes[node]
         if not kept.is_directory:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        now = time.monotonic_ns()
         with self._lock:
             held = self._held.get(node)
             if held is not None:
                 held.users += 1
                 self._held.move_to_end(node)
+        if held is not None:
+            if now - held.checked_ns <= _FRESH_NS:
                 return held
+            if self._paths.serves(held.fd):
+                held.checked_ns = now
+                return held
+            # (It was moved out of the tree, or has a path that is too long to be told.)
+            self._drop(node, held)
         fd = self._open_directory(node, kept)
         with self._lock:
             known = self._held.get(node)
@@ -161,7 +178,7 @@ class NodeAccess:
                 os.close(fd)
                 known.users += 1
                 return known
-            held = Held(fd)
+            held = Held(fd, now)
             if node in self._nodes:
                 held.users += 1
                 self._held[node] = held
@@ -169,6 +186,14 @@ class NodeAccess:
                     _, oldest = self._held.popitem(last=False)
                     _let_go(oldest)
             return held
+
+    def _drop(self, node: int, held: Held) -> None:
+        """Who has taken it uses it no more, and it is not kept open."""
+        with self._lock:
+            if self._held.get(node) is held:
+                del self._held[node]
+                _let_go(held)
+            _let_go(held)
 
     def _open_directory(self, node: int, kept: Node) -> int:
         if (fd := self.by_handle(kept)) >= 0:
@@ -240,6 +265,27 @@ class NodePaths:
         if path is None or any(path == each or path.startswith(each + b"/") for each in hidden):
             return None
         return None if path.endswith(_DELETED) and not self._is_there(path, fd) else path
+
+    def serves(self, fd: int) -> bool:
+        """Whether what ``fd`` refers to is in the tree, or was removed: then it has no name, or is what the undo log
+        keeps. False for what was moved elsewhere, and where the system does not say (a path that is too long, a file
+        that it knows no name of).
+        """
+        try:
+            path = _absolute(fd)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            return False
+        if self._is_below(path, self._places()[0]):
+            return True
+        if not os.fstat(fd).st_nlink or any(self._is_below(path, _absolute(each)) for each in self._hidden):
+            return True
+        return self._is_below(path, _absolute(self._root))  # (the root may have been moved just now)
+
+    @staticmethod
+    def _is_below(path: bytes, directory: bytes) -> bool:
+        return path == directory or _below(directory, path) is not None
 
     def hidden(self) -> tuple[bytes, ...]:
         """The paths of the directories that are hidden, of those that are below the root."""

@@ -41,6 +41,7 @@ class RecordedListing:
     @contextmanager
     def entries(self, offset: int) -> Generator[Iterator[Dirent]]:
         """See `OpenedDirectory`. One thread at a time reads them."""
+        self._objects.check_served(self.node, self.fd)
         with self._lock:
             yield self._read(offset)
 

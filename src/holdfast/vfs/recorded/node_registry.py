@@ -97,7 +97,7 @@ class NodeRegistry:
         self._enough = most // 2
         self.crowded: Callable[[], object] = lambda: None
         """Called, at any time and from any thread, when the other side should forget something: see `unused_names`."""
-        self._reach = NodeAccess(root_fd, own, self._nodes)
+        self._reach = NodeAccess(root_fd, own, self._nodes, self.paths)
         self._written: Counter[int] = Counter()
         self._mapped: dict[int, os.stat_result] = {}
         """What may be written to through mappings that have outlived its handles, by node."""
@@ -259,6 +259,12 @@ class NodeRegistry:
     def directory(self, node: int) -> AbstractContextManager[int]:
         """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
         return self._reach.directory(node)
+
+    def check_served(self, node: int, fd: int) -> None:
+        """Raises `OSError` (ESTALE) if a directory that was opened as ``fd`` was moved out of the tree since."""
+        if not self.paths.serves(fd):
+            with self._reach.directory(node):
+                pass
 
     def status(self, node: int) -> os.stat_result:
         """What an object is like."""

@@ -25,6 +25,7 @@ from holdfast.wire.fuse.protocol_constants import Opcode
 
 from ....protocol.fuse import structures as c
 from ....protocol.fuse.structures import request
+from ....waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -111,8 +112,17 @@ class Guest:
             raise OSError(error, os.strerror(error))
         return data
 
-    def lookup(self, name: bytes) -> int:
-        return struct.unpack_from("=Q", self.ask(Opcode.LOOKUP, name + b"\0"))[0]
+    def lookup(self, name: bytes, parent: int = 1) -> int:
+        return struct.unpack_from("=Q", self.ask(Opcode.LOOKUP, name + b"\0", parent))[0]
+
+    def open_directory(self, node: int) -> int:
+        return struct.unpack_from("=Q", self.ask(Opcode.OPENDIR, bytes(8), node))[0]
+
+    def listing(self, handle: int) -> bytes:
+        return struct.pack("=QQIIQII", handle, 0, 4096, 0, 0, 0, 0)
+
+    def list(self, node: int, handle: int) -> bytes:
+        return self.ask(Opcode.READDIR, self.listing(handle), node)
 
     def open(self, node: int, flags: int) -> int:
         return struct.unpack_from("=Q", self.ask(Opcode.OPEN, struct.pack("=II", flags, 0), node))[0]
@@ -225,6 +235,69 @@ def test_what_is_done_to_the_removed_is_not_done_to_what_the_log_keeps(tmp_path:
         assert not os.listxattr(share.tree / "setxattr")
 
 
+def test_what_the_host_moves_out_of_the_directory_is_out_of_reach(share: Share, tmp_path: Path) -> None:
+    """A guest's root may go on with any node that it has ever been told; root finds the object of one anywhere."""
+    (share.tree / "d" / "inner").mkdir(parents=True)
+    (share.tree / "d" / "file").write_bytes(b"once in the tree")
+    (share.tree / "alone").write_bytes(b"once in the tree")
+    guest = share.mounted()
+    alone, directory = guest.lookup(b"alone"), guest.lookup(b"d")
+    file, inner = guest.lookup(b"file", directory), guest.lookup(b"inner", directory)
+    listing = guest.open_directory(directory)
+    assert b"inner" in guest.list(directory, listing)
+
+    (share.tree / "d").rename(tmp_path / "away")
+    (share.tree / "alone").rename(tmp_path / "alone")
+    (tmp_path / "away" / "secret").write_bytes(b"never in the tree")
+    (tmp_path / "away" / "inner" / "secret").write_bytes(b"never in the tree")
+
+    def is_out_of_reach() -> bool:
+        return _errno(guest, Opcode.LOOKUP, b"secret\0", directory) == errno.ESTALE
+
+    # (What was seen in the tree just now is taken to be there for a moment.)
+    wait_until(is_out_of_reach, "that the guest is told nothing more of the directory")
+    wait_until(lambda: _errno(guest, Opcode.LOOKUP, b"secret\0", inner) == errno.ESTALE, "that it is below that one")
+    for node in (directory, inner, file, alone):
+        assert _errno(guest, Opcode.GETATTR, bytes(16), node) == errno.ESTALE
+        assert _errno(guest, Opcode.GETXATTR, struct.pack("=II", 0, 0) + b"user.x\0", node) == errno.ESTALE
+    for node in (file, alone):
+        for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_TRUNC):
+            assert _errno(guest, Opcode.OPEN, struct.pack("=II", flags, 0), node) == errno.ESTALE
+    for node in (directory, inner):
+        assert _errno(guest, Opcode.OPENDIR, bytes(8), node) == errno.ESTALE
+        for change in ("mkdir", "mknod", "symlink", "create", "tmpfile"):
+            opcode, body = _CHANGES[change]
+            assert _errno(guest, opcode, body(0, 0), node) in (errno.ESTALE, errno.ENOENT), change
+    for opcode in (Opcode.READDIR, Opcode.READDIRPLUS):
+        assert _errno(guest, opcode, guest.listing(listing), directory) == errno.ESTALE
+    assert sorted(os.listdir(tmp_path / "away")) == ["file", "inner", "secret"]
+    assert (tmp_path / "alone").read_bytes() == b"once in the tree"
+
+    (tmp_path / "away").rename(share.tree / "back")
+    assert guest.lookup(b"back") == directory
+    assert guest.read(guest.lookup(b"file", directory)) == b"once in the tree"
+
+
+def test_a_directory_that_was_removed_is_still_a_process_s(share: Share) -> None:
+    (share.tree / "d").mkdir()
+    guest = share.mounted()
+    directory = guest.lookup(b"d")
+    listing = guest.open_directory(directory)
+    guest.ask(Opcode.RMDIR, b"d\0")
+    assert not _errno(guest, Opcode.GETATTR, bytes(16), directory)
+    assert not _errno(guest, Opcode.READDIR, guest.listing(listing), directory)
+
+
+def test_the_directory_may_be_moved_as_a_whole(share: Share, tmp_path: Path) -> None:
+    (share.tree / "d").mkdir()
+    guest = share.mounted()
+    directory = guest.lookup(b"d")
+    for number in range(3):
+        share.tree = share.tree.rename(tmp_path / f"elsewhere-{number}")
+        (share.tree / "d" / f"{number}").write_bytes(b"there")
+        assert guest.read(guest.lookup(b"%d" % number, directory)) == b"there"
+
+
 def test_attributes_that_nothing_would_bring_back_are_refused(share: Share) -> None:
     (share.tree / "file").touch()
     guest = share.mounted()
@@ -248,6 +321,11 @@ def test_a_file_that_is_all_holes_and_still_open_does_not_keep_an_undo_for_days(
     guest.ask(Opcode.SETATTR, struct.pack("=I4xQQQqqqIIIIIIII", 8, 0, 1 << 41, *[0] * 7, 0, 0, 0, 0, 0), file)
     share.undo(force=True)
     assert (share.tree / "holes").read_bytes() == b"content"
+
+
+def _errno(guest: Guest, opcode: int, body: bytes, node: int) -> int:
+    guest.ask_later(opcode, body, node)
+    return guest.answer()[0]
 
 
 def _state(tree: Path) -> list[tuple[str, int, int, int, int]]:
