@@ -142,7 +142,7 @@ class OpenedFile(Protocol):
     def copy_to(
         self, caller: Caller, offset: int, target: OpenedFile, target_offset: int, length: int, /, *, strips: bool
     ) -> int:
-        """Copy within the file system, at most ``length`` bytes; how many."""
+        """Copy within the file system, at most ``length`` bytes; how many, which may be fewer before the end, too."""
         ...
 
     def close(self) -> None:

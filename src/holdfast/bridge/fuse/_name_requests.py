@@ -52,6 +52,8 @@ class NameRequests:
         except FileNotFoundError:
             return self._caches.missing(header.unique)
         except TooManyError as error:
+            if not self._caches.forgets:
+                raise
             raise LaterError from error  # the kernel is about to forget something
         return self._entered(header, found)
 

@@ -40,6 +40,7 @@ class FrozenCaches:
             | Init.NO_EXPORT_SUPPORT
         )
         self.needs_no_open: Final = True
+        self.forgets: Final = False
 
     def begin(self, terms: Terms) -> Collection[int]:
         """See `KernelCaches`. (GETXATTR is not answered, so that the kernel asks once for all: it would for each file

@@ -53,6 +53,11 @@ class KernelCaches(Protocol):
         """Whether nodes may be read that were not opened."""
         ...
 
+    @property
+    def forgets(self) -> bool:
+        """Whether the kernel can be made to forget nodes, where it knows as many as it may."""
+        ...
+
     def begin(self, terms: Terms) -> Collection[int]:
         """The opcodes that the kernel is to do without (ENOSYS), after the terms were agreed upon."""
         ...

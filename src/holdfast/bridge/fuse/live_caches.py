@@ -55,6 +55,7 @@ class LiveCaches:
         the moment before it asked.) ``is_read_only``: see `RecordedDirectory`.
         """
         self.needs_no_open: Final = False
+        self.forgets: Final = transport.notifies
         self.wished: Final = WANTED & ~_LOCAL_LOCKS | (
             Init.POSIX_ACL | Init.PASSTHROUGH if os.geteuid() == 0 else Init(0)
         )

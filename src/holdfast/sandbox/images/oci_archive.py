@@ -41,6 +41,10 @@ _MAX_DESCRIBED: Final = 2000
 _FREE_BYTES: Final = 1 << 30
 _MAX_RATIO: Final = 200
 """What holds more unpacked, for each byte, beyond `_FREE_BYTES`, is a bomb: files of a system shrink to a third."""
+_MAX_PACKED_MEMBERS: Final = 2_000_000
+"""Of gzip, in all layers together: each takes time, and one that holds nothing has 20 bytes. Archives whose files can
+be fetched one by one have one for each.
+"""
 _PIECE: Final = 1 << 20
 _PACKED_PIECE: Final = 1 << 16
 """What is not unpacked of one is copied for each part of it that is."""
@@ -268,6 +272,7 @@ class _Budget:
         self._what = what
         self.packed = 0
         self._unpacked = 0
+        self._members = 0
 
     def take(self, number: int) -> None:
         """Raises `FormatError` if that is too much."""
@@ -276,6 +281,12 @@ class _Budget:
             raise FormatError(f"{self._what} holds more than {size(MAX_BYTES)}")
         if self._unpacked > _FREE_BYTES + _MAX_RATIO * self.packed:
             raise FormatError(f"{self._what} is refused: {size(self.packed)} of it become {size(self._unpacked)}")
+
+    def take_member(self) -> None:
+        """Raises `FormatError` if there are too many."""
+        self._members += 1
+        if self._members > _MAX_PACKED_MEMBERS:
+            raise FormatError(f"{self._what} is refused: it is packed in more than {_MAX_PACKED_MEMBERS} pieces")
 
 
 def _unpack(archive: IO[bytes], part: _Part, target: IO[bytes], budget: _Budget) -> str:
@@ -304,7 +315,7 @@ def _pieces(archive: IO[bytes], part: _Part, budget: _Budget) -> Iterator[bytes]
 def _unpacked(pieces: Iterator[bytes], budget: _Budget) -> Iterator[bytes]:
     first = next(pieces, b"")
     if first.startswith(_GZIP):
-        unpacked = _gunzip(first, pieces)
+        unpacked = _gunzip(first, pieces, budget)
     elif first.startswith(_ZSTD):
         unpacked = _unzstd(first, pieces)
     else:
@@ -314,8 +325,9 @@ def _unpacked(pieces: Iterator[bytes], budget: _Budget) -> Iterator[bytes]:
         yield piece
 
 
-def _gunzip(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _gunzip(first: bytes, pieces: Iterator[bytes], budget: _Budget) -> Iterator[bytes]:
     """Several members may follow each other."""
+    budget.take_member()
     try:
         data, unpacker = first, zlib.decompressobj(31)
         while True:
@@ -325,6 +337,7 @@ def _gunzip(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
                 data = unpacker.unused_data or next(pieces, b"")
                 if not data.startswith(_GZIP[:1]):
                     return  # (zeros, or nothing)
+                budget.take_member()
                 unpacker = zlib.decompressobj(31)
             elif not data:
                 data = next(pieces, b"")

@@ -39,6 +39,8 @@ _PASSED: Final = os.O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
 """What is for us to do as well. Not O_APPEND: what the page cache writes back has its place; nor O_DIRECT, which would
 say how our memory has to lie.
 """
+_MOST_COPIED: Final = 1 << 25
+"""Of one request: who serves it is kept by that, and cannot be stopped before it has ended. Who asks copies on."""
 _TRIES: Final = 100
 _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -99,7 +101,7 @@ class RecordedFile:
         if not isinstance(target, RecordedFile):
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         with self._files.credited.stripping(caller, strips):
-            return os.copy_file_range(self.fd, target.fd, length, offset, target_offset)
+            return os.copy_file_range(self.fd, target.fd, min(length, _MOST_COPIED), offset, target_offset)
 
     def close(self) -> None:
         """See `OpenedFile`."""

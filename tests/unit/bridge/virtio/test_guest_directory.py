@@ -21,6 +21,8 @@ from holdfast.testing.bridged import SingleStep
 from holdfast.testing.vhost_user_frontend import Frontend
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
+from holdfast.vfs.recorded import files
+from holdfast.vfs.recorded.node_registry import NodeRegistry
 from holdfast.wire.fuse.protocol_constants import Opcode
 
 from ....protocol.fuse import structures as c
@@ -96,6 +98,12 @@ class Guest:
         self._unique += 1
         self.queue.add([bytes(request(opcode, body, unique=self._unique, node=node))], [ROOM], indirect=True)
         self.frontend.kick(1)
+
+    def tell(self, opcode: int, body: bytes, node: int) -> None:
+        """What has no answer."""
+        self.ask_later(opcode, body, node)
+        while not self.queue.take_used():
+            self.frontend.wait_for_call(1)
 
     def answer(self) -> tuple[int, bytes]:
         while not (used := self.queue.take_used()):
@@ -296,6 +304,44 @@ def test_the_directory_may_be_moved_as_a_whole(share: Share, tmp_path: Path) -> 
         share.tree = share.tree.rename(tmp_path / f"elsewhere-{number}")
         (share.tree / "d" / f"{number}").write_bytes(b"there")
         assert guest.read(guest.lookup(b"%d" % number, directory)) == b"there"
+
+
+def test_a_guest_that_knows_all_nodes_that_it_may_is_refused_further_ones(
+    share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be told to forget any: to wait for that would be for ever."""
+    defaults = NodeRegistry.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "most", 3)
+    for name in ("a", "b", "c"):
+        (share.tree / name).touch()
+    guest = share.mounted()
+    known = guest.lookup(b"a")
+    guest.lookup(b"b")
+    assert _errno(guest, Opcode.LOOKUP, b"c\0", 1) == errno.ENFILE
+    assert guest.lookup(b"a") == known
+    guest.tell(Opcode.FORGET, struct.pack("=Q", 2), known)
+    guest.lookup(b"c")
+
+
+def test_a_guest_copies_no_more_at_a_time_than_it_may_keep_a_thread_by(
+    share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_COPIED", 5)
+    (share.tree / "from").write_bytes(b"0123456789ab")
+    (share.tree / "to").write_bytes(b"before")
+    guest = share.mounted()
+    source, target = guest.lookup(b"from"), guest.lookup(b"to")
+    here, there = guest.open(source, os.O_RDONLY), guest.open(target, os.O_WRONLY)
+    copied: list[int] = []
+    while not copied or copied[-1]:
+        at = sum(copied)
+        body = struct.pack("=7Q", here, at, target, there, at, 1 << 62, 0)
+        copied.append(struct.unpack_from("=I", guest.ask(Opcode.COPY_FILE_RANGE, body, source))[0])
+    assert copied == [5, 5, 2, 0]
+    assert (share.tree / "to").read_bytes() == b"0123456789ab"
+    share.undo(force=True)
+    assert (share.tree / "to").read_bytes() == b"before"
 
 
 def test_attributes_that_nothing_would_bring_back_are_refused(share: Share) -> None:

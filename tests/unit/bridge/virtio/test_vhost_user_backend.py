@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 LIMIT: Final = 20.0
 ROOM: Final = 4096
+FLOODS: Final = 20
+IN_A_FLOOD: Final = 50
 
 
 class Echo:
@@ -192,6 +195,32 @@ def test_a_number_that_is_used_twice_is_refused(guest: Guest) -> None:
     assert guest.answer() == (0, 9, b"late")
 
 
+def test_a_flood_of_one_number_keeps_no_other_from_being_answered(guest: Guest) -> None:
+    """Nor does it give the one that has the number another's answer, or keep a thread that looks at the rings."""
+    guest.mount()
+    guest.ask_later(Opcode.STATFS, unique=9)
+    assert guest.echo.begun.wait(LIMIT)
+    same, other = bytes(request(Opcode.READLINK, unique=9)), bytes(request(Opcode.READLINK, unique=10))
+    answers: Counter[tuple[int, int]] = Counter()
+    for _ in range(FLOODS):
+        for _ in range(IN_A_FLOOD):
+            guest.queue.add([same], [ROOM], indirect=True)
+        guest.queue.add([other], [ROOM], indirect=True)
+        guest.frontend.kick(1)
+        assert guest.server is not None
+        guest.server.settle(0.0, lambda: 1)
+        left = IN_A_FLOOD + 1
+        while left:
+            used = guest.queue.take_used()
+            answers.update((-error, unique) for error, unique in (_answered(chain.data) for chain in used))
+            left -= len(used)
+            if left and not used:
+                guest.frontend.wait_for_call(1)
+    assert answers == {(errno.EINVAL, 9): FLOODS * IN_A_FLOOD, (0, 10): FLOODS}
+    guest.echo.go.set()
+    assert guest.answer() == (0, 9, b"late")
+
+
 @pytest.mark.parametrize(
     "frame",
     [b"short", struct.pack("=II32x", 41, Opcode.READLINK), struct.pack("=II32x", 0, Opcode.READLINK)],
@@ -217,6 +246,11 @@ def test_one_that_hangs_up_ends_its_mount(guest: Guest) -> None:
     guest.frontend.close()
     assert guest.server is not None
     assert guest.server.wait(LIMIT)
+
+
+def _answered(data: bytes) -> tuple[int, int]:
+    _, error, unique = struct.unpack_from("=IiQ", data)
+    return error, unique
 
 
 def _memory(size: int, seals: int = fcntl.F_SEAL_SHRINK) -> int:

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -397,6 +398,26 @@ def test_what_is_no_archive(flat: Flat, tmp_path: Path) -> None:
             flat(content)
     with pytest.raises(NotFoundError):
         flatten(os.fsencode(tmp_path / "none"), b"/none", architecture="amd64", work=os.fsencode(tmp_path))
+
+
+def test_a_layer_may_be_packed_in_many_pieces_but_not_in_any_number(
+    flat: Flat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What holds nothing has 20 bytes, and takes as long to unpack as a block of a file's."""
+    layer = tar(member("a", b"content" * 100))
+
+    def packed(empty: int) -> Callable[[bytes], bytes]:
+        def pack(data: bytes) -> bytes:
+            pieces = [gzip.compress(data[at : at + 512]) for at in range(0, len(data), 512)]
+            return gzip.compress(b"") * (empty if data == layer else 0) + b"".join(pieces)
+
+        return pack
+
+    monkeypatch.setattr(oci_archive, "_MAX_PACKED_MEMBERS", 10_000)
+    flat(docker(PYTHON, layer, pack=packed(5000)))
+    assert flat.content["a"] == b"content" * 100
+    with pytest.raises(FormatError, match="packed in more than 10000 pieces"):
+        flat(docker(PYTHON, layer, pack=packed(10_000)))
 
 
 def test_damage_anywhere_is_an_error_of_ours(flat: Flat) -> None:
