@@ -44,7 +44,8 @@ _SETTLE_SECONDS = 0.05
 _GUEST_SETTLE_SECONDS = 0.1
 _UNSETTLED_SECONDS = 1.0
 """For so long a guest that did not come to rest is not waited for again: it says itself how often it would be."""
-_END_SECONDS = 10.0
+_END_SECONDS = 1.0
+"""For so long who closes waits for what is being worked on, and asks again later: it serves others."""
 
 
 class ServedMount:
@@ -103,7 +104,7 @@ class ServedMount:
         if self._outside is not None:
             self._outside.stop()
             self._outside = None
-        if not (self._server.stop() and self._caches.invalidator.stop()):
+        if not (self._server.stop(_END_SECONDS) and self._caches.invalidator.stop(_END_SECONDS)):
             return False
         self._is_open = False
         os.close(self._device)
@@ -212,8 +213,8 @@ class ServedVirtiofs:
         except HoldfastError as error:
             _LOG.warning("a virtual machine cannot mount the tree: %s", error.message)
         finally:
-            self._mount = None
             mount.close()
+            self._mount = None  # (only now: what is being worked on writes until then)
 
 
 class _GuestMount:

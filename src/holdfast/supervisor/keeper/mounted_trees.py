@@ -246,6 +246,9 @@ class MountedTrees:
         self._keeper = keeper
         self._trees: dict[int, MountedTree] = {}
         """By what says that they are over. (Replaced, for other threads.)"""
+        self._closing: tuple[ServedMount, ...] = ()
+        """Those that still work on something. (Replaced likewise, with the lock.)"""
+        self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[MountedTree]:
         """From any thread."""
@@ -308,8 +311,16 @@ class MountedTrees:
         tree.host.end()
         self._keeper.selector.unregister(tree.mount.over)
         self._trees = {fd: each for fd, each in self._trees.items() if each is not tree}
-        if not tree.mount.close():
-            self._keeper.worker.do(tree.mount.close)
+        self._close(tree.mount)
+
+    def _close(self, mount: ServedMount) -> None:
+        """From any thread: what is being worked on ends by itself, and others are served meanwhile."""
+        is_closed = mount.close()
+        with self._lock:
+            others = tuple(each for each in self._closing if each is not mount)
+            self._closing = others if is_closed else (*others, mount)
+        if not is_closed:
+            self._keeper.worker.do(lambda: self._close(mount))
 
     def settle(self, run: Run) -> None:
         """See `ServedMount.settle`, of a run's mount, if it has one."""
@@ -319,7 +330,8 @@ class MountedTrees:
 
     def held_for_writing(self) -> frozenset[int]:
         """What is open for writing in any. From any thread."""
-        return frozenset[int]().union(*(tree.mount.held_for_writing() for tree in self))
+        mounts = (*(tree.mount for tree in self), *self._closing)
+        return frozenset[int]().union(*(mount.held_for_writing() for mount in mounts))
 
     def forget(self) -> None:
         """Anything may have been changed in all of them. From any thread."""

@@ -7,13 +7,15 @@ import json
 import os
 import select
 import socket
+import struct
 import subprocess
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.engine.running import mount_service
 from holdfast.engine.running.read_only_share import shared_read_only
 from holdfast.supervisor.control.keeper_port import JoinRequest
 from holdfast.supervisor.keeper.keeper import Keeper
@@ -22,6 +24,7 @@ from holdfast.supervisor.launch.keeper_connection import join
 from holdfast.testing.p9_client import P9Client
 from holdfast.testing.vhost_user_frontend import Frontend, vring_event
 from holdfast.undo.service import OFF, Thresholds
+from holdfast.vfs.recorded.files import RecordedFile
 from holdfast.wire.fuse.protocol_constants import Opcode
 from holdfast.wire.vhost_user.protocol_constants import Request
 
@@ -41,7 +44,7 @@ LIMIT = 20.0
 class Guest:
     """A guest, with its monitor, of which the keeper knows a process."""
 
-    def __init__(self, settings: KeeperSettings, thresholds: Thresholds) -> None:
+    def __init__(self, settings: KeeperSettings, thresholds: Thresholds, run: str = "r") -> None:
         self.monitor = subprocess.Popen(["sleep", "600"])
         ours, theirs = socket.socketpair()
         port, self.port = socket.socketpair()
@@ -51,7 +54,7 @@ class Guest:
         self.reads = True
         self.listener = threading.Thread(target=self.answer_keeper)
         self.listener.start()
-        asked = JoinRequest("r", self.monitor.pid, False, (b"machine",), settings.root, 0, thresholds, "virtiofs")
+        asked = JoinRequest(run, self.monitor.pid, False, (b"machine",), settings.root, 0, thresholds, "virtiofs")
         with ours, port:
             self.keeper: RemoteUndoService = join(settings, asked, ours.fileno(), port=port.fileno())[0]
         self.frontend = Frontend(theirs, seconds=LIMIT)
@@ -68,18 +71,21 @@ class Guest:
                 if answer:
                     self.port.sendall(answer.replace(b"%d", asked.strip()) + b"\n")
 
-    def send(self, opcode: int, body: bytes, thread: int) -> None:
+    def send(self, opcode: int, body: bytes, thread: int, node: int = 1) -> None:
         self.unique += 1
-        frame = bytearray(request(opcode, body, unique=self.unique))
+        frame = bytearray(request(opcode, body, unique=self.unique, node=node))
         frame[32:36] = thread.to_bytes(4, "little")
         self.queue.add([bytes(frame)], [4096], indirect=True)
         self.frontend.kick(1)
 
     def answer(self) -> int:
         """The number of the error; 0: none."""
+        return -int.from_bytes(self.reply()[4:8], "little", signed=True)
+
+    def reply(self) -> bytes:
         while not (used := self.queue.take_used()):
             self.frontend.wait_for_call(1)
-        return -int.from_bytes(used[0].data[4:8], "little", signed=True)
+        return used[0].data
 
     def ask(self, opcode: int, body: bytes, thread: int = 4242) -> int:
         self.send(opcode, body, thread)
@@ -160,6 +166,46 @@ def test_what_a_command_changes_is_its_step_and_what_comes_between_is_another(
         assert guest.changed(between) == [b"between"]
         guest.frontend.close()
         assert guest.keeper.leave().forgotten == 0
+
+
+def test_a_machine_that_ends_within_a_request_keeps_no_other_waiting(
+    settings: KeeperSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is still being written is known as written to: its step is looked at once more."""
+    monkeypatch.setattr(mount_service, "_END_SECONDS", 0.01)
+    begun, go_on = threading.Event(), threading.Event()
+    write = RecordedFile.write
+
+    def late(*words: Any, **options: Any) -> int:
+        begun.set()
+        assert go_on.wait(LIMIT)
+        return write(*words, **options)
+
+    monkeypatch.setattr(RecordedFile, "write", late)
+    keeper = Keeper(settings)
+    thread = threading.Thread(target=keeper.serve, daemon=True)
+    thread.start()
+    ends, other = Guest(settings, OFF, "ends"), Guest(settings, OFF, "other")
+    try:
+        ends.send(Opcode.CREATE, struct.pack("=IIII", os.O_WRONLY, 0o644, 0, 0) + b"file\0", 1)
+        made = ends.reply()
+        (node,), (handle,) = struct.unpack_from("=Q", made, 16), struct.unpack_from("=Q", made, 16 + 128)
+        ends.send(Opcode.WRITE, struct.pack("=QQIIQII", handle, 0, 4, 0, 0, 1, 0) + b"late", 1, node)
+        assert begun.wait(LIMIT)
+        written = (tmp_path / "tree" / "file").stat().st_ino
+        ends.keeper.close()
+        assert ends.monitor.wait(LIMIT) is not None
+        assert other.mkdir(b"meanwhile") == 0
+        assert written in (keeper._runs.held_for_writing(True) or ())
+        go_on.set()
+        wait_until(lambda: written not in (keeper._runs.held_for_writing(True) or ()), "the end of the request")
+        assert (tmp_path / "tree" / "file").read_bytes() == b"late"
+    finally:
+        go_on.set()
+        for guest in (ends, other):
+            guest.close()
+        thread.join(LIMIT)
+        assert not thread.is_alive(), "it ends with its last run"
 
 
 def made_by(top: int, *words: bytes) -> bytes:
