@@ -130,6 +130,18 @@ class Interceptor(Protocol):
         """
         ...
 
+    @property
+    def reversals(self) -> int:
+        """Another number whenever steps are about to be taken back, or brought forward."""
+        ...
+
+    def was_reversed(self, fd: int, since: int) -> bool:
+        """Whether the content of what ``fd`` refers to was brought back since `reversals` had that number (or may have
+        been: only so many objects are remembered). What had been opened for writing before is covered by no step any
+        more: who serves such a descriptor calls `before_open` anew. Waits while steps are being taken back.
+        """
+        ...
+
     def before_metadata_change(self, step: StepId, place: Place, fd: int) -> None:
         """Before mode, owner, times or extended attributes of what ``fd`` refers to change."""
         ...

@@ -48,7 +48,7 @@ from holdfast.undo.safeguards.guard import Loss, count_nothing
 from holdfast.undo.safeguards.open_step import OpenStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from holdfast._hot import Step
     from holdfast.model.clock import Clock
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = Log(__name__)
+_MOST_REVERSED = 100_000
 _NEAR = 0.9
 """How full a step is when that is said, of what it may copy."""
 
@@ -91,6 +92,12 @@ class Recorder:
         self._clock = clock
         self._seq = seq
         self._arrangement = 0
+        self.reversals = 0
+        """See `Interceptor.reversals`."""
+        self._reversed: dict[Identity, int] = {}
+        """By which of them the content of an object was brought back last."""
+        self._reversed_before = 0
+        """Of what was brought back up to this one, nothing is remembered."""
         self._tells = _log.wants("debug")
         self._is_paused = False
         self._steps: dict[StepId, OpenStep] = {}
@@ -398,6 +405,20 @@ class Recorder:
             opened.renamed = [each for each in opened.renames if each is not record]
         with suppress(StorageError):  # a reversal sees for itself
             self._journal.append(Failed(self.take_number(), opened.id, record.seq))
+
+    def note_reversal(self, objects: Collection[Identity]) -> None:
+        """The content of these is about to be brought back; the gate is held until it is."""
+        self.reversals += 1
+        if len(self._reversed) + len(objects) > _MOST_REVERSED:
+            self._reversed.clear()
+            self._reversed_before = self.reversals
+        else:
+            self._reversed.update(dict.fromkeys(objects, self.reversals))
+
+    def was_reversed(self, fd: int, since: int) -> bool:
+        """See `Interceptor.was_reversed`."""
+        with self.gate:
+            return max(self._reversed_before, self._reversed.get(identity(fd, b""), 0)) > since
 
     @property
     def is_guarded(self) -> bool:

@@ -91,6 +91,7 @@ class RecordedAttributes:
                 raise
         else:
             fd = file.fd
+            file.keep(caller)
             self._files.before_loss(caller, file, os.fstat(fd).st_size - size)
         try:
             with self._files.credited.stripping(caller, strips):

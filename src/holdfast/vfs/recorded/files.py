@@ -1,7 +1,7 @@
 """Files of a recorded directory: opened, made or there, with what they hold.
 
 What a file holds is kept as it is opened, before it may be written to. What is written, mapped or cut short through
-that handle later is not asked for again.
+that handle later is not asked for again, unless the step that has kept it was taken back since.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class RecordedFile:
     """`OpenedFile` of a recorded directory."""
 
-    __slots__ = ("_files", "fd", "flags", "kept", "node")
+    __slots__ = ("_files", "_kept_at", "fd", "flags", "kept", "node")
 
-    def __init__(self, files: RecordedFiles, node: int, kept: Node, fd: int, flags: int) -> None:
+    def __init__(self, files: RecordedFiles, node: int, kept: Node, fd: int, flags: int, kept_at: int) -> None:
+        """``kept_at``: what `Interceptor.reversals` was before what the file holds was kept."""
+        self._kept_at = kept_at
         self._files = files
         self.node = node
         self.kept = kept
@@ -69,6 +71,7 @@ class RecordedFile:
 
     def write(self, caller: Caller, data: memoryview, offset: int, *, appends: bool, strips: bool) -> int:
         """See `OpenedFile`."""
+        self.keep(caller)
         flags = os.RWF_APPEND if appends else 0
         if not (strips and os.fstat(self.fd).st_mode & _SET_IDS):
             return os.pwritev(self.fd, (data,), offset, flags)
@@ -85,6 +88,7 @@ class RecordedFile:
 
     def allocate(self, caller: Caller, mode: int, offset: int, length: int, *, strips: bool) -> None:
         """See `OpenedFile`."""
+        self.keep(caller)
         if mode & LOSING_MODES:
             size = os.fstat(self.fd).st_size
             self._files.before_loss(caller, self, min(length, size - offset))
@@ -100,8 +104,15 @@ class RecordedFile:
         """See `OpenedFile`."""
         if not isinstance(target, RecordedFile):
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        target.keep(caller)
         with self._files.credited.stripping(caller, strips):
             return os.copy_file_range(self.fd, target.fd, min(length, _MOST_COPIED), offset, target_offset)
+
+    def keep(self, caller: Caller) -> None:
+        """Before its content is changed: keep that anew, if what had kept it was taken back. Raises as `Files.open`."""
+        if self.writes and self._kept_at != (now := self._files.reversals):
+            self._files.keep_again(caller, self, self._kept_at)
+            self._kept_at = now
 
     def close(self) -> None:
         """See `OpenedFile`."""
@@ -134,8 +145,9 @@ class RecordedFiles:
         self._check_room()
         with self.share.one_more():
             if flags & _CHANGING:
+                now = self.reversals
                 with self._objects.located(node) as thing:
-                    return self._added(node, self._open(caller, thing, flags, strips=strips), flags)
+                    return self._added(node, self._open(caller, thing, flags, strips=strips), flags, now)
             # (Where it is, is asked only if it may be changed.)
             with self._objects.descriptor(node) as fd:
                 return self._added(node, self._open(caller, LocatedNode(fd, None), flags, strips=strips), flags)
@@ -165,7 +177,7 @@ class RecordedFiles:
         made = flags & _PASSED | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         objects = self._objects
         with self.share.one_more(), objects.directory(parent) as dir_fd:
-            place = objects.place(parent, dir_fd, name)
+            now, place = self.reversals, objects.place(parent, dir_fd, name)
             perform = self.credited.creating(caller, lambda: os.open(name, made, permissions, dir_fd=dir_fd))
             for _ in range(_TRIES):
                 try:
@@ -175,7 +187,7 @@ class RecordedFiles:
                     if flags & os.O_EXCL:
                         raise
                 else:
-                    return *self._entered(fd, parent, name, flags), True
+                    return *self._entered(fd, parent, name, flags, now), True
                 try:
                     found = objects.enter(parent, dir_fd, name)
                 except FileNotFoundError:
@@ -184,7 +196,7 @@ class RecordedFiles:
                     with objects.located(found.node) as thing:
                         fd = self._open(caller, thing, flags, strips=strips)
                         found = found._replace(status=os.fstat(fd))
-                    return found, self._added(found.node, fd, flags), False
+                    return found, self._added(found.node, fd, flags, now), False
                 except BaseException:
                     objects.forget(found.node, 1)
                     raise
@@ -196,28 +208,28 @@ class RecordedFiles:
         made = flags & (_PASSED | os.O_EXCL) | os.O_TMPFILE | os.O_CLOEXEC
         with self.share.one_more(), self._objects.directory(parent) as dir_fd:
             create = self.credited.creating(caller, lambda: os.open(b".", made, permissions, dir_fd=dir_fd))
-            return self._entered(create(), parent, b"", flags)
+            return self._entered(create(), parent, b"", flags, self.reversals)
 
-    def _entered(self, fd: int, parent: int, name: bytes, flags: int) -> tuple[Found, RecordedFile]:
+    def _entered(self, fd: int, parent: int, name: bytes, flags: int, now: int) -> tuple[Found, RecordedFile]:
         """What was created as ``fd``."""
         try:
             found = self._objects.enter_opened(fd, parent, name)
         except BaseException:
             os.close(fd)
             raise
-        return found, self._added(found.node, fd, flags)
+        return found, self._added(found.node, fd, flags, now)
 
     def _check_room(self) -> None:
         if len(self._opened) >= self._most:
             raise TooManyError
 
-    def _added(self, node: int, fd: int, flags: int) -> RecordedFile:
+    def _added(self, node: int, fd: int, flags: int, now: int = 0) -> RecordedFile:
         try:
             kept = self._objects[node]
         except OSError:
             os.close(fd)  # (Its last lookup was given back meanwhile.)
             raise
-        file = RecordedFile(self, node, kept, fd, flags)
+        file = RecordedFile(self, node, kept, fd, flags, now)
         self._objects.note_opened(kept, fd, writes=file.writes)
         self._opened.add(file)
         return file
@@ -227,6 +239,19 @@ class RecordedFiles:
         self._opened.discard(file)
         self._objects.close_opened(file.kept, file.fd, writes=file.writes)
         self.share.give()
+
+    # -- what was open while steps were taken back ----------------------------------------------------------------
+
+    @property
+    def reversals(self) -> int:
+        """See `Interceptor.reversals`."""
+        return self._host.interceptor.reversals
+
+    def keep_again(self, caller: Caller, file: RecordedFile, since: int) -> None:
+        """For `RecordedFile.keep`."""
+        if self._host.interceptor.was_reversed(file.fd, since):
+            with self._objects.located(file.node, file.fd) as thing:
+                self.capture(caller, thing, os.fstat(thing.fd), risk_of(file.flags & ~os.O_TRUNC))
 
     # -- for attributes -------------------------------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT: Final = 20.0
+FALLOC_FL_KEEP_SIZE: Final = 1
+FALLOC_FL_PUNCH_HOLE: Final = 2
 ROOM: Final = 8192
 
 
@@ -53,6 +55,7 @@ class Share:
         stack.callback(os.close, self._hidden)
         self._service = LocalUndoService(self._log, intercepts=True)
         self._step = self._service.open("command")
+        self._hosts: list[SingleStep] = []
 
     def mounted(self, *, is_read_only: bool = False) -> Guest:
         return self._stack.enter_context(self._mounted(is_read_only=is_read_only))
@@ -60,6 +63,12 @@ class Share:
     def undo(self, *, force: bool = False) -> None:
         self._service.close(self._step)
         assert not self._service.undo([self._step], force=force).conflicts
+
+    def begin(self) -> None:
+        """Another step."""
+        self._step = self._service.open("command")
+        for host in self._hosts:
+            host.current = self._step
 
     @contextmanager
     def _mounted(self, *, is_read_only: bool) -> Generator[Guest]:
@@ -70,6 +79,7 @@ class Share:
         assert transport is not None
         host = SingleStep(self._log, self._root, self._step)
         host.hidden = (self._hidden,)
+        self._hosts.append(host)
         caches = LiveCaches(host, self._log.preimages, transport, is_read_only=is_read_only)
         served = ServedFileSystem(caches.directory, caches)
         server = FuseServer(transport, served)
@@ -284,6 +294,42 @@ def test_what_the_host_moves_out_of_the_directory_is_out_of_reach(share: Share, 
     (tmp_path / "away").rename(share.tree / "back")
     assert guest.lookup(b"back") == directory
     assert guest.read(guest.lookup(b"file", directory)) == b"once in the tree"
+
+
+_BY_HANDLE: Final[dict[str, Callable[[Guest, int, int], object]]] = {
+    "write": lambda guest, node, handle: guest.ask(
+        Opcode.WRITE, struct.pack("=QQIIQII", handle, 0, 4, 0, 0, 1, 0) + b"late", node
+    ),
+    "fallocate": lambda guest, node, handle: guest.ask(
+        Opcode.FALLOCATE, struct.pack("=QQQI4x", handle, 0, 9, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE), node
+    ),
+    "copy": lambda guest, node, handle: guest.ask(
+        Opcode.COPY_FILE_RANGE, struct.pack("=7Q", handle, 0, node, handle, 4, 4, 0), node
+    ),
+    "truncate": lambda guest, node, handle: guest.ask(
+        Opcode.SETATTR, struct.pack("=I4xQQQqqqIIIIIIII", 8 | 64, handle, 1, *[0] * 12), node
+    ),
+}
+
+
+@pytest.mark.parametrize("change", _BY_HANDLE)
+def test_what_is_open_while_its_step_is_taken_back_loses_nothing_that_came_back(share: Share, change: str) -> None:
+    """As after a safeguard's denial: the guest goes on, with what it has open."""
+    (share.tree / "file").write_bytes(b"precious" * 10)
+    guest = share.mounted()
+    node = guest.lookup(b"file")
+    handle = guest.open(node, os.O_RDWR)
+    _BY_HANDLE["write"](guest, node, handle)
+    share.undo(force=True)
+    share.begin()
+    before = _state(share.tree)
+    assert (share.tree / "file").read_bytes() == b"precious" * 10
+    _BY_HANDLE[change](guest, node, handle)
+    _BY_HANDLE["write"](guest, node, handle)
+    assert (share.tree / "file").read_bytes() != b"precious" * 10
+    share.undo(force=True)
+    assert (share.tree / "file").read_bytes() == b"precious" * 10
+    assert _state(share.tree) == before
 
 
 def test_a_directory_that_was_removed_is_still_a_process_s(share: Share) -> None:

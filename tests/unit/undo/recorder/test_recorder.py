@@ -13,6 +13,7 @@ from holdfast.undo.journal.preimages import Preimages
 from holdfast.undo.journal.records import Content, Link, Make, Remove
 from holdfast.undo.journal.segments import read_journal
 from holdfast.undo.local_service.undo_service import LocalUndoService
+from holdfast.undo.recorder import recorder
 from holdfast.undo.recorder.recorder import Recorder
 from holdfast.undo.recovery.keeper_recovery import recover
 
@@ -269,6 +270,26 @@ def test_a_damaged_preimage_spoils_its_step_alone(bench: Bench, monkeypatch: pyt
         path.unlink()
         with pytest.raises(IntegrityError):
             undo(log, [one], force=True)
+
+
+@pytest.mark.parametrize("most", [100, 0], ids=["remembered", "too many to be remembered"])
+def test_whose_content_was_brought_back_is_known(bench: Bench, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """And where it is not, it counts as brought back."""
+    monkeypatch.setattr(recorder, "_MOST_REVERSED", most)
+    for name in ("written", "other"):
+        (bench.tree / name).write_bytes(b"content")
+    written, other = (os.open(bench.tree / name, os.O_PATH) for name in ("written", "other"))
+    with bench.keeper() as log:
+        step = bench.step(log, lambda actor: actor.write(b"written", b"new"))
+        before = log.recorder.reversals
+        assert not log.recorder.was_reversed(written, before)
+        undo(log, [step])
+        assert log.recorder.reversals != before
+        assert log.recorder.was_reversed(written, before)
+        assert log.recorder.was_reversed(other, before) == (not most)
+        assert not log.recorder.was_reversed(written, log.recorder.reversals)
+    for fd in (written, other):
+        os.close(fd)
 
 
 def test_whatever_moves_a_directory_says_so(bench: Bench) -> None:
