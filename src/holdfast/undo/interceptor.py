@@ -18,6 +18,7 @@ from holdfast.undo.safeguards.guard import NO_RISK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from holdfast.undo.journal.records import FileType, StepId
     from holdfast.undo.safeguards.guard import Risk
@@ -37,6 +38,8 @@ class Place(NamedTuple):
     name: bytes
     path: bytes
     """The same relative to the workspace's root."""
+    moves: int = -1
+    """What `Interceptor.moves` was before the path was asked for, if a mutation may have come in between; -1: none."""
 
     @property
     def parent(self) -> bytes:
@@ -55,6 +58,20 @@ class Interceptor(Protocol):
     allowed to the caller if the removal is. It is called right before that, in place of ``perform``, and may raise
     `OSError`: then nothing happens. None, if the credentials are another's.
     """
+
+    @property
+    def gate(self) -> AbstractContextManager[object]:
+        """For the length of a block, no other thread changes anything: a path that is found in it is right when it is
+        journalled. Reentrant. Who has it must not wait for another thread.
+        """
+        ...
+
+    @property
+    def moves(self) -> int:
+        """Another number whenever something was moved or has lost a name. For who cannot keep the `gate` as long as
+        keeping takes: `before_open` and `before_metadata_change` raise `HeldError` (ticket 0) for a `Place` of before.
+        """
+        ...
 
     @property
     def arrangement(self) -> int:

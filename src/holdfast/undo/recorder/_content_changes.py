@@ -97,7 +97,7 @@ class ContentChanges:
         """Whether anything had to be kept, or said to be lost."""
         while True:
             with self._recorder.gate:
-                opened = self._recorder.enter_step(step)
+                opened = self._recorder.enter_object(step, place)
                 if object_ in opened.created or object_ in opened.captured:
                     return False
                 copying = self._copying.get(object_)
@@ -196,7 +196,7 @@ class ContentChanges:
     def before_metadata_change(self, step: StepId, place: Place, fd: int) -> None:
         """See `Interceptor.before_metadata_change`."""
         with self._recorder.gate:
-            opened = self._recorder.enter_step(step)
+            opened = self._recorder.enter_object(step, place)
             object_ = identity(fd, b"")
             if object_ in opened.created or object_ in opened.described:
                 return

@@ -29,6 +29,7 @@ from holdfast.undo.journal.records import (
     Failed,
     Link,
     Made,
+    Make,
     Meta,
     Move,
     Mutation,
@@ -92,6 +93,8 @@ class Recorder:
         self._clock = clock
         self._seq = seq
         self._arrangement = 0
+        self.moves = 0
+        """See `Interceptor.moves`."""
         self.reversals = 0
         """See `Interceptor.reversals`."""
         self._reversed: dict[Identity, int] = {}
@@ -343,6 +346,13 @@ class Recorder:
         opened.last = self._clock.monotonic()
         return opened
 
+    def enter_object(self, step: StepId, place: Place) -> OpenStep:
+        """`enter_step`, for what is at a place. Raises `HeldError` where it may be elsewhere by now."""
+        opened = self.enter_step(step)
+        if place.moves not in (-1, self.moves):
+            raise HeldError(0, "what is to be changed was moved just now")
+        return opened
+
     def record_contact(self, opened: OpenStep, place: Place, found: os.stat_result | None, fd: int = -1) -> None:
         """A step comes upon an object (open as ``fd``, or at the place), or upon nothing.
 
@@ -396,6 +406,10 @@ class Recorder:
         except OSError:
             self.retract(opened, record)
             raise
+        finally:
+            # (Afterwards: who has read it, and then finds a path, finds the one that is right from here on.)
+            if not isinstance(record, Make | Link):
+                self.moves += 1
 
     def retract(self, opened: OpenStep, record: Mutation) -> None:
         """What an earlier record speaks of did not happen."""

@@ -69,7 +69,7 @@ class RecordedAttributes:
         """See `Attributes`."""
         opened = file if isinstance(file, RecordedFile) else None
         permissions, uid, gid, size, *times = change
-        with self._objects.located(node, _descriptor(file)) as thing:
+        with self._objects.located(node, _descriptor(file), moves=self._host.interceptor.moves) as thing:
             if size is not None:
                 self._resize(caller, size, thing, opened, strips=strips)
             if (permissions, uid, gid, *times) != (None,) * 5:
@@ -154,7 +154,7 @@ class RecordedAttributes:
         if os.fsdecode(name) in DERIVED:
             # (Nothing would bring back what was there.)
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        with self._objects.located(node) as thing:
+        with self._objects.located(node, moves=self._host.interceptor.moves) as thing:
             self._note(caller, thing)
             perform(proc_path(thing.fd))
 

@@ -146,7 +146,7 @@ class RecordedFiles:
         with self.share.one_more():
             if flags & _CHANGING:
                 now = self.reversals
-                with self._objects.located(node) as thing:
+                with self._objects.located(node, moves=self._host.interceptor.moves) as thing:
                     return self._added(node, self._open(caller, thing, flags, strips=strips), flags, now)
             # (Where it is, is asked only if it may be changed.)
             with self._objects.descriptor(node) as fd:
@@ -176,12 +176,14 @@ class RecordedFiles:
         self._check_room()
         made = flags & _PASSED | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         objects = self._objects
+        interceptor, now = self._host.interceptor, self.reversals
         with self.share.one_more(), objects.directory(parent) as dir_fd:
-            now, place = self.reversals, objects.place(parent, dir_fd, name)
             perform = self.credited.creating(caller, lambda: os.open(name, made, permissions, dir_fd=dir_fd))
             for _ in range(_TRIES):
+                step = self._host.step(caller.thread)
                 try:
-                    fd = self._host.interceptor.create(self._host.step(caller.thread), place, "f", perform)
+                    with interceptor.gate:
+                        fd = interceptor.create(step, objects.place(parent, dir_fd, name), "f", perform)
                 except FileExistsError:
                     # Another process was quicker, and it is not to be created at any price.
                     if flags & os.O_EXCL:
@@ -193,7 +195,7 @@ class RecordedFiles:
                 except FileNotFoundError:
                     continue
                 try:
-                    with objects.located(found.node) as thing:
+                    with objects.located(found.node, moves=interceptor.moves) as thing:
                         fd = self._open(caller, thing, flags, strips=strips)
                         found = found._replace(status=os.fstat(fd))
                     return found, self._added(found.node, fd, flags, now), False
@@ -250,7 +252,7 @@ class RecordedFiles:
     def keep_again(self, caller: Caller, file: RecordedFile, since: int) -> None:
         """For `RecordedFile.keep`."""
         if self._host.interceptor.was_reversed(file.fd, since):
-            with self._objects.located(file.node, file.fd) as thing:
+            with self._objects.located(file.node, file.fd, moves=self._host.interceptor.moves) as thing:
                 self.capture(caller, thing, os.fstat(thing.fd), risk_of(file.flags & ~os.O_TRUNC))
 
     # -- for attributes -------------------------------------------------------------------------------------------

@@ -69,15 +69,20 @@ class RecordedNames:
 
     def _make(self, caller: Caller, parent: int, name: bytes, type_: FileType, perform: Callable[[int], None]) -> Found:
         with self._objects.directory(parent) as dir_fd:
-            place = self._objects.place(parent, dir_fd, name)
             performed = self._credited.creating(caller, lambda: perform(dir_fd))
-            self._host.interceptor.create(self._host.step(caller.thread), place, type_, performed)
+            step, interceptor = self._host.step(caller.thread), self._host.interceptor
+            with interceptor.gate:
+                interceptor.create(step, self._objects.place(parent, dir_fd, name), type_, performed)
             return self._objects.enter(parent, dir_fd, name)
 
     def link(self, caller: Caller, node: int, parent: int, name: bytes) -> Found:
         """See `Names`."""
         interceptor, step = self._host.interceptor, self._host.step(caller.thread)
-        with self._objects.directory(parent) as dir_fd, self._objects.located(node) as source:
+        with (
+            self._objects.directory(parent) as dir_fd,
+            interceptor.gate,
+            self._objects.located(node) as source,
+        ):
             place = self._objects.place(parent, dir_fd, name)
 
             def perform() -> None:
@@ -98,32 +103,34 @@ class RecordedNames:
     def unlink(self, caller: Caller, parent: int, name: bytes) -> None:
         """See `Names`."""
         with self._objects.directory(parent) as dir_fd:
-            place = self._objects.place(parent, dir_fd, name)
-            step = self._host.step(caller.thread)
-            self._host.interceptor.unlink(step, place, lambda: os.unlink(name, dir_fd=dir_fd))
+            step, interceptor = self._host.step(caller.thread), self._host.interceptor
+            with interceptor.gate:
+                place = self._objects.place(parent, dir_fd, name)
+                interceptor.unlink(step, place, lambda: os.unlink(name, dir_fd=dir_fd))
 
     def rmdir(self, caller: Caller, parent: int, name: bytes) -> None:
         """See `Names`."""
         with self._objects.directory(parent) as dir_fd:
-            place = self._objects.place(parent, dir_fd, name)
-            step = self._host.step(caller.thread)
-            removed = self._objects.known_directory(dir_fd, name)
-            self._host.interceptor.rmdir(step, place, lambda: os.rmdir(name, dir_fd=dir_fd))
-            self._objects.note_removed(removed)
+            step, interceptor = self._host.step(caller.thread), self._host.interceptor
+            with interceptor.gate:
+                place = self._objects.place(parent, dir_fd, name)
+                removed = self._objects.known_directory(dir_fd, name)
+                interceptor.rmdir(step, place, lambda: os.rmdir(name, dir_fd=dir_fd))
+                self._objects.note_removed(removed)
 
     def rename(self, caller: Caller, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
         """See `Names`."""
         if flags & _RENAME_WHITEOUT:
             # A device that only overlay file systems make: nothing here could reverse it.
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        objects = self._objects
-        with objects.directory(parent) as dir_fd, objects.directory(new_parent) as new_dir_fd:
+        objects, interceptor, step = self._objects, self._host.interceptor, self._host.step(caller.thread)
+        with objects.directory(parent) as dir_fd, objects.directory(new_parent) as new_dir_fd, interceptor.gate:
             source = objects.place(parent, dir_fd, name)
             is_beside = new_parent == parent
             target = objects.beside(source, new_name) if is_beside else objects.place(new_parent, new_dir_fd, new_name)
             replaced = None if flags & RENAME_EXCHANGE else objects.known_directory(new_dir_fd, new_name)
-            self._host.interceptor.rename(
-                self._host.step(caller.thread),
+            interceptor.rename(
+                step,
                 source,
                 target,
                 flags,

@@ -45,11 +45,13 @@ class LocatedNode(NamedTuple):
     """``O_PATH``, or one that is open."""
     path: bytes | None
     """Relative to the root; None if it has no name in the tree any more."""
+    moves: int = -1
+    """See `Place`."""
 
     @property
     def place(self) -> Place:
         """For the interceptor; only if it has a path."""
-        return Place(-1, b"", self.path or b"")
+        return Place(-1, b"", self.path or b"", self.moves)
 
 
 def stale_error() -> OSError:

@@ -313,17 +313,17 @@ class NodeRegistry:
         self._reach.give(held)
 
     @contextmanager
-    def located(self, node: int, handle: int | None = None) -> Generator[LocatedNode]:
-        """As `descriptor`, and where it is."""
+    def located(self, node: int, handle: int | None = None, *, moves: int = -1) -> Generator[LocatedNode]:
+        """As `descriptor`, and where it is. ``moves`` is what `Interceptor.moves` is before that is asked."""
         with self.descriptor(node, handle) as fd:
             path = self._path(node, fd)
             kept = self._nodes[node]
             if path is not None or kept.is_directory or (other := self._reach.directory_by_name(kept)) < 0:
-                yield LocatedNode(fd, path)
+                yield LocatedNode(fd, path, moves)
                 return
             # The name that it was opened by is gone, and it has another one.
             try:
-                yield LocatedNode(other, self._path(node, other))
+                yield LocatedNode(other, self._path(node, other), moves)
             finally:
                 os.close(other)
 

@@ -7,8 +7,9 @@ import os
 import socket
 import stat
 import struct
+import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -33,7 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
+    from holdfast.undo.interceptor import Place
+    from holdfast.vfs.recorded.node import LocatedNode
+
 LIMIT: Final = 20.0
+SHORT: Final = 0.2
 FALLOC_FL_KEEP_SIZE: Final = 1
 FALLOC_FL_PUNCH_HOLE: Final = 2
 ROOM: Final = 8192
@@ -294,6 +299,71 @@ def test_what_the_host_moves_out_of_the_directory_is_out_of_reach(share: Share, 
     (tmp_path / "away").rename(share.tree / "back")
     assert guest.lookup(b"back") == directory
     assert guest.read(guest.lookup(b"file", directory)) == b"once in the tree"
+
+
+def test_a_directory_that_is_moved_while_something_is_made_in_it(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guest's requests are worked on side by side: what is journalled is where it is."""
+    (share.tree / "d").mkdir()
+    before = _state(share.tree)
+    one, other = share.mounted(), share.mounted()
+    directory = one.lookup(b"d")
+    other.lookup(b"d")
+    place = NodeRegistry.place
+    found, moved = threading.Event(), threading.Event()
+
+    def late(objects: NodeRegistry, parent: int, dir_fd: int, name: bytes) -> Place:
+        known = place(objects, parent, dir_fd, name)
+        if name == b"new":
+            found.set()
+            moved.wait(SHORT)  # (It is not: that waits for what is being made.)
+        return known
+
+    monkeypatch.setattr(NodeRegistry, "place", late)
+
+    def move() -> None:
+        assert found.wait(LIMIT)
+        other.ask(Opcode.RENAME, struct.pack("=Q", 1) + b"d\0moved\0")
+        moved.set()
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    one.ask(Opcode.MKDIR, struct.pack("=II", 0o755, 0) + b"new\0", directory)
+    mover.join()
+    assert os.listdir(share.tree / "moved") == ["new"]
+    share.undo()
+    assert _state(share.tree) == before
+    assert not os.listdir(share.tree / "d")
+
+
+@pytest.mark.parametrize("change", ["open to truncate", "chmod", "setxattr", "removexattr"])
+def test_a_file_that_is_moved_while_it_is_about_to_be_changed(
+    share: Share, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    (share.tree / "d").mkdir()
+    (share.tree / "d" / "file").write_bytes(b"precious")
+    os.setxattr(share.tree / "d" / "file", "user.old", b"value")
+    before, inner = _state(share.tree), _state(share.tree / "d")
+    one, other = share.mounted(), share.mounted()
+    directory = other.lookup(b"d")
+    file = one.lookup(b"file", one.lookup(b"d"))
+    moves = iter([(directory, b"file\0again\0"), (1, b"d\0moved\0")])
+    located = NodeRegistry.located
+
+    @contextmanager
+    def late(objects: NodeRegistry, node: int, handle: int | None = None, **more: Any) -> Generator[LocatedNode]:
+        with located(objects, node, handle, **more) as thing:
+            if (move := next(moves, None)) is not None:
+                other.ask(Opcode.RENAME, struct.pack("=Q", move[0]) + move[1], move[0])
+            yield thing
+
+    monkeypatch.setattr(NodeRegistry, "located", late)
+    opcode, body = _CHANGES[change]
+    one.ask(opcode, body(file, 0), file)
+    assert next(moves, None) is None
+    share.undo()
+    assert (_state(share.tree), _state(share.tree / "d")) == (before, inner)
+    assert (share.tree / "d" / "file").read_bytes() == b"precious"
+    assert os.getxattr(share.tree / "d" / "file", "user.old") == b"value"
 
 
 _BY_HANDLE: Final[dict[str, Callable[[Guest, int, int], object]]] = {
