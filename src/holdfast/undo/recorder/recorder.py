@@ -93,8 +93,7 @@ class Recorder:
         self._clock = clock
         self._seq = seq
         self._arrangement = 0
-        self.moves = 0
-        """See `Interceptor.moves`."""
+        self._moves = 0
         self.reversals = 0
         """See `Interceptor.reversals`."""
         self._reversed: dict[Identity, int] = {}
@@ -155,6 +154,11 @@ class Recorder:
     def arrangement(self) -> int:
         """See `Interceptor.arrangement`."""
         return self._arrangement if self.native is None else self.native.log.arrangement
+
+    @property
+    def moves(self) -> int:
+        """See `Interceptor.moves`. (Of what is carried out natively, only moves of directories are counted.)"""
+        return self._moves if self.native is None else self._moves + self.native.log.arrangement
 
     def note_arrangement(self) -> None:
         """A directory may lie elsewhere than before."""
@@ -409,7 +413,7 @@ class Recorder:
         finally:
             # (Afterwards: who has read it, and then finds a path, finds the one that is right from here on.)
             if not isinstance(record, Make | Link):
-                self.moves += 1
+                self._moves += 1
 
     def retract(self, opened: OpenStep, record: Mutation) -> None:
         """What an earlier record speaks of did not happen."""

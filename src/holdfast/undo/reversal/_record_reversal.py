@@ -150,7 +150,8 @@ class Reversal:
             ):
                 self._refused.add(record, reason)
         with self._recorder.gate:
-            self._recorder.note_reversal({record.identity for record in records if isinstance(record, Content)})
+            written = (record.identity for record in records if isinstance(record, Content))
+            self._recorder.note_reversal(self._aliases.all(written))
             left: tuple[Signature, ...] = ()
             for position in range(start, -1, -1):
                 record = records[position]
