@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 import struct
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.files.linux.metadata import DERIVED, proc_path
@@ -16,7 +17,7 @@ from holdfast.vfs.file_system import NOW
 from holdfast.vfs.recorded.files import RecordedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from holdfast.vfs.file_system import AttributeChange, Caller, OpenedFile
     from holdfast.vfs.recorded.callers import LogNames, RecordingHost
@@ -45,8 +46,8 @@ class RecordedAttributes:
 
     def status(self, node: int, file: OpenedFile | None = None) -> os.stat_result:
         """See `Attributes`."""
-        fd = _descriptor(file)
-        return self._objects.status(node) if fd is None else os.fstat(fd)
+        with _used(file) as fd:
+            return self._objects.status(node) if fd is None else os.fstat(fd)
 
     def links(self, status: os.stat_result) -> int:
         """See `Attributes`. Names that it has in the undo log are not counted."""
@@ -58,7 +59,7 @@ class RecordedAttributes:
 
     def birth_ns(self, node: int, file: OpenedFile | None = None) -> int | None:
         """See `Attributes`."""
-        with self._objects.descriptor(node, _descriptor(file)) as fd:
+        with _used(file) as handle, self._objects.descriptor(node, handle) as fd:
             return birth_time_at(fd, b"")
 
     # -- changes --------------------------------------------------------------------------------------------------
@@ -69,7 +70,8 @@ class RecordedAttributes:
         """See `Attributes`."""
         opened = file if isinstance(file, RecordedFile) else None
         permissions, uid, gid, size, *times = change
-        with self._objects.located(node, _descriptor(file), moves=self._host.interceptor.moves) as thing:
+        moves = self._host.interceptor.moves
+        with _used(file) as handle, self._objects.located(node, handle, moves=moves) as thing:
             if size is not None:
                 self._resize(caller, size, thing, opened, strips=strips)
             if (permissions, uid, gid, *times) != (None,) * 5:
@@ -170,8 +172,14 @@ class RecordedAttributes:
         syncfs(self._host.root_fd)
 
 
-def _descriptor(file: OpenedFile | None) -> int | None:
-    return file.fd if isinstance(file, RecordedFile) else None
+@contextmanager
+def _used(file: OpenedFile | None) -> Generator[int | None]:
+    """The descriptor of an open file, if it is one, which is not closed meanwhile."""
+    if not isinstance(file, RecordedFile):
+        yield None
+        return
+    with file:
+        yield file.fd
 
 
 def _time(nanoseconds: int | None) -> tuple[int, int]:

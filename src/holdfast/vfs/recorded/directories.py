@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.files.linux.directory_entries import dirents
 from holdfast.files.linux.metadata import proc_path
 from holdfast.vfs.file_system import ROOT, TooManyError
+from holdfast.vfs.recorded._open_descriptor import OpenDescriptor
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -22,27 +23,26 @@ if TYPE_CHECKING:
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class RecordedListing:
+class RecordedListing(OpenDescriptor):
     """`OpenedDirectory` of a recorded directory: the entries that were read last are at hand, for those not told of
     them come next.
     """
 
-    __slots__ = ("_entries", "_lock", "_objects", "_owner", "_start", "fd", "node")
+    __slots__ = ("_entries", "_objects", "_reading", "_start", "node")
 
     def __init__(self, owner: RecordedDirectories, objects: NodeRegistry, node: int, fd: int) -> None:
-        self._owner = owner
+        super().__init__(fd, owner.close_listing)
         self._objects = objects
         self.node = node
-        self.fd = fd
-        self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._start = 0
         self._entries: Sequence[Dirent] = ()
 
     @contextmanager
     def entries(self, offset: int) -> Generator[Iterator[Dirent]]:
         """See `OpenedDirectory`. One thread at a time reads them."""
-        self._objects.check_served(self.node, self.fd)
-        with self._lock:
+        with self, self._reading:
+            self._objects.check_served(self.node, self.fd)
             yield self._read(offset)
 
     def lookup(self, entry: Dirent) -> Found:
@@ -51,11 +51,8 @@ class RecordedListing:
 
     def sync(self, *, data_only: bool) -> None:
         """See `OpenedDirectory`."""
-        (os.fdatasync if data_only else os.fsync)(self.fd)
-
-    def close(self) -> None:
-        """See `OpenedDirectory`."""
-        self._owner.close_listing(self)
+        with self:
+            (os.fdatasync if data_only else os.fsync)(self.fd)
 
     def _read(self, offset: int) -> Generator[Dirent]:
         objects, fd, is_root = self._objects, self.fd, self.node == ROOT
@@ -112,7 +109,7 @@ class RecordedDirectories:
     def close(self) -> None:
         """Close all directories."""
         for listing in tuple(self._opened):
-            self.close_listing(listing)
+            listing.close()
 
     def close_listing(self, listing: RecordedListing) -> None:
         """For `RecordedListing.close`."""

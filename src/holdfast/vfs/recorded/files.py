@@ -18,6 +18,7 @@ from holdfast.undo.safeguards.guard import LOSING_MODES, risk_of
 from holdfast.vfs.fd_budget import FD_BUDGET
 from holdfast.vfs.file_system import TooManyError
 from holdfast.vfs.patience import LaterError, is_patient
+from holdfast.vfs.recorded._open_descriptor import OpenDescriptor
 from holdfast.vfs.recorded.node import LocatedNode
 
 if TYPE_CHECKING:
@@ -46,18 +47,18 @@ _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class RecordedFile:
+class RecordedFile(OpenDescriptor):
     """`OpenedFile` of a recorded directory."""
 
-    __slots__ = ("_files", "_kept_at", "fd", "flags", "kept", "node")
+    __slots__ = ("_files", "_kept_at", "flags", "kept", "node")
 
     def __init__(self, files: RecordedFiles, node: int, kept: Node, fd: int, flags: int, kept_at: int) -> None:
         """``kept_at``: what `Interceptor.reversals` was before what the file holds was kept."""
+        super().__init__(fd, files.close_file)
         self._kept_at = kept_at
         self._files = files
         self.node = node
         self.kept = kept
-        self.fd = fd
         self.flags = flags
 
     @property
@@ -67,33 +68,38 @@ class RecordedFile:
 
     def read(self, size: int, offset: int) -> bytes:
         """See `OpenedFile`."""
-        return os.pread(self.fd, size, offset)
+        with self:
+            return os.pread(self.fd, size, offset)
 
     def write(self, caller: Caller, data: memoryview, offset: int, *, appends: bool, strips: bool) -> int:
         """See `OpenedFile`."""
-        self.keep(caller)
         flags = os.RWF_APPEND if appends else 0
-        if not (strips and os.fstat(self.fd).st_mode & _SET_IDS):
-            return os.pwritev(self.fd, (data,), offset, flags)
-        with self._files.credited.stripping(caller, strips):
-            return os.pwritev(self.fd, (data,), offset, flags)
+        with self:
+            self.keep(caller)
+            if not (strips and os.fstat(self.fd).st_mode & _SET_IDS):
+                return os.pwritev(self.fd, (data,), offset, flags)
+            with self._files.credited.stripping(caller, strips):
+                return os.pwritev(self.fd, (data,), offset, flags)
 
     def seek(self, offset: int, whence: int) -> int:
         """See `OpenedFile`."""
-        return os.lseek(self.fd, offset, whence)
+        with self:
+            return os.lseek(self.fd, offset, whence)
 
     def sync(self, *, data_only: bool) -> None:
         """See `OpenedFile`."""
-        (os.fdatasync if data_only else os.fsync)(self.fd)
+        with self:
+            (os.fdatasync if data_only else os.fsync)(self.fd)
 
     def allocate(self, caller: Caller, mode: int, offset: int, length: int, *, strips: bool) -> None:
         """See `OpenedFile`."""
-        self.keep(caller)
-        if mode & LOSING_MODES:
-            size = os.fstat(self.fd).st_size
-            self._files.before_loss(caller, self, min(length, size - offset))
-        with self._files.credited.stripping(caller, strips):
-            failed = _libc.fallocate(self.fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length))
+        with self:
+            self.keep(caller)
+            if mode & LOSING_MODES:
+                size = os.fstat(self.fd).st_size
+                self._files.before_loss(caller, self, min(length, size - offset))
+            with self._files.credited.stripping(caller, strips):
+                failed = _libc.fallocate(self.fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length))
         if failed:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -104,19 +110,17 @@ class RecordedFile:
         """See `OpenedFile`."""
         if not isinstance(target, RecordedFile):
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        target.keep(caller)
-        with self._files.credited.stripping(caller, strips):
-            return os.copy_file_range(self.fd, target.fd, min(length, _MOST_COPIED), offset, target_offset)
+        with self, target:
+            target.keep(caller)
+            with self._files.credited.stripping(caller, strips):
+                return os.copy_file_range(self.fd, target.fd, min(length, _MOST_COPIED), offset, target_offset)
 
     def keep(self, caller: Caller) -> None:
         """Before its content is changed: keep that anew, if what had kept it was taken back. Raises as `Files.open`."""
+        # (Of one that is in use: it may have to wait.)
         if self.writes and self._kept_at != (now := self._files.reversals):
             self._files.keep_again(caller, self, self._kept_at)
             self._kept_at = now
-
-    def close(self) -> None:
-        """See `OpenedFile`."""
-        self._files.close_file(self)
 
 
 class RecordedFiles:
@@ -136,7 +140,7 @@ class RecordedFiles:
     def close(self) -> None:
         """Close all that is open."""
         for file in tuple(self._opened):
-            self.close_file(file)
+            file.close()
 
     # -- opening --------------------------------------------------------------------------------------------------
 

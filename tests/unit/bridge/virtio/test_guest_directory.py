@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.undo.interceptor import Place
+    from holdfast.vfs.file_system import Caller
     from holdfast.vfs.recorded.node import LocatedNode
 
 LIMIT: Final = 20.0
@@ -364,6 +365,33 @@ def test_a_file_that_is_moved_while_it_is_about_to_be_changed(
     assert (_state(share.tree), _state(share.tree / "d")) == (before, inner)
     assert (share.tree / "d" / "file").read_bytes() == b"precious"
     assert os.getxattr(share.tree / "d" / "file", "user.old") == b"value"
+
+
+def test_what_a_guest_closes_while_it_is_written_to_is_not_written_elsewhere(
+    share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of a closed descriptor is another file's at once."""
+    for name in ("file", "other"):
+        (share.tree / name).write_bytes(b"content")
+    one, fine = share.mounted(), share.mounted()
+    node = one.lookup(b"file")
+    handle = one.open(node, os.O_RDWR)
+    keep = files.RecordedFile.keep
+    closes = iter([True])
+
+    def late(file: files.RecordedFile, caller: Caller) -> None:
+        keep(file, caller)
+        if next(closes, False):
+            before = file.fd
+            file.close()
+            fine.open(fine.lookup(b"other"), os.O_RDWR)
+            assert os.path.samestat(os.fstat(before), os.stat(share.tree / "file"))
+
+    monkeypatch.setattr(files.RecordedFile, "keep", late)
+    _BY_HANDLE["write"](one, node, handle)
+    assert (share.tree / "file").read_bytes() == b"lateent"
+    assert (share.tree / "other").read_bytes() == b"content"
+    assert _errno(one, Opcode.READ, one.listing(handle), node) == errno.EBADF
 
 
 _BY_HANDLE: Final[dict[str, Callable[[Guest, int, int], object]]] = {
