@@ -354,7 +354,7 @@ class Recorder:
         """`enter_step`, for what is at a place. Raises `HeldError` where it may be elsewhere by now."""
         opened = self.enter_step(step)
         if place.moves not in (-1, self.moves):
-            raise HeldError(0, "what is to be changed was moved just now")
+            raise HeldError(0, "the object was moved just now")
         return opened
 
     def record_contact(self, opened: OpenStep, place: Place, found: os.stat_result | None, fd: int = -1) -> None:

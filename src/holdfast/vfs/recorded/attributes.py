@@ -46,8 +46,10 @@ class RecordedAttributes:
 
     def status(self, node: int, file: OpenedFile | None = None) -> os.stat_result:
         """See `Attributes`."""
-        with _used(file) as fd:
-            return self._objects.status(node) if fd is None else os.fstat(fd)
+        if not isinstance(file, RecordedFile):
+            return self._objects.status(node)
+        with file:
+            return os.fstat(file.fd)
 
     def links(self, status: os.stat_result) -> int:
         """See `Attributes`. Names that it has in the undo log are not counted."""
