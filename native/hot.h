@@ -167,6 +167,7 @@ struct log {
     struct numbers objects;     // by inode number, the ctime with which a finished step has left the object
     struct keys places;         // the hashes of paths at which a finished step has left something
     uint64_t arrangement;       // another number whenever a directory may lie elsewhere
+    uint64_t moves;             // how many names were taken away, or moved, here
 };
 
 // receive.c

@@ -546,7 +546,7 @@ static PyObject *log_forget_callers(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-enum { SEQ, WRITTEN, OFF, COUNTS_NAMES, MOST_COPIED, READ_AT, ARRANGEMENT, EPOCH };
+enum { SEQ, WRITTEN, OFF, COUNTS_NAMES, MOST_COPIED, READ_AT, ARRANGEMENT, MOVES, EPOCH };
 
 static PyObject *log_get(PyObject *object, void *which)
 {
@@ -561,6 +561,7 @@ static PyObject *log_get(PyObject *object, void *which)
     case MOST_COPIED: found = log->most_copied; break;
     case READ_AT: found = log->read_at; break;
     case ARRANGEMENT: found = (long long)log->arrangement; break;
+    case MOVES: found = (long long)log->moves; break;
     default: found = (long long)atomic_load(&log->epoch);
     }
     gate_give(log->gate);
@@ -608,6 +609,7 @@ static PyGetSetDef log_fields[] = {
     {"most_copied", log_get, log_put, NULL, (void *)MOST_COPIED},
     {"read_at", log_get, log_put, NULL, (void *)READ_AT},
     {"arrangement", log_get, log_put, NULL, (void *)ARRANGEMENT},
+    {"moves", log_get, NULL, NULL, (void *)MOVES},
     {"epoch", log_get, NULL, NULL, (void *)EPOCH},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -425,6 +425,7 @@ static bool remove_name(struct call *call, const struct place *place, bool is_di
         error = is_kept ? take_in(call, place, seq, is_directory) : unlinkat(place->dir, place->name, 0) ? errno : 0;
         if (is_directory)
             log->arrangement++;
+        log->moves++;
         if (!error)
             return answer(call, 0, 0);
     } else {
@@ -507,6 +508,7 @@ static bool move(struct call *call, const struct place *source, const struct pla
             error = EINTR;
         else if (rename_at(source->dir, source->name, target->dir, target->name, flags))
             error = errno;
+        log->moves++;
         if (!error)
             return answer(call, 0, 0);
         retract(call, seq);

@@ -57,6 +57,8 @@ class Log:
     read_at: int
     arrangement: int
     @property
+    def moves(self) -> int: ...
+    @property
     def written(self) -> int:
         """Bytes of the journal's segment."""
 

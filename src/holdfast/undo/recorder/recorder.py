@@ -157,8 +157,8 @@ class Recorder:
 
     @property
     def moves(self) -> int:
-        """See `Interceptor.moves`. (Of what is carried out natively, only moves of directories are counted.)"""
-        return self._moves if self.native is None else self._moves + self.native.log.arrangement
+        """See `Interceptor.moves`."""
+        return self._moves if self.native is None else self._moves + self.native.log.moves
 
     def note_arrangement(self) -> None:
         """A directory may lie elsewhere than before."""
