@@ -23,7 +23,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("names", [["uvicorn", "starlette", "psycopg"], ["uvicorn"], ["starlette"]], ids=len)
+@pytest.mark.parametrize("names", [["uvicorn", "litestar", "psycopg"], ["uvicorn"], ["litestar"]], ids=len)
 def test_it_says_how_to_install_them(tmp_path: Path, names: list[str]) -> None:
     home = tmp_path / "home"
     words = ["--home", str(home), "--json", "serve", "--listen", "127.0.0.1:0"]
@@ -44,7 +44,7 @@ def test_it_says_how_to_install_them(tmp_path: Path, names: list[str]) -> None:
 
 def test_the_rest_works_without_them(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
-    code = WITHOUT.format(names=["uvicorn", "starlette", "psycopg"])
+    code = WITHOUT.format(names=["uvicorn", "litestar", "psycopg"])
     for words in (["init"], ["checkpoint"], ["serve", "token", "create"]):
         line = [sys.executable, "-c", code, "--home", str(tmp_path / "home"), "-w", str(tmp_path / "tree"), *words]
         done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=120, cwd=tmp_path / "tree")

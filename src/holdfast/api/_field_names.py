@@ -11,7 +11,7 @@ import msgspec
 import msgspec.inspect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 _SURE: Final = 0.75
@@ -75,8 +75,11 @@ def naming_hint(message: str, kind: type[msgspec.Struct]) -> str | None:
     if found is None or inner is None:
         return None
     own = {field.encode_name for field in msgspec.structs.fields(inner)}
-    absent: Mapping[str, str] = getattr(inner, "ABSENT", {})
-    name = found[1]
+    return similar_name(found[1], own, getattr(inner, "ABSENT", {}))
+
+
+def similar_name(name: str, own: Collection[str], absent: Mapping[str, str] = MappingProxyType({})) -> str | None:
+    """Which of the fields ``own`` ``name`` means, or what ``absent`` says of it, as a hint; None: none is like it."""
     for one in (name, *OTHER_NAMES.get(name, ())):
         if one in absent:
             return absent[one]

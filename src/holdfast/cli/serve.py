@@ -80,7 +80,7 @@ def _refuse(arguments: argparse.Namespace, *names: str) -> None:
 
 def _serve(console: Console, arguments: argparse.Namespace) -> int:
     console.prepare_log(news=True, for_programs=True)
-    _require("uvicorn", "starlette")
+    _require("uvicorn", "litestar")
     from holdfast.api.rest.server import ServeOptions, serve
 
     def ready(address: str, isolation: BuildIsolation) -> None:

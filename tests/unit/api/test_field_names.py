@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from starlette.datastructures import Headers
 
 from holdfast.api.mcp import _tools as tools
 from holdfast.api.rest import _request_types as request_types
-from holdfast.api.rest._endpoints import ENDPOINTS
-from holdfast.api.rest._request_reader import body_of
+from holdfast.api.rest._request_reader import decode_body
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio._directory_operations import REQUESTS
 from holdfast.model.errors import UsageError
@@ -99,7 +97,6 @@ def test_a_model_is_told() -> None:
 
 
 def test_a_client_of_the_rest_api_is_told() -> None:
-    (restore,) = [one for one in ENDPOINTS if one.body is request_types.Restore]
     with pytest.raises(UsageError, match="checkpoint_id") as caught:
-        body_of(restore, Headers({"content-type": "application/json"}), b'{"checkpoint_id": "1"}')
+        decode_body(request_types.Restore, b'{"checkpoint_id": "1"}')
     assert caught.value.hint == "it is called checkpoint here"

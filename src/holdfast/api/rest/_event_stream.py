@@ -10,21 +10,25 @@ import asyncio
 import json
 import re
 import threading
+import time
 from collections import OrderedDict, deque
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.model.answers.workspace import Checkpoint
 from holdfast.model.clock import isoformat
 from holdfast.model.json_encoder import encode
+from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
     from holdfast.model.clock import Clock
     from holdfast.model.command_results import CheckpointResult
     from holdfast.model.content import Progress
+
+_log = Log(__name__)
 
 KEPT: Final = 256
 """Events of one export, for who comes back."""
@@ -34,6 +38,8 @@ EXPORTS: Final = 4096
 """Exports whose events are kept."""
 MOST_PATHS: Final = 100
 HEARTBEAT: Final = 15.0
+LOOK_AGAIN: Final = 10.0
+"""Seconds after which it is asked again whether a client may still listen."""
 _PROGRESS_EVERY: Final = 0.2
 _ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,18})")
 
@@ -173,7 +179,7 @@ class EventHub:
 
     # -- listening ----------------------------------------------------------------------------------------------
 
-    async def listen(self, tenant: str, export: str, last: str | None) -> AsyncIterator[bytes]:
+    async def listen(self, tenant: str, export: str, last: str | None) -> AsyncGenerator[bytes]:
         """The events of an export from now on, or behind the one with the id ``last``, as they go over the wire."""
         key = tenant, export
         listener = EventListener(asyncio.get_running_loop())
@@ -221,3 +227,24 @@ class EventHub:
     def _encoded(self, event: StreamEvent) -> bytes:
         head = f"id: {self._epoch}-{event.number}\n" if event.number else ""
         return f"{head}event: {event.name}\ndata: {json.dumps(event.data)}\n\n".encode()
+
+
+async def while_allowed(
+    events: AsyncGenerator[bytes], may_listen: Callable[[], Awaitable[bool]]
+) -> AsyncGenerator[bytes]:
+    """``events`` until they end, or ``may_listen``, which is asked now and then, says no.
+
+    What goes wrong here ends them, and is in the log: the answer has begun, and can be no other.
+    """
+    checked = time.monotonic()
+    try:
+        async with aclosing(events):
+            async for piece in events:
+                if piece:
+                    yield piece
+                if time.monotonic() - checked > LOOK_AGAIN:
+                    checked = time.monotonic()
+                    if not await may_listen():
+                        return
+    except Exception:  # noqa: BLE001 - whatever it is, it is told in the log
+        _log.exception("a stream of events has ended by an error")

@@ -1,150 +1,86 @@
-"""The OpenAPI document, generated from the table of endpoints and the types of what they take and answer."""
+"""The OpenAPI document: Litestar makes it of the endpoints, `holdfast.model.json_schema` the objects in it."""
 
 from __future__ import annotations
 
 import json
-import re
+from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from litestar import Litestar, Router
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, License, SecurityScheme
+from litestar.plugins import OpenAPISchemaPlugin
 
 from holdfast import __version__
-from holdfast.api.rest import _endpoints as endpoints
-from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
-from holdfast.api.rest._endpoints import ENDPOINTS
-from holdfast.engine.exports.named_workspaces import NAME_PATTERN
+from holdfast.api.rest._request_reader import JsonBody
+from holdfast.api.rest._request_types import Body
+from holdfast.model.json_encoder import is_described
 from holdfast.model.json_schema import components
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
-    from holdfast.api.rest._endpoints import Endpoint
+    from litestar.handlers import HTTPRouteHandler
+    from litestar.typing import FieldDefinition
 
 Json = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
-_PARAMETER = re.compile(r"\{(\w+)\}")
-_IDS = {"type": "string", "pattern": "^[0-9a-f]{24}$"}
-_PATH_SCHEMAS: Mapping[str, Json] = {
-    "name": {"type": "string", "pattern": NAME_PATTERN, "maxLength": 64},
-    "project": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$", "maxLength": 128},
-    "promotion": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
-    "snapshot": {"type": "string", "minLength": 1, "maxLength": 128},
-    "reapply": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
-    "session": {"type": "string", "minLength": 1, "maxLength": 200},
-    "id": _IDS,
-    "a": _IDS,
-    "b": _IDS,
+_PROBLEM: Json = {
+    "description": "It was not done: `code` says why.",
+    "content": {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}},
 }
-_TEXT = {
-    endpoints.EVENTS.path: "text/event-stream",
-    endpoints.METRICS.path: "text/plain",
-    endpoints.DOCS.path: "text/html",
-}
-IDEMPOTENCY_PATTERN = "^[!-~]{1,128}$"
 
 
-def document() -> Json:
+class _Objects(OpenAPISchemaPlugin):
+    """Refers to the objects that requests and answers are, and remembers them: `document` describes them."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[type, None] = {}
+
+    def is_plugin_supported_field(self, field_definition: FieldDefinition) -> bool:
+        """See `OpenAPISchemaPlugin`."""
+        kind = field_definition.annotation
+        return is_described(kind) or (isinstance(kind, type) and issubclass(kind, Body))
+
+    def to_openapi_schema(self, field_definition: FieldDefinition, schema_creator: Any) -> Any:
+        """See `OpenAPISchemaPlugin`."""
+        self.kinds[field_definition.annotation] = None
+        registry = schema_creator.schema_registry
+        registry.get_schema_for_field_definition(field_definition)
+        return registry.get_reference_for_field_definition(field_definition)
+
+
+@cache
+def document(endpoints: Sequence[HTTPRouteHandler]) -> Json:
     """The whole of it."""
-    types = [response_types.Problem]
-    types += [
-        kind for one in ENDPOINTS for kind in (one.answer, one.body) if kind not in (bytes, str, request_types.NoBody)
-    ]
-    each = list({id(kind): kind for kind in types}.values())
-    references, schemas = components(each, _REF)
-    known = {id(kind): reference for kind, reference in zip(each, references, strict=True)}
-    problem = known[id(response_types.Problem)]
-    paths: dict[str, Json] = {}
-    for one in ENDPOINTS:
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, known)
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Holdfast",
-            "version": __version__,
-            "description": "Save points, diff, undo and forks of directories that agents work in. "
+    objects = _Objects()
+    application = Litestar(
+        [Router("/", route_handlers=endpoints, dto=JsonBody, return_dto=None)],
+        openapi_config=OpenAPIConfig(
+            title="Holdfast",
+            version=__version__,
+            description="Save points, diff, undo and forks of directories that agents work in. "
             "Times are UTC in ISO 8601, sizes bytes, paths as `docs/reference/json.md` says. Fields may be added.",
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "servers": [{"url": "/"}],
-        "security": [{"token": []}],
-        "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "responses": {
-                "Problem": {
-                    "description": "It was not done: `code` says why.",
-                    "content": {"application/problem+json": {"schema": problem}},
-                }
-            },
-        },
-    }
-
-
-def _operation(one: Endpoint, known: Mapping[int, Json]) -> Json:
-    kind = _TEXT.get(one.path, "application/octet-stream" if one.answer is bytes else "application/json")
-    schema = known.get(id(one.answer), {} if one.answer is bytes else {"type": "string"})
-    found: Json = {
-        "operationId": one.operation,
-        "summary": one.meaning,
-        "tags": [_tag(one)],
-        "parameters": [*_path_parameters(one), *_query_parameters(one), *_header_parameters(one)],
-        "responses": {
-            "200": {"description": "It was done.", "content": {kind: {"schema": schema}}},
-            "default": {"$ref": "#/components/responses/Problem"},
-        },
-    }
-    if one is endpoints.READY:
-        found["responses"]["503"] = found["responses"]["200"] | {"description": "It cannot."}
-    if one.rights is None:
-        found["security"] = []
-    else:
-        found["description"] = f"Needs a token with the right `{one.rights}`."
-    if one.body is not request_types.NoBody:
-        needed = any(field.required for field in msgspec.structs.fields(one.body))
-        found["requestBody"] = {"required": needed, "content": {"application/json": {"schema": known[id(one.body)]}}}
+            license=License(name="Apache-2.0", identifier="Apache-2.0"),
+            components=Components(security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}),
+        ),
+        plugins=[objects],
+        logging_config=None,
+    )
+    found = application.openapi_schema.to_schema()
+    _, schemas = components([*objects.kinds, response_types.Problem], _REF)
+    found["components"]["schemas"] = schemas
+    found["components"]["responses"] = {"Problem": _PROBLEM}
+    for operation in (one for path in found["paths"].values() for one in path.values()):
+        operation["responses"].pop("400", None)  # (Litestar's own, which is never answered.)
+        operation["responses"]["default"] = {"$ref": "#/components/responses/Problem"}
+        if "requestBody" in operation:
+            body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+            operation["requestBody"]["required"] = bool(schemas[body].get("required"))
     return found
-
-
-def _tag(one: Endpoint) -> str:
-    parts = one.path.split("/")
-    return parts[2] if len(parts) > 2 and parts[2] in ("exports", "checkpoints", "merge", "projects") else "server"
-
-
-def _path_parameters(one: Endpoint) -> list[Json]:
-    return [
-        {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS[name]}
-        for name in _PARAMETER.findall(one.path)
-    ]
-
-
-def _query_parameters(one: Endpoint) -> list[Json]:
-    schema = msgspec.json.schema(one.query)
-    of_struct = schema["$defs"][one.query.__name__]["properties"] if "$defs" in schema else schema.get("properties", {})
-    needed = {field.name for field in msgspec.structs.fields(one.query) if field.required}
-    return [
-        {"name": name, "in": "query", "required": name in needed, "schema": part} for name, part in of_struct.items()
-    ]
-
-
-def _header_parameters(one: Endpoint) -> list[Json]:
-    if one is endpoints.EVENTS:
-        about = "The id of the last event that was received."
-        return [
-            {"name": "Last-Event-ID", "in": "header", "required": False, "description": about, "schema": _string(200)}
-        ]
-    if one.changes:
-        about = "The same request with the same key is done once, and answered the same."
-        schema = {"type": "string", "pattern": IDEMPOTENCY_PATTERN}
-        return [{"name": "Idempotency-Key", "in": "header", "required": False, "description": about, "schema": schema}]
-    return []
-
-
-def _string(most: int) -> Json:
-    return {"type": "string", "maxLength": most}
 
 
 # The OpenAPI document as a page for people: nothing but HTML, with no script and nothing from elsewhere.
@@ -185,7 +121,7 @@ def _operation_section(method: str, path: str, operation: dict[str, Any]) -> str
     rows = "".join(
         f"<tr><td><code>{escape(one['name'])}</code></td><td>{escape(one['in'])}"
         f"{', required' if one['required'] else ''}</td><td>{_inline(one['schema'])}</td></tr>"
-        for one in operation["parameters"]
+        for one in operation.get("parameters", [])
     )
     body = operation.get("requestBody")
     parts = [f"<p>{escape(operation.get('description', ''))}</p>"]

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from holdfast.api.rest._authorization import Principal
-    from holdfast.api.rest._request_types import Page
     from holdfast.api.rest._store_pool import OpenedStore
     from holdfast.engine.exports.maintenance import UpkeepCondition
     from holdfast.engine.promotion.job_process import PromotionProcesses
@@ -76,9 +75,6 @@ class RequestCall(NamedTuple):
     world: ServerServices
     principal: Principal
     store: OpenedStore
-    params: dict[str, str]
-    query: Any
-    body: Any
     request_id: str
     again: bool = False
     key: str | None = None
@@ -88,9 +84,9 @@ class RequestCall(NamedTuple):
         """Whose exports are meant."""
         return self.principal.tenant
 
-    def export(self) -> ExportRow:
-        """The export in the path; raises `NotFoundError` for one that the token is not for, too."""
-        return self.store.exports.get(self.principal.check_export(self.params["name"]))
+    def export(self, name: str) -> ExportRow:
+        """The export with this name; raises `NotFoundError` for one that the token is not for, too."""
+        return self.store.exports.get(self.principal.check_export(name))
 
     def happened(self, export: str, event: str, /, **data: Any) -> None:
         """Tell those who listen."""
@@ -99,9 +95,6 @@ class RequestCall(NamedTuple):
     def progress(self, export: str, operation: str) -> Progress:
         """See `ServerServices.progress`."""
         return self.world.progress(self.tenant, export, operation, self.request_id)
-
-
-Handler = "Callable[[Call], Any]"
 
 
 def path_of(text: str) -> bytes:
@@ -114,9 +107,9 @@ def host_path(text: str) -> bytes:
     return os.fsencode(parse_display(text))
 
 
-def page(items: Sequence[T], query: Page, key: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
+def page(items: Sequence[T], limit: int, key: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
     """The part of ``items`` that is wanted, of which there are up to one more than that, and how to go on."""
-    shown = items[: query.limit]
+    shown = items[:limit]
     return shown, encode_cursor(key(shown[-1])) if len(items) > len(shown) else None
 
 

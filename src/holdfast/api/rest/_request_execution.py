@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import tempfile
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import msgspec
+from litestar.exceptions import (
+    HTTPException,
+    MethodNotAllowedException,
+    NotFoundException,
+    ValidationException,
+)
+from litestar.response import Response, Stream
 
-from holdfast.api.rest._openapi import IDEMPOTENCY_PATTERN
 from holdfast.api.rest._problems import WebError, problem, status_of
 from holdfast.api.rest._request_context import RawAnswer, RequestCall
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError, UsageError, unexpected
@@ -17,34 +24,47 @@ from holdfast.model.log import Log
 from holdfast.store.catalog.answer_rows import AnswerRows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
+    from litestar import Request
+
+    from holdfast.api.rest._app import Server
     from holdfast.api.rest._authorization import Principal
-    from holdfast.api.rest._endpoints import Endpoint
-    from holdfast.api.rest._request_context import ServerServices
     from holdfast.api.rest._store_pool import OpenedStore, StorePool
     from holdfast.model.ids import Hash
 
+    Work = Callable[[RequestCall], Any]
+
 _log = Log(__name__)
 
+IDEMPOTENCY_PATTERN: Final = "^[!-~]{1,128}$"
 _KEY = re.compile(IDEMPOTENCY_PATTERN)
 _IN_MEMORY: Final = 4 << 20
+_PIECE: Final = 1 << 18
 _PASSING: Final = frozenset(("moved", "vanished", "changed_meanwhile", "unfinished_restore", "too_many", "paused"))
 """Codes of refusals that may be gone the next time: they are not kept as the answer to a key."""
+
+
+class GoneError(Exception):
+    """The client has gone before all of its request was there."""
 
 
 class ParsedRequest(NamedTuple):
     """What is asked for, as far as it was read and found to be right."""
 
-    endpoint: Endpoint
+    server: Server
     principal: Principal
-    params: dict[str, str]
-    query: Any
-    body: Any
+    export: str
+    """The one in the path; empty if there is none."""
+    changes: bool
+    """Whether it may change anything; then a key counts."""
+    apart: str
+    """What it waits for alone, as `endpoint` has it."""
     key: str | None
     asked: tuple[bytes, ...]
     """Method, path, query and body as they came."""
     request_id: str
+    head_only: bool
 
 
 class HttpAnswer(NamedTuple):
@@ -55,10 +75,25 @@ class HttpAnswer(NamedTuple):
     size: int
     headers: Mapping[str, str]
 
+    def response(self, *, head_only: bool = False) -> Response[Any]:
+        """What sends it. A file is closed, whatever happens."""
+        headers = {**self.headers, "content-length": str(self.size)}
+        if head_only:
+            self.close()
+        elif not isinstance(self.content, bytes):
+            return Stream(_pieces(self.content), status_code=self.status, headers=headers)
+        return Response(b"" if head_only else self.content, status_code=self.status, headers=headers)
+
     def close(self) -> None:
         """No client wants it any more: a file of it is closed. Harmless a second time."""
         if not isinstance(self.content, bytes):
             self.content.close()
+
+
+async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+    with file:
+        while piece := await asyncio.to_thread(file.read, _PIECE):
+            yield piece
 
 
 def failure(error: HoldfastError, request_id: str) -> HttpAnswer:
@@ -70,13 +105,36 @@ def failure(error: HoldfastError, request_id: str) -> HttpAnswer:
     return HttpAnswer(status_of(error), content, len(content), {**headers, "content-type": "application/problem+json"})
 
 
+def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """What is answered instead if a handler, or Litestar before it, has raised ``error``."""
+    if isinstance(error, GoneError):
+        return Response(b"", status_code=499)
+    return failure(translate_error(error), request.scope["state"]["request_id"]).response()
+
+
 def translate_error(error: Exception) -> HoldfastError:
     """An error as one of ours; a mistake of our own is logged."""
     if isinstance(error, HoldfastError):
         return error
+    if isinstance(error, HTTPException) and error.status_code < 500:
+        return _refused_by_litestar(error)
     found = unexpected(error)
     _log.exception("a request has failed")
     return found
+
+
+def _refused_by_litestar(error: HTTPException) -> HoldfastError:
+    match error:
+        case NotFoundException():
+            return WebError("no_such_route", "there is no such path", hint="/api/docs lists all paths")
+        case MethodNotAllowedException():
+            methods = ", ".join(sorted(set((error.headers or {})["allow"].split(", ")) - {"OPTIONS"}))
+            return WebError("bad_method", f"this can be asked for with {methods}", Allow=methods)
+        case ValidationException(extra=[{"message": message, **more}, *_]):
+            what, field = more.get("source", "request"), more.get("key", "")
+            return UsageError(f"the {what} is not as it has to be: {message} - at `$.{field}`", code="invalid")
+        case _:
+            return UsageError(f"the request is not as it has to be: {error.detail}", code="invalid")
 
 
 def check_key(key: str | None) -> str | None:
@@ -86,13 +144,13 @@ def check_key(key: str | None) -> str | None:
     return key
 
 
-def execute_request(stores: StorePool, world: ServerServices, request: ParsedRequest, lasts: float) -> HttpAnswer:
+def execute_request(stores: StorePool, request: ParsedRequest, work: Work, lasts: float) -> HttpAnswer:
     """Do what is asked for, and answer; never raises. ``lasts``: seconds that the answer to a key is kept."""
     try:
         with stores.lend(request.principal.tenant) as store:
-            if request.key is None or not request.endpoint.changes:
-                return _done(_call(world, store, request, again=False))
-            return _once(world, store, request, request.key, lasts)
+            if request.key is None:
+                return _done(work(_call(store, request, again=False)))
+            return _once(store, request, work, request.key, lasts)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is an answer
         return failure(translate_error(error), request.request_id)
 
@@ -121,20 +179,14 @@ def _asked(request: ParsedRequest) -> Hash:
     return asked.hash()
 
 
-def _call(world: ServerServices, store: OpenedStore, request: ParsedRequest, *, again: bool) -> Any:
-    assert request.endpoint.handler is not None
-    return request.endpoint.handler(
-        RequestCall(
-            world=world,
-            principal=request.principal,
-            store=store,
-            params=request.params,
-            query=request.query,
-            body=request.body,
-            request_id=request.request_id,
-            again=again,
-            key=None if request.key is None else f"{request.principal.token.id}/{request.key}",
-        )
+def _call(store: OpenedStore, request: ParsedRequest, *, again: bool) -> RequestCall:
+    return RequestCall(
+        world=request.server,
+        principal=request.principal,
+        store=store,
+        request_id=request.request_id,
+        again=again,
+        key=None if request.key is None else f"{request.principal.token.id}/{request.key}",
     )
 
 
@@ -157,7 +209,7 @@ def _done(result: Any) -> HttpAnswer:
 # -- once --------------------------------------------------------------------------------------------------------
 
 
-def _once(world: ServerServices, store: OpenedStore, request: ParsedRequest, key: str, lasts: float) -> HttpAnswer:
+def _once(store: OpenedStore, request: ParsedRequest, work: Work, key: str, lasts: float) -> HttpAnswer:
     rows = AnswerRows(store.opener.store().catalog, store.opener.clock)
     name = f"{request.principal.token.id}/{key}"
     asked = _asked(request)
@@ -176,7 +228,7 @@ def _once(world: ServerServices, store: OpenedStore, request: ParsedRequest, key
         _log.warning("a request that was cut short is taken up again", request_id=request.request_id)
     again = found is not None
     try:
-        answer = _done(_call(world, store, request, again=again))
+        answer = _done(work(_call(store, request, again=again)))
     except Exception as error:
         failed = translate_error(error)
         answer = failure(failed, request.request_id)

@@ -1,10 +1,11 @@
-"""What requests hold, bodies and queries: the OpenAPI document is generated from these types."""
+"""What requests hold, in path, query and body: the OpenAPI document is generated from these types."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.engine.exports.named_workspaces import NAME_PATTERN
@@ -23,10 +24,6 @@ Mode = Literal["development", "production"]
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """What a request holds. Unknown fields are refused."""
-
-
-class NoBody(Body, frozen=True):
-    """Nothing."""
 
 
 class NewExport(Body, frozen=True):
@@ -170,13 +167,6 @@ class NewSession(Body, frozen=True):
     """Variables beside those of the server."""
 
 
-class SessionQuery(Body, frozen=True):
-    """How much of a session's history is wanted."""
-
-    history: Annotated[int, Meta(ge=0, le=1000)] = 20
-    """So many of its last commands."""
-
-
 class SessionCommand(Body, frozen=True):
     """A command to run."""
 
@@ -238,51 +228,35 @@ class AnswerReapply(Body, frozen=True):
     """How it was done, for the record."""
 
 
-# -- queries -----------------------------------------------------------------------------------------------------
+# -- paths and queries -------------------------------------------------------------------------------------------
 
 
-class NoQuery(Body, frozen=True):
-    """Nothing."""
+def _in_path(name: str | None = None, **schema: Any) -> PathParameter:
+    """A part of a path. ``schema`` is told and not checked: what is no name of anything is answered as not there."""
+    return PathParameter(name=name, schema_extra=schema)
 
 
-class Page(Body, frozen=True):
-    """Which part of a list."""
+_CHECKPOINT_ID = {"pattern": "^[0-9a-f]{24}$"}
+ExportName: TypeAlias = Annotated[str, _in_path("name", pattern=NAME_PATTERN, max_length=64)]
+ProjectName: TypeAlias = Annotated[str, _in_path("project", pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=128)]
+InCheckpoint: TypeAlias = Annotated[str, _in_path("id", **_CHECKPOINT_ID)]
+DiffBefore: TypeAlias = Annotated[str, _in_path("a", **_CHECKPOINT_ID)]
+DiffAfter: TypeAlias = Annotated[str, _in_path("b", **_CHECKPOINT_ID)]
+InPromotion: TypeAlias = Annotated[str, _in_path("promotion", pattern="^[0-9a-f]{16}$")]
+InReapply: TypeAlias = Annotated[str, _in_path("reapply", pattern="^[0-9a-f]{32}$")]
+InSession: TypeAlias = Annotated[str, _in_path("session", min_length=1, max_length=200)]
+InSnapshot: TypeAlias = Annotated[str, _in_path("snapshot", min_length=1, max_length=128)]
 
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    cursor: Annotated[str, Meta(max_length=24000)] = ""
-    """What the last answer had as ``next_cursor``; empty for the beginning."""
-
-
-class ExportsPage(Page, frozen=True):
-    """Which exports."""
-
-    project: Annotated[str, Meta(max_length=128)] = ""
-    """Of this project alone."""
-
-
-class ReappliesQuery(Body, frozen=True):
-    """How many."""
-
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-
-
-class FilesPage(Page, frozen=True):
-    """Which files."""
-
-    path: PathText = ""
-    """This one, or those below it."""
-
-
-class DiffQuery(Body, frozen=True):
-    """What of a diff."""
-
-    path: PathText = ""
-    """This file, or those below it."""
-    content: bool = True
-    """With the text of what differs; else which files do."""
-
-
-class FileQuery(Body, frozen=True):
-    """Which file."""
-
-    path: Annotated[str, Meta(min_length=1, max_length=16384)]
+Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=1000)]
+"""How many items of a list."""
+Cursor: TypeAlias = Annotated[str, QueryParameter(max_length=24000)]
+"""What the last answer had as ``next_cursor``; empty for the beginning."""
+OfProject: TypeAlias = Annotated[str, QueryParameter(max_length=128)]
+"""Of this project alone."""
+Below: TypeAlias = Annotated[str, QueryParameter(max_length=16384)]
+"""This file, or those below it."""
+FilePath: TypeAlias = Annotated[str, QueryParameter(min_length=1, max_length=16384)]
+WithContent: TypeAlias = Annotated[bool, QueryParameter()]
+"""With the text of what differs; else which files do."""
+History: TypeAlias = Annotated[int, QueryParameter(ge=0, le=1000)]
+"""So many of a session's last commands."""

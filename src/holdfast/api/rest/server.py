@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from holdfast.api.rest._app import App, ServerThreads
+from holdfast.api.rest._app import Server, ServerThreads, create_app
 from holdfast.api.rest._authorization import Authorizer, Origins, Rates, hosts_of
 from holdfast.api.rest._event_stream import EventHub
 from holdfast.api.rest._metrics import Metrics
@@ -99,7 +99,7 @@ def serve(serving: ServeOptions) -> list[str]:
         )
         isolation = _isolation(first.settings(None).promote)
         outside = PromotionProcesses(home, isolation)
-        app = App(
+        app = Server(
             settings=settings,
             stores=stores,
             admission=Authorizer(
@@ -117,7 +117,7 @@ def serve(serving: ServeOptions) -> list[str]:
         )
         server = _Server(
             uvicorn.Config(
-                app,
+                create_app(app),
                 http=_Protocol,
                 ws="none",
                 lifespan="off",
@@ -158,7 +158,7 @@ def _isolation(settings: Promote) -> BuildIsolation:
 
 async def _run(
     server: _Server,
-    app: App,
+    app: Server,
     hub: EventHub,
     listener: socket.socket,
     end_timeout: float,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
 from holdfast.api.rest import _event_stream as event_stream
-from holdfast.api.rest._event_stream import EventHub
+from holdfast.api.rest._event_stream import EventHub, while_allowed
 from holdfast.testing.clocks import ManualClock
 
 
@@ -20,7 +20,7 @@ async def heard(hub: EventHub, last: str | None, until: int, meanwhile: Callable
     meanwhile()
     while said.count(b"event:") < until:
         said += await anext(stream)
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     return said
 
 
@@ -82,3 +82,41 @@ def test_nobody_hears_of_another_tenants_export_or_after_the_end() -> None:
         return b"".join([piece async for piece in hub.listen("t", "e", "0000000a-0")])
 
     assert run(all_of_it()) == []
+
+
+def test_a_stream_that_fails_ends_and_begins_no_other_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """What has been said cannot be taken back: a second head would be an error of the server's."""
+
+    async def broken() -> AsyncGenerator[bytes]:
+        yield b"data: one\n\n"
+        raise ValueError("a mistake")
+
+    async def listened() -> list[bytes]:
+        return [piece async for piece in while_allowed(broken(), may_listen)]
+
+    async def may_listen() -> bool:
+        return True
+
+    assert asyncio.run(listened()) == [b"data: one\n\n"]
+    assert "a mistake" in caplog.text
+
+
+def test_a_stream_ends_when_its_token_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "LOOK_AGAIN", -1.0)
+    ended: list[bool] = []
+
+    async def endless() -> AsyncGenerator[bytes]:
+        try:
+            while True:
+                yield b"data: one\n\n"
+        finally:
+            ended.append(True)
+
+    async def listened() -> list[bytes]:
+        return [piece async for piece in while_allowed(endless(), may_listen)]
+
+    async def may_listen() -> bool:
+        return False
+
+    assert asyncio.run(listened()) == [b"data: one\n\n"]
+    assert ended

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from litestar.params import JSONBody
+
+from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
+from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import MOST_SHOWN, RawAnswer, cut, decode_cursor, page, path_of
 from holdfast.engine.diffs.patch_text import to_json
-from holdfast.model.answers.workspace import Paths
+from holdfast.model.answers.workspace import Diff, Paths
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, format_hash
 from holdfast.model.json_encoder import encode
 from holdfast.model.paths import display, under
 
 if TYPE_CHECKING:
-    from holdfast.api.rest import _request_types as request_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.engine.opening.context import Context
     from holdfast.engine.workspace.workspace import Workspace
@@ -33,34 +36,36 @@ MOST_DIFFERENT_BYTES = 64 << 20
 # -- taking ------------------------------------------------------------------------------------------------------
 
 
-def create_checkpoint(call: RequestCall) -> response_types.Taken:
+@endpoint("POST", "/api/exports/{name:str}/checkpoint", rights="write")
+def create_checkpoint(
+    call: Call, name: request_types.ExportName, data: JSONBody[request_types.NewCheckpoint]
+) -> response_types.Taken:
     """Save the tree's present state. If nothing has changed there is no new checkpoint, and ``created`` is false."""
-    return _take(call, call.export())
+    return _take(call, call.export(name), data)
 
 
-def create_project_checkpoint(call: RequestCall) -> response_types.Taken:
+@endpoint("POST", "/api/projects/{project:str}/checkpoints", rights="write")
+def create_project_checkpoint(
+    call: Call, project: request_types.ProjectName, data: JSONBody[request_types.NewProjectCheckpoint]
+) -> response_types.Taken:
     """Save the present state of one of a project's exports."""
-    body: request_types.NewProjectCheckpoint = call.body
-    rows = _exports_of(call, call.params["project"])
-    chosen = [row for row in rows if body.export in (None, row.name)]
+    rows = _exports_of(call, project)
+    chosen = [row for row in rows if data.export in (None, row.name)]
     if not chosen:
-        raise NotFoundError(f"the project has no export {body.export}", code="no_export")
+        raise NotFoundError(f"the project has no export {data.export}", code="no_export")
     if len(chosen) > 1:
-        raise UsageError(
-            f"the project {call.params['project']} has {len(chosen)} exports", hint="name one: `export`", code="several"
-        )
-    return _take(call, chosen[0])
+        raise UsageError(f"the project {project} has {len(chosen)} exports", hint="name one: `export`", code="several")
+    return _take(call, chosen[0], data)
 
 
-def _take(call: RequestCall, row: ExportRow) -> response_types.Taken:
-    body: request_types.NewCheckpoint = call.body
+def _take(call: RequestCall, row: ExportRow, data: request_types.NewCheckpoint) -> response_types.Taken:
     workspace = call.store.exports.open(row)
     refuse_misconfigured(workspace.misconfigured)
     result = workspace.checkpoint(
-        body.label,
-        message=body.message,
-        author=body.author or call.principal.token.label or None,
-        full_hash=body.full_hash,
+        data.label,
+        message=data.message,
+        author=data.author or call.principal.token.label or None,
+        full_hash=data.full_hash,
         progress=call.progress(row.name, "checkpoint"),
     )
     call.world.saved(call.tenant, row.name, result)
@@ -97,23 +102,26 @@ def checkpoint_object(checkpoint: Checkpoint, export: str) -> response_types.Che
     return encode(response_types.Checkpoint, checkpoint, export=export)
 
 
-def list_checkpoints(call: RequestCall) -> response_types.CheckpointList:
+@endpoint("GET", "/api/exports/{name:str}/checkpoints", rights="read")
+def list_checkpoints(
+    call: Call, name: request_types.ExportName, limit: request_types.Limit = 100, cursor: request_types.Cursor = ""
+) -> response_types.CheckpointList:
     """The checkpoints of an export, newest first."""
-    row, query = call.export(), call.query
-    before = _before(call, query)
-    found = call.store.opener.store().catalog.checkpoints(row.workspace, limit=query.limit + 1, before=before)
-    part, following = page(found, query, lambda checkpoint: checkpoint.id)
+    row, before = call.export(name), _before(call, cursor)
+    found = call.store.opener.store().catalog.checkpoints(row.workspace, limit=limit + 1, before=before)
+    part, following = page(found, limit, lambda checkpoint: checkpoint.id)
     return {"checkpoints": [checkpoint_object(one, row.name) for one in part], "next_cursor": following}
 
 
-def list_project_checkpoints(call: RequestCall) -> response_types.CheckpointList:
+@endpoint("GET", "/api/projects/{project:str}/checkpoints", rights="read")
+def list_project_checkpoints(
+    call: Call, project: request_types.ProjectName, limit: request_types.Limit = 100, cursor: request_types.Cursor = ""
+) -> response_types.CheckpointList:
     """The checkpoints of all exports of a project, newest first."""
-    query = call.query
-    rows = {row.workspace: row.name for row in _exports_of(call, call.params["project"])}
+    rows = {row.workspace: row.name for row in _exports_of(call, project)}
     catalog = call.store.opener.store().catalog
-    before = _before(call, query)
-    found = catalog.checkpoints_of(list(rows), limit=query.limit + 1, before=before)
-    part, following = page(found, query, lambda checkpoint: checkpoint.id)
+    found = catalog.checkpoints_of(list(rows), limit=limit + 1, before=_before(call, cursor))
+    part, following = page(found, limit, lambda checkpoint: checkpoint.id)
     return {"checkpoints": [checkpoint_object(one, rows[one.workspace]) for one in part], "next_cursor": following}
 
 
@@ -124,8 +132,8 @@ def _exports_of(call: RequestCall, project: str) -> list[ExportRow]:
     return found
 
 
-def _before(call: RequestCall, query: request_types.Page) -> CheckpointId | None:
-    after = decode_cursor(query.cursor)
+def _before(call: RequestCall, cursor: str) -> CheckpointId | None:
+    after = decode_cursor(cursor)
     if not after:
         return None
     try:
@@ -156,9 +164,10 @@ def _opened(call: RequestCall, name: str) -> tuple[Checkpoint, ExportRow, Worksp
     return found, row, call.store.exports.open(row)
 
 
-def get_checkpoint(call: RequestCall) -> response_types.CheckpointDetails:
+@endpoint("GET", "/api/checkpoints/{id:str}", rights="read")
+def get_checkpoint(call: Call, checkpoint: request_types.InCheckpoint) -> response_types.CheckpointDetails:
     """One checkpoint, and what it changed."""
-    found, row, workspace = _opened(call, call.params["id"])
+    found, row, workspace = _opened(call, checkpoint)
     details = workspace.show(found.id)
     paths = cut(encode(Paths, details), "added", "modified", "deleted")
     missed = len(details.not_captured)
@@ -172,48 +181,54 @@ def get_checkpoint(call: RequestCall) -> response_types.CheckpointDetails:
     )
 
 
-def delete_checkpoint(call: RequestCall) -> response_types.Deleted:
+@endpoint("DELETE", "/api/checkpoints/{id:str}", rights="admin")
+def delete_checkpoint(call: Call, checkpoint: request_types.InCheckpoint) -> response_types.Deleted:
     """Forget a checkpoint. Refused for one that something stands on."""
-    name = call.params["id"]
     try:
-        found, row, workspace = _opened(call, name)
+        found, row, workspace = _opened(call, checkpoint)
     except NotFoundError as error:
         if call.again and error.code == "no_checkpoint":
-            return {"deleted": name}
+            return {"deleted": checkpoint}
         raise
     workspace.forget([found.id])
     call.happened(row.name, "forgotten", checkpoint=found.id)
     return {"deleted": found.id}
 
 
-def list_files(call: RequestCall) -> response_types.FileList:
+@endpoint("GET", "/api/checkpoints/{id:str}/files", rights="read")
+def list_files(
+    call: Call,
+    checkpoint: request_types.InCheckpoint,
+    path: request_types.Below = "",
+    limit: request_types.Limit = 100,
+    cursor: request_types.Cursor = "",
+) -> response_types.FileList:
     """The files of a checkpoint, by path."""
     from holdfast.store.manifests import manifest
 
-    query: request_types.FilesPage = call.query
-    found, _ = require_reachable(call, call.params["id"])
-    prefix, after = path_of(query.path).rstrip(b"/"), path_of(decode_cursor(query.cursor))
+    found, _ = require_reachable(call, checkpoint)
+    prefix, after = path_of(path).rstrip(b"/"), path_of(decode_cursor(cursor))
     pages = call.store.opener.store().pages
     entries = manifest.iterate(pages, found.root, prefix, after=after)
-    part = list(islice(entries, query.limit + 1))
-    shown_part, following = page(part, query, lambda item: display(item[0]))
+    part = list(islice(entries, limit + 1))
+    shown_part, following = page(part, limit, lambda item: display(item[0]))
     return {
-        "files": [encode(response_types.File, entry, path=path) for path, entry in shown_part],
+        "files": [encode(response_types.File, entry, path=one) for one, entry in shown_part],
         "next_cursor": following,
     }
 
 
-def get_file(call: RequestCall) -> RawAnswer:
+@endpoint("GET", "/api/checkpoints/{id:str}/file", rights="read", media_type="application/octet-stream")
+def get_file(call: Call, checkpoint: request_types.InCheckpoint, path: request_types.FilePath) -> RawAnswer:
     """The content of a file in a checkpoint (of a symbolic link: its target), verified."""
     from holdfast.store.manifests import manifest
 
-    query: request_types.FileQuery = call.query
-    found, row = require_reachable(call, call.params["id"])
-    path = path_of(query.path)
-    entry = manifest.get(call.store.opener.store().pages, found.root, path)
+    found, row = require_reachable(call, checkpoint)
+    wanted = path_of(path)
+    entry = manifest.get(call.store.opener.store().pages, found.root, wanted)
     if entry is None:
-        raise NotFoundError(f"{display(path)} is no file in {found.id[:12]}", code="no_such_path")
-    pieces = call.store.exports.open(row).cat(found.id, path)
+        raise NotFoundError(f"{display(wanted)} is no file in {found.id[:12]}", code="no_such_path")
+    pieces = call.store.exports.open(row).cat(found.id, wanted)
     headers = {
         "content-type": "application/octet-stream",
         "content-disposition": "attachment",
@@ -223,28 +238,34 @@ def get_file(call: RequestCall) -> RawAnswer:
     return RawAnswer(pieces, entry.size, headers)
 
 
-def diff_checkpoints(call: RequestCall) -> Any:
+@endpoint("GET", "/api/checkpoints/{a:str}/diff/{b:str}", rights="read")
+def diff_checkpoints(
+    call: Call,
+    before: request_types.DiffBefore,
+    after: request_types.DiffAfter,
+    path: request_types.Below = "",
+    content: request_types.WithContent = True,
+) -> Diff:
     """How the second checkpoint differs from the first, with the text of each file that differs."""
-    query: request_types.DiffQuery = call.query
-    base, _, workspace = _opened(call, call.params["a"])
-    target, _ = require_reachable(call, call.params["b"])
-    path = path_of(query.path).rstrip(b"/")
+    base, _, workspace = _opened(call, before)
+    target, _ = require_reachable(call, after)
+    below = path_of(path).rstrip(b"/")
     found = workspace.diff(base.id, target.id)
-    if path:
+    if below:
         found = found._replace(
-            changes=[change for change in found.changes if under(change.path, path)],
-            renamed=[one for one in found.renamed if under(one.path, path) or under(one.before_path, path)],
+            changes=[change for change in found.changes if under(change.path, below)],
+            renamed=[one for one in found.renamed if under(one.path, below) or under(one.before_path, below)],
         )
     sides = [entry for one in (*found.changes, *found.renamed) for entry in (one.before, one.after) if entry]
     files = len(found.changes) + len(found.renamed)
-    if files > MOST_DIFFERENT or (query.content and sum(entry.size for entry in sides) > MOST_DIFFERENT_BYTES):
+    if files > MOST_DIFFERENT or (content and sum(entry.size for entry in sides) > MOST_DIFFERENT_BYTES):
         raise RefusedError(
             f"too much differs to be shown at once: {files} files",
             hint="`path` shows a part; `content=false` which files differ, if they are at most "
             f"{MOST_DIFFERENT}; GET …/files lists both sides",
             code="too_much",
         )
-    return workspace.diff_json(found) if query.content else to_json(found, None)
+    return workspace.diff_json(found) if content else to_json(found, None)
 
 
 def context_of(call: RequestCall, row: ExportRow) -> Context:

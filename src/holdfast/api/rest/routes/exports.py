@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from litestar.params import JSONBody
+
+from holdfast.api import _truncated_results as truncated_results
+from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
+from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut, decode_cursor, host_path, page, set_value
 from holdfast.model.answers.workspace import Status
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.json_encoder import encode
 
 if TYPE_CHECKING:
-    from holdfast.api.rest import _request_types as request_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.engine.opening.context import Context
     from holdfast.store.catalog.export_rows import ExportRow
@@ -29,37 +33,42 @@ def export_object(call: RequestCall, row: ExportRow) -> response_types.Export:
     )
 
 
-def list_exports(call: RequestCall) -> response_types.ExportList:
+@endpoint("GET", "/api/exports", rights="read")
+def list_exports(
+    call: Call,
+    project: request_types.OfProject = "",
+    limit: request_types.Limit = 100,
+    cursor: request_types.Cursor = "",
+) -> response_types.ExportList:
     """The exports that the token is for, by name."""
-    query: request_types.ExportsPage = call.query
     rows = call.store.exports.rows.list(
-        project=query.project or None,
-        after=decode_cursor(query.cursor),
-        limit=query.limit + 1,
+        project=project or None,
+        after=decode_cursor(cursor),
+        limit=limit + 1,
         names=call.principal.token.exports,
     )
-    part, following = page(rows, query, lambda row: row.name)
+    part, following = page(rows, limit, lambda row: row.name)
     return {"exports": [export_object(call, row) for row in part], "next_cursor": following}
 
 
-def create_export(call: RequestCall) -> response_types.Export:
+@endpoint("POST", "/api/exports", rights="admin")
+def create_export(call: Call, data: JSONBody[request_types.NewExport]) -> response_types.Export:
     """Serve a directory. It becomes a workspace if it is none; nothing is written into it."""
-    body: request_types.NewExport = call.body
     call.principal.require_all_exports()
-    path = None if body.path is None else host_path(body.path)
+    path = None if data.path is None else host_path(data.path)
     try:
         row = call.store.exports.create(
-            body.name,
+            data.name,
             path,
             roots=call.principal.token.roots,
-            project=body.project,
-            auto=body.auto_checkpoint,
-            mode=body.mode,
+            project=data.project,
+            auto=data.auto_checkpoint,
+            mode=data.mode,
         )
     except RefusedError as error:
         if not call.again or error.code not in ("export_exists", "exists"):
             raise
-        row = _made_before(call, body, error)
+        row = _made_before(call, data, error)
     call.world.look()
     return export_object(call, row)
 
@@ -82,9 +91,10 @@ def _made_before(call: RequestCall, body: request_types.NewExport, error: Refuse
     )
 
 
-def get_export(call: RequestCall) -> response_types.ExportDetails:
+@endpoint("GET", "/api/exports/{name:str}", rights="read")
+def get_export(call: Call, name: request_types.ExportName) -> response_types.ExportDetails:
     """One export, how its upkeep goes, and how it is configured."""
-    return _details(call, call.export())
+    return _details(call, call.export(name))
 
 
 def _details(call: RequestCall, row: ExportRow) -> response_types.ExportDetails:
@@ -101,27 +111,30 @@ def _configuration(context: Context) -> response_types.Configuration:
     return encode(response_types.Configuration, context.settings, problem=problem)
 
 
-def configure_export(call: RequestCall) -> response_types.ExportDetails:
+@endpoint("PUT", "/api/exports/{name:str}", rights="admin")
+def configure_export(
+    call: Call, name: request_types.ExportName, data: JSONBody[request_types.ExportChange]
+) -> response_types.ExportDetails:
     """Change what is given: the directory that it serves, whether it is saved by itself, its mode, its project."""
-    body: request_types.ExportChange = call.body
-    path = set_value(body.path)
+    path = set_value(data.path)
     if path is not None:
         call.principal.require_all_exports()
     row = call.store.exports.configure(
-        call.export().name,
+        call.export(name).name,
         path=None if path is None else host_path(path),
         roots=call.principal.token.roots,
-        project=set_value(body.project),
-        auto=set_value(body.auto_checkpoint),
-        mode=set_value(body.mode),
+        project=set_value(data.project),
+        auto=set_value(data.auto_checkpoint),
+        mode=set_value(data.mode),
     )
     call.world.look()
     return _details(call, row)
 
 
-def delete_export(call: RequestCall) -> response_types.Deleted:
+@endpoint("DELETE", "/api/exports/{name:str}", rights="admin")
+def delete_export(call: Call, name: request_types.ExportName) -> response_types.Deleted:
     """Serve it no more. Its directory and all its checkpoints stay."""
-    name = call.principal.check_export(call.params["name"])
+    call.principal.check_export(name)
     try:
         call.store.exports.remove(name)
     except NotFoundError:
@@ -131,7 +144,8 @@ def delete_export(call: RequestCall) -> response_types.Deleted:
     return {"deleted": name}
 
 
-def get_status(call: RequestCall) -> Any:
+@endpoint("GET", "/api/exports/{name:str}/status", rights="read")
+def get_status(call: Call, name: request_types.ExportName) -> truncated_results.Status:
     """How the tree differs from the checkpoint that it stands on."""
-    workspace = call.store.exports.open(call.export())
+    workspace = call.store.exports.open(call.export(name))
     return cut(encode(Status, workspace.status()), "added", "modified", "deleted", "not_captured")

@@ -7,9 +7,12 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from litestar.params import JSONBody
 from msgspec import UNSET
 
+from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
+from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut, decode_cursor, page
 from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable, save_export
 from holdfast.engine.promotion import manager, spec
@@ -23,7 +26,6 @@ from holdfast.model.paths import display, under
 from holdfast.store.catalog.promotion_rows import PromotionRows
 
 if TYPE_CHECKING:
-    from holdfast.api.rest import _request_types as request_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.engine.opening.context import Context
     from holdfast.store.catalog.export_rows import ExportRow
@@ -34,21 +36,23 @@ _TAKEN_BACK: Final = frozenset(("interrupted", "cut_short"))
 _MOST_ATTEMPTS: Final = 1000
 
 
-def promote(call: RequestCall) -> response_types.Promoted:
+@endpoint("POST", "/api/exports/{name:str}/promote", rights="admin", apart="promote")
+def promote(
+    call: Call, name: request_types.ExportName, data: JSONBody[request_types.Promote]
+) -> response_types.Promoted:
     """Bring a line of work to this export: merged, built and found healthy in a copy before anything of it changes."""
-    body: request_types.Promote = call.body
-    row = call.export()
+    row = call.export(name)
     context = call.store.exports.context(row)
-    if (body.promote_checkpoint is None) == (body.fork is None):
+    if (data.promote_checkpoint is None) == (data.fork is None):
         raise UsageError("one of promote_checkpoint and fork is needed, and one alone", code="invalid")
-    if "\0" in body.message + body.author:
+    if "\0" in data.message + data.author:
         raise UsageError("message and author hold no NUL", code="invalid")
-    decided = [_decided(one) for one in body.resolutions]
-    name, found = _attempt(call, row)
+    decided = [_decided(one) for one in data.resolutions]
+    promotion, found = _attempt(call, row)
     if found is not None and found.phase == "ended":
         return _shown(found)
     if found is not None:
-        words, decided = [b"--resume", name.encode()], []
+        words, decided = [b"--resume", promotion.encode()], []
     else:
         if not os.path.isdir(context.workspace.path):
             raise NotFoundError(
@@ -57,12 +61,12 @@ def promote(call: RequestCall) -> response_types.Promoted:
                 code=ROOT_GONE,
             )
         refuse_misconfigured(context.misconfigured)
-        theirs = _promoted_checkpoint(call, row)
+        theirs = _promoted_checkpoint(call, row, data)
         words = [
-            b"--id=" + name.encode(),
+            b"--id=" + promotion.encode(),
             b"--production=" + str(_production(context)).encode(),
-            b"--author=" + (body.author or call.principal.token.label).encode(),
-            b"--message=" + (body.message or f"promoted {body.fork or theirs[:12]}").encode(),
+            b"--author=" + (data.author or call.principal.token.label).encode(),
+            b"--message=" + (data.message or f"promoted {data.fork or theirs[:12]}").encode(),
             theirs.encode(),
         ]
 
@@ -78,16 +82,18 @@ def promote(call: RequestCall) -> response_types.Promoted:
             done=done,
             total=len(STEPS),
             request_id=call.request_id,
-            promotion=name,
+            promotion=promotion,
         )
 
     refused = call.world.outside.promote(words, settings, tell, decided)
     if refused is not None:
         raise refused
-    ended = _rows(call).get(name)
+    ended = _rows(call).get(promotion)
     if ended.phase != "ended":
-        raise HoldfastError(f"the promotion {name} was cut short", code="promotion_stopped")
-    call.happened(row.name, "promotion", promotion=name, result=ended.result, checkpoint=_shown(ended)["checkpoint"])
+        raise HoldfastError(f"the promotion {promotion} was cut short", code="promotion_stopped")
+    call.happened(
+        row.name, "promotion", promotion=promotion, result=ended.result, checkpoint=_shown(ended)["checkpoint"]
+    )
     return _shown(ended)
 
 
@@ -120,11 +126,13 @@ def _production(context: Context) -> manager.ProductionRef:
     return manager.ProductionRef(found.id, (found.device, found.inode))
 
 
-def list_promotions(call: RequestCall) -> response_types.PromotionList:
+@endpoint("GET", "/api/exports/{name:str}/promotions", rights="read")
+def list_promotions(
+    call: Call, name: request_types.ExportName, limit: request_types.Limit = 100, cursor: request_types.Cursor = ""
+) -> response_types.PromotionList:
     """The promotions to an export, newest first."""
-    row, query = call.export(), call.query
-    found = _rows(call).list(row.workspace)[::-1]
-    after = decode_cursor(query.cursor)
+    found = _rows(call).list(call.export(name).workspace)[::-1]
+    after = decode_cursor(cursor)
     if after:
         at = next((number for number, one in enumerate(found) if one.id == after), None)
         if at is None:
@@ -132,18 +140,20 @@ def list_promotions(call: RequestCall) -> response_types.PromotionList:
                 "the list cannot be gone on with", hint="begin anew, without a cursor", code="stale_cursor"
             )
         found = found[at + 1 :]
-    part, following = page(found, query, lambda one: one.id)
+    part, following = page(found, limit, lambda one: one.id)
     shown = encode_all(response_types.PromotionSummary, map(manager.promotion_from_row, part))
     return {"promotions": shown, "next_cursor": following}
 
 
-def get_promotion(call: RequestCall) -> response_types.Promoted:
+@endpoint("GET", "/api/exports/{name:str}/promotions/{promotion:str}", rights="read")
+def get_promotion(
+    call: Call, name: request_types.ExportName, promotion: request_types.InPromotion
+) -> response_types.Promoted:
     """One promotion, how far it is, and how it has ended."""
-    row = call.export()
-    name = call.params["promotion"]
-    found = _rows(call).get(name)
+    row = call.export(name)
+    found = _rows(call).get(promotion)
     if found.workspace != row.workspace:
-        raise NotFoundError(f"no promotion {name}", code="no_promotion")
+        raise NotFoundError(f"no promotion {promotion}", code="no_promotion")
     return _shown(found)
 
 
@@ -180,13 +190,12 @@ def _attempt(call: RequestCall, row: ExportRow) -> tuple[str, PromotionRow | Non
     raise RefusedError("this Idempotency-Key was used too often", code="too_much")
 
 
-def _promoted_checkpoint(call: RequestCall, row: ExportRow) -> CheckpointId:
+def _promoted_checkpoint(call: RequestCall, row: ExportRow, data: request_types.Promote) -> CheckpointId:
     """The checkpoint that is to be promoted."""
-    body: request_types.Promote = call.body
-    if body.promote_checkpoint is not None:
-        return require_reachable(call, body.promote_checkpoint)[0].id
-    assert body.fork is not None
-    side = call.store.exports.get(call.principal.check_export(body.fork))
+    if data.promote_checkpoint is not None:
+        return require_reachable(call, data.promote_checkpoint)[0].id
+    assert data.fork is not None
+    side = call.store.exports.get(call.principal.check_export(data.fork))
     if side.workspace == row.workspace:
         raise UsageError(f"{row.name} cannot be promoted to itself", hint="name a fork of it")
     return save_export(call, side)

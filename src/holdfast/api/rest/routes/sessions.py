@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.api._truncated_results import ListedSession
+from litestar.params import JSONBody
+
+from holdfast.api import _truncated_results as truncated_results
+from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
+from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut, decode_cursor, encode_cursor, path_of
 from holdfast.api.rest.routes.checkpoints import refuse_misconfigured
 from holdfast.api.rest.routes.tree_changes import refuse_again
@@ -26,8 +30,6 @@ from holdfast.model.paths import check_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.api import _truncated_results as truncated_results
-    from holdfast.api.rest import _request_types as request_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.session_results import SessionInfo
@@ -35,49 +37,62 @@ if TYPE_CHECKING:
 _RESTORED = ("written", "deleted", "skipped")
 
 
-def list_sessions(call: RequestCall) -> response_types.SessionList:
+@endpoint("GET", "/api/exports/{name:str}/sessions", rights="read")
+def list_sessions(
+    call: Call, name: request_types.ExportName, limit: request_types.Limit = 100, cursor: request_types.Cursor = ""
+) -> response_types.SessionList:
     """The sessions of an export, and their forks, newest first."""
-    query: request_types.Page = call.query
-    after = decode_cursor(query.cursor)
+    after = decode_cursor(cursor)
     with _sessions(call) as sessions:
-        found = sessions.family(_root(call))[::-1]
+        found = sessions.family(_root(call, name))[::-1]
     if after:
         found = found[next((at + 1 for at, one in enumerate(found) if one.id == after), len(found)) :]
-    shown = found[: query.limit]
+    shown = found[:limit]
     following = encode_cursor(shown[-1].id) if len(found) > len(shown) else None
-    return {"sessions": encode_all(ListedSession, shown), "next_cursor": following}
+    return {"sessions": encode_all(truncated_results.ListedSession, shown), "next_cursor": following}
 
 
-def start_session(call: RequestCall) -> answers.Started:
+@endpoint("POST", "/api/exports/{name:str}/sessions", rights="write")
+def start_session(
+    call: Call, name: request_types.ExportName, data: JSONBody[request_types.NewSession]
+) -> answers.Started:
     """Begin a session in the export's directory, or in one below. What its commands change is recorded as steps."""
-    body: request_types.NewSession = call.body
-    refuse_misconfigured(call.store.exports.context(call.export()).misconfigured)
-    root = _root(call)
-    path = os.path.join(root, check_path(path_of(body.cwd))) if body.cwd else root
+    refuse_misconfigured(call.store.exports.context(call.export(name)).misconfigured)
+    root = _root(call, name)
+    path = os.path.join(root, check_path(path_of(data.cwd))) if data.cwd else root
     with _sessions(call) as sessions:
         try:
-            session = sessions.start(path, body.id, env=body.environment, within=root)
+            session = sessions.start(path, data.id, env=data.environment, within=root)
         except RefusedError as error:
-            if not call.again or body.id is None or error.code != "session_exists":
+            if not call.again or data.id is None or error.code != "session_exists":
                 raise
-            session = sessions.open(_find(call, sessions, body.id).id)
+            session = sessions.open(_find(call, sessions, name, data.id).id)
         with session:
             return encode(answers.Started, session)
 
 
-def get_session(call: RequestCall) -> response_types.Session:
+@endpoint("GET", "/api/exports/{name:str}/sessions/{session:str}", rights="read")
+def get_session(
+    call: Call,
+    name: request_types.ExportName,
+    session: request_types.InSession,
+    history: request_types.History = 20,
+) -> response_types.Session:
     """One session, with its last commands. Its variables are not told."""
-    query: request_types.SessionQuery = call.query
     with _sessions(call) as sessions:
-        found = _find(call, sessions)
-        history = sessions.history(found.id, query.history)
-    commands = encode_all(answers.Command, history)
+        found = _find(call, sessions, name, session)
+        commands = encode_all(answers.Command, sessions.history(found.id, history))
     return encode(response_types.Session, found, history=commands)
 
 
-def execute_command(call: RequestCall) -> answers.Executed:
+@endpoint("POST", "/api/exports/{name:str}/sessions/{session:str}/exec", rights="admin", apart="exec")
+def execute_command(
+    call: Call,
+    name: request_types.ExportName,
+    session: request_types.InSession,
+    data: JSONBody[request_types.SessionCommand],
+) -> answers.Executed:
     """Run a command in a session, and wait for it to end. Of its output `session.max_output_bytes` are kept."""
-    body: request_types.SessionCommand = call.body
     call.principal.require_all_exports()
     if not call.store.opener.settings(None).serve.session_commands:
         raise RefusedError(
@@ -86,40 +101,58 @@ def execute_command(call: RequestCall) -> answers.Executed:
             code="no_session_commands",
         )
     refuse_again(call)
-    with _sessions(call) as sessions, sessions.open(_find(call, sessions).id, begins=True) as session:
-        if session.tree() is None:
+    with _sessions(call) as sessions, sessions.open(_find(call, sessions, name, session).id, begins=True) as shell:
+        if shell.tree() is None:
             raise RefusedError(
-                f"the session {session.id} records no steps: what its commands change could not be undone",
+                f"the session {shell.id} records no steps: what its commands change could not be undone",
                 code="not_recorded",
             )
-        entry = execute(session, body.command, timeout=body.timeout_seconds)
+        entry = execute(shell, data.command, timeout=data.timeout_seconds)
         return encode(
-            answers.Executed, entry, session=session.id, directory_after=session.state.cwd, not_kept=session.too_long
+            answers.Executed, entry, session=shell.id, directory_after=shell.state.cwd, not_kept=shell.too_long
         )
 
 
-def save_session(call: RequestCall) -> answers.SessionCheckpoint:
+@endpoint("POST", "/api/exports/{name:str}/sessions/{session:str}/checkpoint", rights="write")
+def save_session(
+    call: Call,
+    name: request_types.ExportName,
+    session: request_types.InSession,
+    data: JSONBody[request_types.SessionSave],
+) -> answers.SessionCheckpoint:
     """Save a session's state: its directory, variables, history, and files."""
-    body: request_types.SessionSave = call.body
-    with _sessions(call) as sessions, sessions.use(_find(call, sessions).id) as session:
-        return encode(answers.SessionCheckpoint, session.checkpoint(body.message))
+    with _sessions(call) as sessions, sessions.use(_find(call, sessions, name, session).id) as shell:
+        return encode(answers.SessionCheckpoint, shell.checkpoint(data.message))
 
 
-def undo_in_session(call: RequestCall) -> truncated_results.Restored:
+@endpoint("POST", "/api/exports/{name:str}/sessions/{session:str}/undo", rights="write")
+def undo_in_session(
+    call: Call,
+    name: request_types.ExportName,
+    session: request_types.InSession,
+    data: JSONBody[request_types.Steps],
+) -> truncated_results.Restored:
     """Take back the newest changes to the tree that a session works in."""
-    return _reversed(call, Workspace.undo)
+    return _reversed(call, Workspace.undo, name, session, data)
 
 
-def redo_in_session(call: RequestCall) -> truncated_results.Restored:
+@endpoint("POST", "/api/exports/{name:str}/sessions/{session:str}/redo", rights="write")
+def redo_in_session(
+    call: Call,
+    name: request_types.ExportName,
+    session: request_types.InSession,
+    data: JSONBody[request_types.Steps],
+) -> truncated_results.Restored:
     """Bring back the newest changes there that were undone."""
-    return _reversed(call, Workspace.redo)
+    return _reversed(call, Workspace.redo, name, session, data)
 
 
-def _reversed(call: RequestCall, reverse: Callable[..., RestoreResult]) -> truncated_results.Restored:
-    body: request_types.Steps = call.body
+def _reversed(
+    call: RequestCall, reverse: Callable[..., RestoreResult], name: str, session: str, data: request_types.Steps
+) -> truncated_results.Restored:
     refuse_again(call)
-    with _sessions(call) as sessions, sessions.open(_find(call, sessions).id) as session:
-        done = reverse(session.workspace, body.count, force=body.force, dry_run=body.dry_run)
+    with _sessions(call) as sessions, sessions.open(_find(call, sessions, name, session).id) as shell:
+        done = reverse(shell.workspace, data.count, force=data.force, dry_run=data.dry_run)
     return cut(encode(Restored, done), *_RESTORED)
 
 
@@ -135,9 +168,9 @@ class _Lent(Sessions):
         """Nothing: the store is given back with the request."""
 
 
-def _root(call: RequestCall) -> bytes:
-    return call.store.exports.context(call.export()).workspace.path
+def _root(call: RequestCall, name: str) -> bytes:
+    return call.store.exports.context(call.export(name)).workspace.path
 
 
-def _find(call: RequestCall, sessions: Sessions, name: str | None = None) -> SessionInfo:
-    return sessions.info_in_family(_root(call), call.params["session"] if name is None else name)
+def _find(call: RequestCall, sessions: Sessions, name: str, session: str) -> SessionInfo:
+    return sessions.info_in_family(_root(call, name), session)

@@ -7,7 +7,12 @@ import binascii
 import os
 from typing import TYPE_CHECKING, Any
 
+from litestar.params import JSONBody
+
+from holdfast.api import _truncated_results as truncated_results
+from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
+from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut, host_path, path_of
 from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable, save_export
 from holdfast.api.rest.routes.exports import export_object
@@ -25,8 +30,6 @@ from holdfast.model.paths import check_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.api import _truncated_results as truncated_results
-    from holdfast.api.rest import _request_types as request_types
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.model.command_results import ForkResult, RestoreResult
     from holdfast.model.ids import CheckpointId
@@ -35,54 +38,58 @@ if TYPE_CHECKING:
 _RESTORED = ("written", "deleted", "skipped")
 
 
-def restore(call: RequestCall) -> truncated_results.Restored:
+@endpoint("POST", "/api/exports/{name:str}/restore", rights="write")
+def restore(
+    call: Call, name: request_types.ExportName, data: JSONBody[request_types.Restore]
+) -> truncated_results.Restored:
     """Bring the tree, or some paths of it, to a checkpoint. What it held before is saved first, and can be restored."""
-    body: request_types.Restore = call.body
-    row = call.export()
+    row = call.export(name)
     context = call.store.exports.context(row)
     workspace = Workspace(call.store.opener, context)
     progress = call.progress(row.name, "restore")
-    target = _resolve_visible(call, body.checkpoint, lambda name: resolve_name_for_restore(context, name))
-    expected = None if body.expected is None else require_reachable(call, body.expected)[0].id
+    target = _resolve_visible(call, data.checkpoint, lambda name: resolve_name_for_restore(context, name))
+    expected = None if data.expected is None else require_reachable(call, data.expected)[0].id
     if call.again and (cut_short := workspace.unfinished()) is not None and cut_short.target == target:
         return _notify(call, row, "restored", workspace.restore_continue(progress=progress))
-    paths = [check_path(path_of(path)) for path in body.paths]
+    paths = [check_path(path_of(path)) for path in data.paths]
     if call.again:
         expected = None  # (it was as expected when this was begun)
-    done = workspace.restore(target, paths, dry_run=body.dry_run, expected=expected, progress=progress)
+    done = workspace.restore(target, paths, dry_run=data.dry_run, expected=expected, progress=progress)
     return _notify(call, row, "restored", done)
 
 
-def recover(call: RequestCall) -> truncated_results.Restored:
+@endpoint("POST", "/api/exports/{name:str}/recover", rights="write")
+def recover(
+    call: Call, name: request_types.ExportName, data: JSONBody[request_types.Recover]
+) -> truncated_results.Restored:
     """Finish a restore that was cut short, or take it back."""
-    body: request_types.Recover = call.body
-    row = call.export()
+    row = call.export(name)
     workspace = call.store.exports.open(row)
     progress = call.progress(row.name, "restore")
-    if body.action == "continue":
+    if data.action == "continue":
         return _notify(call, row, "restored", workspace.restore_continue(progress=progress))
     return _notify(call, row, "restored", workspace.restore_abort(progress=progress))
 
 
-def undo(call: RequestCall) -> truncated_results.Restored:
+@endpoint("POST", "/api/exports/{name:str}/undo", rights="write")
+def undo(call: Call, name: request_types.ExportName, data: JSONBody[request_types.Steps]) -> truncated_results.Restored:
     """Take back the newest changes to the tree. Unsaved ones are saved first, and are the first of the newest."""
-    body: request_types.Steps = call.body
-    row = call.export()
+    row = call.export(name)
     workspace = call.store.exports.open(row)
     refuse_again(call)
     progress = call.progress(row.name, "undo")
-    done = workspace.undo(body.count, force=body.force, dry_run=body.dry_run, progress=progress)
+    done = workspace.undo(data.count, force=data.force, dry_run=data.dry_run, progress=progress)
     return _notify(call, row, "undone", done)
 
 
-def redo(call: RequestCall) -> truncated_results.Restored:
+@endpoint("POST", "/api/exports/{name:str}/redo", rights="write")
+def redo(call: Call, name: request_types.ExportName, data: JSONBody[request_types.Steps]) -> truncated_results.Restored:
     """Bring back the newest changes that were undone."""
-    body: request_types.Steps = call.body
-    row = call.export()
+    row = call.export(name)
     workspace = call.store.exports.open(row)
     refuse_again(call)
     progress = call.progress(row.name, "redo")
-    done = workspace.redo(body.count, force=body.force, dry_run=body.dry_run, progress=progress)
+    done = workspace.redo(data.count, force=data.force, dry_run=data.dry_run, progress=progress)
     return _notify(call, row, "redone", done)
 
 
@@ -96,33 +103,33 @@ def refuse_again(call: RequestCall) -> None:
         )
 
 
-def fork(call: RequestCall) -> response_types.Forked:
+@endpoint("POST", "/api/exports/{name:str}/fork", rights="admin")
+def fork(call: Call, name: request_types.ExportName, data: JSONBody[request_types.Fork]) -> response_types.Forked:
     """Write a checkpoint out as an export of its own, which shares all content with this one. Without `checkpoint` it
     is the present state, which is saved first.
     """
-    body: request_types.Fork = call.body
     call.principal.require_all_exports()
-    row, exports = call.export(), call.store.exports
-    if body.checkpoint is None:
+    row, exports = call.export(name), call.store.exports
+    if data.checkpoint is None:
         target = save_export(call, row)
     else:
-        target = _resolve_visible(call, body.checkpoint, exports.open(row).resolve)
+        target = _resolve_visible(call, data.checkpoint, exports.open(row).resolve)
     try:
         made, done = exports.fork(
             row,
             target,
-            body.name,
-            None if body.path is None else host_path(body.path),
+            data.name,
+            None if data.path is None else host_path(data.path),
             roots=call.principal.token.roots,
-            project=body.project,
-            auto=body.auto_checkpoint,
+            project=data.project,
+            auto=data.auto_checkpoint,
             progress=call.progress(row.name, "fork"),
         )
     except HoldfastError:
-        finished = exports.finished_fork(row, target, body.name) if call.again else None
+        finished = exports.finished_fork(row, target, data.name) if call.again else None
         if finished is None:
             raise
-        made, done = exports.get(body.name), finished
+        made, done = exports.get(data.name), finished
     call.world.look()
     call.happened(row.name, "forked", fork=made.name, checkpoint=done.source)
     return _forked(call, made, done)
@@ -132,18 +139,20 @@ def _forked(call: RequestCall, made: ExportRow, done: ForkResult) -> response_ty
     return encode(response_types.Forked, done, export=export_object(call, made))
 
 
-def write_files(call: RequestCall) -> response_types.Written:
+@endpoint("POST", "/api/exports/{name:str}/write-files", rights="write")
+def write_files(
+    call: Call, name: request_types.ExportName, data: JSONBody[request_types.WriteFiles]
+) -> response_types.Written:
     """Write and delete files, and nothing else, as one change: each atomically, and only if it is as it was saved."""
-    body: request_types.WriteFiles = call.body
-    row = call.export()
-    if call.principal.token.exports and body.source is None and any(write.blob_hash for write in body.writes):
+    row = call.export(name)
+    if call.principal.token.exports and data.source is None and any(write.blob_hash for write in data.writes):
         raise UsageError(
             "a token that is for some exports alone has to say where content is that it gives by its hash",
             hint="`source` is a checkpoint that has all of it",
         )
-    source = None if body.source is None else require_reachable(call, body.source)[0].id
+    source = None if data.source is None else require_reachable(call, data.source)[0].id
     context = call.store.exports.context(row)
-    writes, deletes = [_write(write) for write in body.writes], [path_of(path) for path in body.deletes]
+    writes, deletes = [_write(write) for write in data.writes], [path_of(path) for path in data.deletes]
     if WORKSPACE_FILE not in (*deletes, *(write.path for write in writes)):
         refuse_misconfigured(context.misconfigured)  # (What mends it is not refused.)
     workspace = Workspace(call.store.opener, context)
@@ -155,7 +164,7 @@ def write_files(call: RequestCall) -> response_types.Written:
         context,
         writes,
         deletes,
-        Provenance(body.author or call.principal.token.label, body.message),
+        Provenance(data.author or call.principal.token.label, data.message),
         source=source,
         progress=call.progress(row.name, "write-files"),
     )

@@ -1,0 +1,93 @@
+"""What the server says of itself, and what happens to an export: answered on the event loop, and by no thread."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
+
+from litestar import Request
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter
+from litestar.response import Response, Stream
+
+from holdfast import __version__
+from holdfast.api.rest import _openapi as openapi_page
+from holdfast.api.rest import _request_types as request_types
+from holdfast.api.rest import _response_types as response_types
+from holdfast.api.rest._authorization import bearer_token
+from holdfast.api.rest._endpoint import endpoint
+from holdfast.api.rest._event_stream import while_allowed
+from holdfast.api.rest._problems import WebError
+
+if TYPE_CHECKING:
+    from holdfast.api.rest._app import Server
+
+LastEventId: TypeAlias = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Last-Event-ID",
+        description="The id of the last event that was received.",
+        schema_extra={"type": "string", "max_length": 200, "one_of": None},
+    ),
+]
+
+
+@endpoint("GET", "/api/exports/{name:str}/events", rights="read", media_type="text/event-stream")
+async def listen(
+    request: Request[Any, Any, Any], name: request_types.ExportName, last: LastEventId = None
+) -> Response[str]:
+    """What happens to the export, as server-sent events."""
+    server: Server = request.app.state.server
+    tenant = request.auth.tenant
+    request.auth.check_export(name)
+    await asyncio.get_running_loop().run_in_executor(server.threads.requests, server.require_export, tenant, name)
+    if server.hub.count() >= server.settings.max_streams:
+        raise WebError("no_room_for_streams", "too many listen already", Retry_After="10")
+    headers = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
+    if request.scope["state"]["head_only"]:
+        return Response("", headers=headers)
+    may_listen = partial(server.is_valid_token, bearer_token(request.headers.get("authorization")))
+    events = while_allowed(server.hub.listen(tenant, name, last), may_listen)
+    return cast("Response[str]", Stream(events, headers=headers))
+
+
+@endpoint("GET", "/api/health", rights=None)
+async def health() -> response_types.Health:
+    """That the server lives."""
+    return {"status": "ok", "version": __version__, "checks": {}}
+
+
+@endpoint(
+    "GET", "/api/ready", rights=None, responses={503: ResponseSpec(response_types.Health, description="It cannot.")}
+)
+async def ready(request: Request[Any, Any, Any]) -> Response[response_types.Health]:
+    """Whether it can do its work; 503 if not."""
+    server: Server = request.app.state.server
+    checks = await server.checks()
+    fine = set(checks.values()) == {"ok"}
+    answer: response_types.Health = {
+        "status": "ok" if fine else "unavailable",
+        "version": __version__,
+        "checks": checks,
+    }
+    return Response(answer, status_code=200 if fine else 503)
+
+
+@endpoint("GET", "/metrics", rights="read", media_type="text/plain")
+async def metrics(request: Request[Any, Any, Any]) -> Response[str]:
+    """Counts of what the server does, for Prometheus."""
+    return Response(request.app.state.server.metrics_text(), media_type="text/plain; version=0.0.4")
+
+
+@endpoint("GET", "/api/openapi.json", rights=None)
+async def openapi(request: Request[Any, Any, Any]) -> dict[str, Any]:
+    """This document."""  # noqa: D404 - it is what the document says
+    return await asyncio.to_thread(request.app.state.server.document)
+
+
+@endpoint("GET", "/api/docs", rights=None, media_type="text/html")
+async def docs(request: Request[Any, Any, Any]) -> Response[str]:
+    """The same for people."""
+    page = openapi_page.page(await asyncio.to_thread(request.app.state.server.document))
+    return Response(page, media_type="text/html", headers={"content-security-policy": openapi_page.POLICY})
