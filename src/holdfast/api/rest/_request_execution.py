@@ -24,7 +24,7 @@ from holdfast.model.log import Log
 from holdfast.store.catalog.answer_rows import AnswerRows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from litestar import Request
 

@@ -108,7 +108,7 @@ class JsonBody(AbstractDTO[Any]):
 
     def decode_bytes(self, value: bytes) -> Any:
         """``value`` as the handler wants it; raises `UsageError`, and `WebError` for what is not JSON."""
-        request: Any = self.asgi_connection  # pyright: ignore[reportUnknownMemberType]
+        request: Any = self.asgi_connection  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if value and request.content_type[0].lower() != "application/json":
             raise WebError("bad_media_type", "the body has to be JSON", hint="Content-Type: application/json")
         return decode_body(request.route_handler.parsed_data_field.annotation, value)
