@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.model.answers import steps, workspace
-from holdfast.model.fast_typing import TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from holdfast.model.answers.words import Path, SystemPath, Time
 
 Totals = dict[str, int]
 
@@ -48,21 +45,6 @@ class Step(steps.StepWithChanges):
     """One step, with what it did to at most so many paths as were asked for."""
 
     totals: Totals
-
-
-class ListedSession(TypedDict):
-    """A session, without its variables and its history."""
-
-    id: str
-    parent: str | None
-    owner: str
-    purpose: str
-    root: Path | None
-    directory: Annotated[SystemPath | None, "state.cwd"]
-    created_at: Time
-    updated_at: Time
-    busy: bool
-    forks: list[str]
 
 
 def cut(value: Mapping[str, Any], *names: str, most: int) -> Any:

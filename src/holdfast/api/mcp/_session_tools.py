@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.api._request_arguments import path_in
-from holdfast.api._truncated_results import ListedSession
 from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp._pagination import page
 from holdfast.api.mcp._read_tools import ToolAnswer
@@ -24,6 +23,7 @@ from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.shell.execution import Streams, execute
 from holdfast.engine.sessions.shell.held_notices import HeldNotices, report_held
 from holdfast.model.answers import sessions as answers
+from holdfast.model.answers.sessions import ListedSession
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.json_encoder import encode, encode_all
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
-from holdfast.api._truncated_results import ListedSession, MadeCheckpoint, Reverted, Step, cut
+from holdfast.api._truncated_results import MadeCheckpoint, Reverted, Step, cut
 from holdfast.api.mcp._text_content import Encoding  # noqa: TC001 - schemas are made of it
 from holdfast.model.answers import experiments, files, merges, sessions
 from holdfast.model.answers import workspace as answers
@@ -143,7 +143,7 @@ class Difference(TypedDict):
 
 
 class Sessions(TypedDict):
-    sessions: list[ListedSession]
+    sessions: list[sessions.ListedSession]
     total: int
     next_cursor: str | None
 

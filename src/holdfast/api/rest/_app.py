@@ -165,7 +165,7 @@ class ServerThreads(NamedTuple):
 
 
 class Server:
-    """What those who answer share, and the work that they do (`ServerServices`).
+    """What those who answer share, and the work that they do.
 
     ``running``: the work that is being done, which outlives the request for it.
     """
@@ -198,24 +198,24 @@ class Server:
         self._tried_at = 0.0
 
     def look(self) -> None:
-        """See `ServerServices.look`."""
+        """The list of exports was changed."""
         self._caretaker.reread_exports()
 
     def condition(self, tenant: str, export: str) -> UpkeepCondition:
-        """See `ServerServices.condition`."""
+        """How the upkeep of an export goes."""
         return self._caretaker.condition(tenant, export)
 
     def progress(self, tenant: str, export: str, operation: str, request_id: str) -> Progress:
-        """See `ServerServices.progress`."""
+        """Tells those who listen to the export how far an operation is."""
         return self.hub.progress(tenant, export, operation, request_id)
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
-        """See `ServerServices.saved`."""
+        """A checkpoint was taken."""
         self.metrics.counted("checkpoints" if result.created else "checkpoints_unchanged")
         self.hub.saved(tenant, export, result)
 
     def happened(self, tenant: str, export: str, event: str, data: dict[str, Any]) -> None:
-        """See `ServerServices.happened`."""
+        """Something else happened to an export."""
         self.metrics.counted(event)
         self.hub.happened(tenant, export, event, data)
 

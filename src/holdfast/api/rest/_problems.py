@@ -21,7 +21,7 @@ from holdfast.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.api.rest._response_types import Problem
+    from holdfast.model.answers.rest import Problem
 
 TYPE: Final = "urn:holdfast:error:"
 

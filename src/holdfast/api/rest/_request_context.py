@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,46 +16,15 @@ from holdfast.model.paths import parse_display
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from holdfast.api.rest._app import Server
     from holdfast.api.rest._authorization import Principal
     from holdfast.api.rest._store_pool import OpenedStore
-    from holdfast.engine.exports.maintenance import UpkeepCondition
-    from holdfast.engine.promotion.job_process import PromotionProcesses
-    from holdfast.model.command_results import CheckpointResult
     from holdfast.model.content import Progress
     from holdfast.store.catalog.export_rows import ExportRow
 
 T = TypeVar("T")
 MOST_SHOWN: Final = 1000
 """Items of a list in an answer that has no pages."""
-
-
-class ServerServices(Protocol):
-    """What the server does beside answering."""
-
-    @property
-    def outside(self) -> PromotionProcesses:
-        """The processes that make promotions."""
-        ...
-
-    def look(self) -> None:
-        """The list of exports was changed."""
-        ...
-
-    def condition(self, tenant: str, export: str) -> UpkeepCondition:
-        """How the upkeep of an export goes."""
-        ...
-
-    def progress(self, tenant: str, export: str, operation: str, request_id: str) -> Progress:
-        """Tells those who listen to the export how far an operation is."""
-        ...
-
-    def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
-        """A checkpoint was taken."""
-        ...
-
-    def happened(self, tenant: str, export: str, event: str, data: dict[str, Any]) -> None:
-        """Something else did."""
-        ...
 
 
 class RawAnswer(NamedTuple):
@@ -72,7 +41,7 @@ class RequestCall(NamedTuple):
     ``key`` is the same for requests that are to be done once, and for no others.
     """
 
-    world: ServerServices
+    server: Server
     principal: Principal
     store: OpenedStore
     request_id: str
@@ -90,11 +59,11 @@ class RequestCall(NamedTuple):
 
     def happened(self, export: str, event: str, /, **data: Any) -> None:
         """Tell those who listen."""
-        self.world.happened(self.tenant, export, event, data)
+        self.server.happened(self.tenant, export, event, data)
 
     def progress(self, export: str, operation: str) -> Progress:
-        """See `ServerServices.progress`."""
-        return self.world.progress(self.tenant, export, operation, self.request_id)
+        """See `Server.progress`."""
+        return self.server.progress(self.tenant, export, operation, self.request_id)
 
 
 def path_of(text: str) -> bytes:

@@ -181,7 +181,7 @@ def _asked(request: ParsedRequest) -> Hash:
 
 def _call(store: OpenedStore, request: ParsedRequest, *, again: bool) -> RequestCall:
     return RequestCall(
-        world=request.server,
+        server=request.server,
         principal=request.principal,
         store=store,
         request_id=request.request_id,

@@ -9,6 +9,7 @@ from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.engine.exports.named_workspaces import NAME_PATTERN
+from holdfast.model.answers.rest import Mode
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=64)]
 Project = Annotated[str, Meta(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9_-])?)?$", max_length=128)]
@@ -19,7 +20,6 @@ Reference = Annotated[str, Meta(min_length=1, max_length=256)]
 """A checkpoint, as on the command line: an id, a prefix of one, a label, ``@``, ``@-``, ``@-3``."""
 CheckpointId = Annotated[str, Meta(pattern="^[0-9a-f]{24}$")]
 BlobHash = Annotated[str, Meta(pattern="^blake3:[0-9a-f]{32}$")]
-Mode = Literal["development", "production"]
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

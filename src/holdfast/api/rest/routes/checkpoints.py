@@ -7,11 +7,24 @@ from typing import TYPE_CHECKING
 
 from litestar.params import JSONBody
 
-from holdfast.api.rest import _request_types as request_types
-from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import MOST_SHOWN, RawAnswer, cut, decode_cursor, page, path_of
+from holdfast.api.rest._request_types import (
+    Below,
+    Cursor,
+    DiffAfter,
+    DiffBefore,
+    ExportName,
+    FilePath,
+    InCheckpoint,
+    Limit,
+    NewCheckpoint,
+    NewProjectCheckpoint,
+    ProjectName,
+    WithContent,
+)
 from holdfast.engine.diffs.patch_text import to_json
+from holdfast.model.answers import rest
 from holdfast.model.answers.workspace import Diff, Paths
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, format_hash
@@ -37,17 +50,13 @@ MOST_DIFFERENT_BYTES = 64 << 20
 
 
 @endpoint("POST", "/api/exports/{name:str}/checkpoint", rights="write")
-def create_checkpoint(
-    call: Call, name: request_types.ExportName, data: JSONBody[request_types.NewCheckpoint]
-) -> response_types.Taken:
+def create_checkpoint(call: Call, name: ExportName, data: JSONBody[NewCheckpoint]) -> rest.Taken:
     """Save the tree's present state. If nothing has changed there is no new checkpoint, and ``created`` is false."""
     return _take(call, call.export(name), data)
 
 
 @endpoint("POST", "/api/projects/{project:str}/checkpoints", rights="write")
-def create_project_checkpoint(
-    call: Call, project: request_types.ProjectName, data: JSONBody[request_types.NewProjectCheckpoint]
-) -> response_types.Taken:
+def create_project_checkpoint(call: Call, project: ProjectName, data: JSONBody[NewProjectCheckpoint]) -> rest.Taken:
     """Save the present state of one of a project's exports."""
     rows = _exports_of(call, project)
     chosen = [row for row in rows if data.export in (None, row.name)]
@@ -58,7 +67,7 @@ def create_project_checkpoint(
     return _take(call, chosen[0], data)
 
 
-def _take(call: RequestCall, row: ExportRow, data: request_types.NewCheckpoint) -> response_types.Taken:
+def _take(call: RequestCall, row: ExportRow, data: NewCheckpoint) -> rest.Taken:
     workspace = call.store.exports.open(row)
     refuse_misconfigured(workspace.misconfigured)
     result = workspace.checkpoint(
@@ -68,7 +77,7 @@ def _take(call: RequestCall, row: ExportRow, data: request_types.NewCheckpoint) 
         full_hash=data.full_hash,
         progress=call.progress(row.name, "checkpoint"),
     )
-    call.world.saved(call.tenant, row.name, result)
+    call.server.saved(call.tenant, row.name, result)
     return taken_object(result)
 
 
@@ -77,7 +86,7 @@ def save_export(call: RequestCall, row: ExportRow) -> CheckpointId:
     workspace = call.store.exports.open(row)
     refuse_misconfigured(workspace.misconfigured)
     result = workspace.checkpoint(kind="auto")
-    call.world.saved(call.tenant, row.name, result)
+    call.server.saved(call.tenant, row.name, result)
     return result.checkpoint.id
 
 
@@ -87,25 +96,21 @@ def refuse_misconfigured(wrong: ConfigError | None) -> None:
         raise wrong
 
 
-def taken_object(result: CheckpointResult) -> response_types.Taken:
+def taken_object(result: CheckpointResult) -> rest.Taken:
     """What taking a checkpoint came to."""
-    return encode(
-        response_types.Taken, result, snapshot_id=None, not_captured=result.not_captured[:MOST_SHOWN], stats=result
-    )
+    return encode(rest.Taken, result, snapshot_id=None, not_captured=result.not_captured[:MOST_SHOWN], stats=result)
 
 
 # -- listing -----------------------------------------------------------------------------------------------------
 
 
-def checkpoint_object(checkpoint: Checkpoint, export: str) -> response_types.Checkpoint:
+def checkpoint_object(checkpoint: Checkpoint, export: str) -> rest.Checkpoint:
     """A checkpoint as it is answered."""
-    return encode(response_types.Checkpoint, checkpoint, export=export)
+    return encode(rest.Checkpoint, checkpoint, export=export)
 
 
 @endpoint("GET", "/api/exports/{name:str}/checkpoints", rights="read")
-def list_checkpoints(
-    call: Call, name: request_types.ExportName, limit: request_types.Limit = 100, cursor: request_types.Cursor = ""
-) -> response_types.CheckpointList:
+def list_checkpoints(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> rest.CheckpointList:
     """The checkpoints of an export, newest first."""
     row, before = call.export(name), _before(call, cursor)
     found = call.store.opener.store().catalog.checkpoints(row.workspace, limit=limit + 1, before=before)
@@ -115,8 +120,8 @@ def list_checkpoints(
 
 @endpoint("GET", "/api/projects/{project:str}/checkpoints", rights="read")
 def list_project_checkpoints(
-    call: Call, project: request_types.ProjectName, limit: request_types.Limit = 100, cursor: request_types.Cursor = ""
-) -> response_types.CheckpointList:
+    call: Call, project: ProjectName, limit: Limit = 100, cursor: Cursor = ""
+) -> rest.CheckpointList:
     """The checkpoints of all exports of a project, newest first."""
     rows = {row.workspace: row.name for row in _exports_of(call, project)}
     catalog = call.store.opener.store().catalog
@@ -165,14 +170,14 @@ def _opened(call: RequestCall, name: str) -> tuple[Checkpoint, ExportRow, Worksp
 
 
 @endpoint("GET", "/api/checkpoints/{id:str}", rights="read")
-def get_checkpoint(call: Call, checkpoint: request_types.InCheckpoint) -> response_types.CheckpointDetails:
+def get_checkpoint(call: Call, checkpoint: InCheckpoint) -> rest.CheckpointDetails:
     """One checkpoint, and what it changed."""
     found, row, workspace = _opened(call, checkpoint)
     details = workspace.show(found.id)
     paths = cut(encode(Paths, details), "added", "modified", "deleted")
     missed = len(details.not_captured)
     return encode(
-        response_types.CheckpointDetails,
+        rest.CheckpointDetails,
         found,
         export=row.name,
         paths={name: paths[name] for name in ("added", "modified", "deleted")},
@@ -182,7 +187,7 @@ def get_checkpoint(call: Call, checkpoint: request_types.InCheckpoint) -> respon
 
 
 @endpoint("DELETE", "/api/checkpoints/{id:str}", rights="admin")
-def delete_checkpoint(call: Call, checkpoint: request_types.InCheckpoint) -> response_types.Deleted:
+def delete_checkpoint(call: Call, checkpoint: InCheckpoint) -> rest.Deleted:
     """Forget a checkpoint. Refused for one that something stands on."""
     try:
         found, row, workspace = _opened(call, checkpoint)
@@ -197,12 +202,8 @@ def delete_checkpoint(call: Call, checkpoint: request_types.InCheckpoint) -> res
 
 @endpoint("GET", "/api/checkpoints/{id:str}/files", rights="read")
 def list_files(
-    call: Call,
-    checkpoint: request_types.InCheckpoint,
-    path: request_types.Below = "",
-    limit: request_types.Limit = 100,
-    cursor: request_types.Cursor = "",
-) -> response_types.FileList:
+    call: Call, checkpoint: InCheckpoint, path: Below = "", limit: Limit = 100, cursor: Cursor = ""
+) -> rest.FileList:
     """The files of a checkpoint, by path."""
     from holdfast.store.manifests import manifest
 
@@ -213,13 +214,13 @@ def list_files(
     part = list(islice(entries, limit + 1))
     shown_part, following = page(part, limit, lambda item: display(item[0]))
     return {
-        "files": [encode(response_types.File, entry, path=one) for one, entry in shown_part],
+        "files": [encode(rest.File, entry, path=one) for one, entry in shown_part],
         "next_cursor": following,
     }
 
 
 @endpoint("GET", "/api/checkpoints/{id:str}/file", rights="read", media_type="application/octet-stream")
-def get_file(call: Call, checkpoint: request_types.InCheckpoint, path: request_types.FilePath) -> RawAnswer:
+def get_file(call: Call, checkpoint: InCheckpoint, path: FilePath) -> RawAnswer:
     """The content of a file in a checkpoint (of a symbolic link: its target), verified."""
     from holdfast.store.manifests import manifest
 
@@ -233,18 +234,14 @@ def get_file(call: Call, checkpoint: request_types.InCheckpoint, path: request_t
         "content-type": "application/octet-stream",
         "content-disposition": "attachment",
         "etag": f'"{format_hash(entry.hash)}"',
-        "x-holdfast-mode": response_types.file_mode(entry),
+        "x-holdfast-mode": rest.file_mode(entry),
     }
     return RawAnswer(pieces, entry.size, headers)
 
 
 @endpoint("GET", "/api/checkpoints/{a:str}/diff/{b:str}", rights="read")
 def diff_checkpoints(
-    call: Call,
-    before: request_types.DiffBefore,
-    after: request_types.DiffAfter,
-    path: request_types.Below = "",
-    content: request_types.WithContent = True,
+    call: Call, before: DiffBefore, after: DiffAfter, path: Below = "", content: WithContent = True
 ) -> Diff:
     """How the second checkpoint differs from the first, with the text of each file that differs."""
     base, _, workspace = _opened(call, before)

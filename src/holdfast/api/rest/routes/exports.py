@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from litestar.params import JSONBody
 
 from holdfast.api import _truncated_results as truncated_results
-from holdfast.api.rest import _request_types as request_types
-from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut, decode_cursor, host_path, page, set_value
+from holdfast.api.rest._request_types import Cursor, ExportChange, ExportName, Limit, NewExport, OfProject
+from holdfast.model.answers import rest
 from holdfast.model.answers.workspace import Status
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.json_encoder import encode
@@ -23,23 +23,18 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.export_rows import ExportRow
 
 
-def export_object(call: RequestCall, row: ExportRow) -> response_types.Export:
+def export_object(call: RequestCall, row: ExportRow) -> rest.Export:
     """An export as it is answered."""
     return encode(
-        response_types.Export,
+        rest.Export,
         row,
         path=call.store.exports.path_of(row),
-        upkeep=call.world.condition(call.tenant, row.name),
+        upkeep=call.server.condition(call.tenant, row.name),
     )
 
 
 @endpoint("GET", "/api/exports", rights="read")
-def list_exports(
-    call: Call,
-    project: request_types.OfProject = "",
-    limit: request_types.Limit = 100,
-    cursor: request_types.Cursor = "",
-) -> response_types.ExportList:
+def list_exports(call: Call, project: OfProject = "", limit: Limit = 100, cursor: Cursor = "") -> rest.ExportList:
     """The exports that the token is for, by name."""
     rows = call.store.exports.rows.list(
         project=project or None,
@@ -52,7 +47,7 @@ def list_exports(
 
 
 @endpoint("POST", "/api/exports", rights="admin")
-def create_export(call: Call, data: JSONBody[request_types.NewExport]) -> response_types.Export:
+def create_export(call: Call, data: JSONBody[NewExport]) -> rest.Export:
     """Serve a directory. It becomes a workspace if it is none; nothing is written into it."""
     call.principal.require_all_exports()
     path = None if data.path is None else host_path(data.path)
@@ -69,11 +64,11 @@ def create_export(call: Call, data: JSONBody[request_types.NewExport]) -> respon
         if not call.again or error.code not in ("export_exists", "exists"):
             raise
         row = _made_before(call, data, error)
-    call.world.look()
+    call.server.look()
     return export_object(call, row)
 
 
-def _made_before(call: RequestCall, body: request_types.NewExport, error: RefusedError) -> ExportRow:
+def _made_before(call: RequestCall, body: NewExport, error: RefusedError) -> ExportRow:
     """What an attempt that was cut short has made of the same request."""
     exports = call.store.exports
     try:
@@ -92,12 +87,12 @@ def _made_before(call: RequestCall, body: request_types.NewExport, error: Refuse
 
 
 @endpoint("GET", "/api/exports/{name:str}", rights="read")
-def get_export(call: Call, name: request_types.ExportName) -> response_types.ExportDetails:
+def get_export(call: Call, name: ExportName) -> rest.ExportDetails:
     """One export, how its upkeep goes, and how it is configured."""
     return _details(call, call.export(name))
 
 
-def _details(call: RequestCall, row: ExportRow) -> response_types.ExportDetails:
+def _details(call: RequestCall, row: ExportRow) -> rest.ExportDetails:
     configuration = None
     # (To look where one may have been moved takes seconds; a request for its files does.)
     if os.path.isdir(call.store.exports.path_of(row)):
@@ -106,15 +101,13 @@ def _details(call: RequestCall, row: ExportRow) -> response_types.ExportDetails:
     return {**export_object(call, row), "configuration": configuration}
 
 
-def _configuration(context: Context) -> response_types.Configuration:
+def _configuration(context: Context) -> rest.Configuration:
     problem = None if context.misconfigured is None else context.misconfigured.message
-    return encode(response_types.Configuration, context.settings, problem=problem)
+    return encode(rest.Configuration, context.settings, problem=problem)
 
 
 @endpoint("PUT", "/api/exports/{name:str}", rights="admin")
-def configure_export(
-    call: Call, name: request_types.ExportName, data: JSONBody[request_types.ExportChange]
-) -> response_types.ExportDetails:
+def configure_export(call: Call, name: ExportName, data: JSONBody[ExportChange]) -> rest.ExportDetails:
     """Change what is given: the directory that it serves, whether it is saved by itself, its mode, its project."""
     path = set_value(data.path)
     if path is not None:
@@ -127,12 +120,12 @@ def configure_export(
         auto=set_value(data.auto_checkpoint),
         mode=set_value(data.mode),
     )
-    call.world.look()
+    call.server.look()
     return _details(call, row)
 
 
 @endpoint("DELETE", "/api/exports/{name:str}", rights="admin")
-def delete_export(call: Call, name: request_types.ExportName) -> response_types.Deleted:
+def delete_export(call: Call, name: ExportName) -> rest.Deleted:
     """Serve it no more. Its directory and all its checkpoints stay."""
     call.principal.check_export(name)
     try:
@@ -140,12 +133,12 @@ def delete_export(call: Call, name: request_types.ExportName) -> response_types.
     except NotFoundError:
         if not call.again:
             raise
-    call.world.look()
+    call.server.look()
     return {"deleted": name}
 
 
 @endpoint("GET", "/api/exports/{name:str}/status", rights="read")
-def get_status(call: Call, name: request_types.ExportName) -> truncated_results.Status:
+def get_status(call: Call, name: ExportName) -> truncated_results.Status:
     """How the tree differs from the checkpoint that it stands on."""
     workspace = call.store.exports.open(call.export(name))
     return cut(encode(Status, workspace.status()), "added", "modified", "deleted", "not_captured")

@@ -7,19 +7,19 @@ from typing import Any
 from litestar.params import JSONBody
 from msgspec import UNSET
 
-from holdfast.api.rest import _request_types as request_types
-from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut
+from holdfast.api.rest._request_types import AnswerReapply, ExportName, InReapply, Limit, Merge, TakeReapply
 from holdfast.api.rest.routes.checkpoints import context_of, require_reachable
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.reapply.resolver import foresee, ladder_of
+from holdfast.model.answers import rest
 from holdfast.model.clock import isoformat
 from holdfast.model.json_encoder import encode
 
 
 @endpoint("POST", "/api/merge", rights="read", changes=False)
-def merge(call: Call, data: JSONBody[request_types.Merge]) -> response_types.Merged:
+def merge(call: Call, data: JSONBody[Merge]) -> rest.Merged:
     """What would become of production if a line of work were merged into it. Changes nothing."""
     production, row = require_reachable(call, data.production_checkpoint)
     promoted, _ = require_reachable(call, data.promote_checkpoint)
@@ -28,19 +28,16 @@ def merge(call: Call, data: JSONBody[request_types.Merge]) -> response_types.Mer
     plan = stacked_plan.plan(context, promoted.id, production.id, since=since)
     lists = ("writes", "deletes", "uncaptured", "overlapping_files")
     overlapping = [
-        encode(response_types.Overlap, one, foreseen=foresee(context, plan, one, ladder_of(context)))
-        for one in plan.overlapping
+        encode(rest.Overlap, one, foreseen=foresee(context, plan, one, ladder_of(context))) for one in plan.overlapping
     ]
-    return cut(encode(response_types.Merged, plan, overlapping_files=overlapping, totals={}), *lists)
+    return cut(encode(rest.Merged, plan, overlapping_files=overlapping, totals={}), *lists)
 
 
 # Changes that wait to be applied anew, for agents that ask for them: what both production and a fork have changed.
 
 
 @endpoint("GET", "/api/exports/{name:str}/reapplies", rights="write")
-def list_reapplies(
-    call: Call, name: request_types.ExportName, limit: request_types.Limit = 100
-) -> response_types.ReapplyList:
+def list_reapplies(call: Call, name: ExportName, limit: Limit = 100) -> rest.ReapplyList:
     """The changes that wait to be applied anew, of merges and promotions to this export, the oldest first."""
     found = call.store.exports.open(call.export(name)).waiting_reapplies(limit=limit)
     return {
@@ -54,9 +51,9 @@ def list_reapplies(
 @endpoint("POST", "/api/exports/{name:str}/reapplies/take", rights="write")
 def take_reapply(
     call: Call,
-    name: request_types.ExportName,
-    data: JSONBody[request_types.TakeReapply],  # noqa: ARG001 - there is nothing in it
-) -> response_types.TakenReapply:
+    name: ExportName,
+    data: JSONBody[TakeReapply],  # noqa: ARG001 - there is nothing in it
+) -> rest.TakenReapply:
     """Take the change that waits longest: it is the caller's for `merge.lease`, and then somebody else's."""
     found = call.store.exports.open(call.export(name)).next_reapply()
     if found is None:
@@ -67,11 +64,8 @@ def take_reapply(
 
 @endpoint("POST", "/api/exports/{name:str}/reapplies/{reapply:str}/answer", rights="write")
 def answer_reapply(
-    call: Call,
-    name: request_types.ExportName,
-    reapply: request_types.InReapply,
-    data: JSONBody[request_types.AnswerReapply],
-) -> response_types.AnsweredReapply:
+    call: Call, name: ExportName, reapply: InReapply, data: JSONBody[AnswerReapply]
+) -> rest.AnsweredReapply:
     """Answer a change that was taken. Nothing is written: the next promotion or merge of the same fork uses it."""
     chosen = {
         "content": data.content,

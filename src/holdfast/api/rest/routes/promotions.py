@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar.params import JSONBody
 from msgspec import UNSET
 
-from holdfast.api.rest import _request_types as request_types
-from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut, decode_cursor, page
+from holdfast.api.rest._request_types import Cursor, ExportName, FileDecision, InPromotion, Limit, Promote
 from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable, save_export
 from holdfast.engine.promotion import manager, spec
 from holdfast.engine.running.isolation import absolute_paths
 from holdfast.files.tree import ROOT_GONE
+from holdfast.model.answers import rest
 from holdfast.model.answers.merges import Promoted
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, hash_bytes
@@ -37,9 +37,7 @@ _MOST_ATTEMPTS: Final = 1000
 
 
 @endpoint("POST", "/api/exports/{name:str}/promote", rights="admin", apart="promote")
-def promote(
-    call: Call, name: request_types.ExportName, data: JSONBody[request_types.Promote]
-) -> response_types.Promoted:
+def promote(call: Call, name: ExportName, data: JSONBody[Promote]) -> rest.Promoted:
     """Bring a line of work to this export: merged, built and found healthy in a copy before anything of it changes."""
     row = call.export(name)
     context = call.store.exports.context(row)
@@ -85,7 +83,7 @@ def promote(
             promotion=promotion,
         )
 
-    refused = call.world.outside.promote(words, settings, tell, decided)
+    refused = call.server.outside.promote(words, settings, tell, decided)
     if refused is not None:
         raise refused
     ended = _rows(call).get(promotion)
@@ -97,7 +95,7 @@ def promote(
     return _shown(ended)
 
 
-def _decided(given: request_types.FileDecision) -> spec.DecidedFile:
+def _decided(given: FileDecision) -> spec.DecidedFile:
     """What was decided of one file."""
     chosen = [given.keep, given.take, given.delete, given.content is not UNSET, given.content_base64 is not UNSET]
     if sum(chosen) != 1:
@@ -127,9 +125,7 @@ def _production(context: Context) -> manager.ProductionRef:
 
 
 @endpoint("GET", "/api/exports/{name:str}/promotions", rights="read")
-def list_promotions(
-    call: Call, name: request_types.ExportName, limit: request_types.Limit = 100, cursor: request_types.Cursor = ""
-) -> response_types.PromotionList:
+def list_promotions(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> rest.PromotionList:
     """The promotions to an export, newest first."""
     found = _rows(call).list(call.export(name).workspace)[::-1]
     after = decode_cursor(cursor)
@@ -141,14 +137,12 @@ def list_promotions(
             )
         found = found[at + 1 :]
     part, following = page(found, limit, lambda one: one.id)
-    shown = encode_all(response_types.PromotionSummary, map(manager.promotion_from_row, part))
+    shown = encode_all(rest.PromotionSummary, map(manager.promotion_from_row, part))
     return {"promotions": shown, "next_cursor": following}
 
 
 @endpoint("GET", "/api/exports/{name:str}/promotions/{promotion:str}", rights="read")
-def get_promotion(
-    call: Call, name: request_types.ExportName, promotion: request_types.InPromotion
-) -> response_types.Promoted:
+def get_promotion(call: Call, name: ExportName, promotion: InPromotion) -> rest.Promoted:
     """One promotion, how far it is, and how it has ended."""
     row = call.export(name)
     found = _rows(call).get(promotion)
@@ -190,7 +184,7 @@ def _attempt(call: RequestCall, row: ExportRow) -> tuple[str, PromotionRow | Non
     raise RefusedError("this Idempotency-Key was used too often", code="too_much")
 
 
-def _promoted_checkpoint(call: RequestCall, row: ExportRow, data: request_types.Promote) -> CheckpointId:
+def _promoted_checkpoint(call: RequestCall, row: ExportRow, data: Promote) -> CheckpointId:
     """The checkpoint that is to be promoted."""
     if data.promote_checkpoint is not None:
         return require_reachable(call, data.promote_checkpoint)[0].id
@@ -208,7 +202,7 @@ def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dic
     coming = call.store.exports.future_roots(row, token.exports)
     runs = context.settings.promote
     is_kept_apart = bool(others or call.store.exports.roots_of_others(row, token.roots))
-    found = call.world.outside.isolation
+    found = call.server.outside.isolation
     is_none = runs.isolation == "none" or (runs.isolation == "auto" and found.level == "none")
     if is_none and is_kept_apart and (runs.setup or runs.build or runs.start or runs.health):
         raise RefusedError(

@@ -13,12 +13,12 @@ from litestar.response import Response, Stream
 
 from holdfast import __version__
 from holdfast.api.rest import _openapi as openapi_page
-from holdfast.api.rest import _request_types as request_types
-from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._authorization import bearer_token
 from holdfast.api.rest._endpoint import endpoint
 from holdfast.api.rest._event_stream import while_allowed
 from holdfast.api.rest._problems import WebError
+from holdfast.api.rest._request_types import ExportName
+from holdfast.model.answers import rest
 
 if TYPE_CHECKING:
     from holdfast.api.rest._app import Server
@@ -34,9 +34,7 @@ LastEventId: TypeAlias = Annotated[
 
 
 @endpoint("GET", "/api/exports/{name:str}/events", rights="read", media_type="text/event-stream")
-async def listen(
-    request: Request[Any, Any, Any], name: request_types.ExportName, last: LastEventId = None
-) -> Response[str]:
+async def listen(request: Request[Any, Any, Any], name: ExportName, last: LastEventId = None) -> Response[str]:
     """What happens to the export, as server-sent events."""
     server: Server = request.app.state.server
     tenant = request.auth.tenant
@@ -53,20 +51,18 @@ async def listen(
 
 
 @endpoint("GET", "/api/health", rights=None)
-async def health() -> response_types.Health:
+async def health() -> rest.Health:
     """That the server lives."""
     return {"status": "ok", "version": __version__, "checks": {}}
 
 
-@endpoint(
-    "GET", "/api/ready", rights=None, responses={503: ResponseSpec(response_types.Health, description="It cannot.")}
-)
-async def ready(request: Request[Any, Any, Any]) -> Response[response_types.Health]:
+@endpoint("GET", "/api/ready", rights=None, responses={503: ResponseSpec(rest.Health, description="It cannot.")})
+async def ready(request: Request[Any, Any, Any]) -> Response[rest.Health]:
     """Whether it can do its work; 503 if not."""
     server: Server = request.app.state.server
     checks = await server.checks()
     fine = set(checks.values()) == {"ok"}
-    answer: response_types.Health = {
+    answer: rest.Health = {
         "status": "ok" if fine else "unavailable",
         "version": __version__,
         "checks": checks,

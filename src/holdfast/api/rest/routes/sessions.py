@@ -12,15 +12,25 @@ from typing import TYPE_CHECKING
 from litestar.params import JSONBody
 
 from holdfast.api import _truncated_results as truncated_results
-from holdfast.api.rest import _request_types as request_types
-from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut, decode_cursor, encode_cursor, path_of
+from holdfast.api.rest._request_types import (
+    Cursor,
+    ExportName,
+    History,
+    InSession,
+    Limit,
+    NewSession,
+    SessionCommand,
+    SessionSave,
+    Steps,
+)
 from holdfast.api.rest.routes.checkpoints import refuse_misconfigured
 from holdfast.api.rest.routes.tree_changes import refuse_again
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.shell.execution import execute
 from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.answers import rest
 from holdfast.model.answers import sessions as answers
 from holdfast.model.answers.workspace import Restored
 from holdfast.model.errors import RefusedError
@@ -38,9 +48,7 @@ _RESTORED = ("written", "deleted", "skipped")
 
 
 @endpoint("GET", "/api/exports/{name:str}/sessions", rights="read")
-def list_sessions(
-    call: Call, name: request_types.ExportName, limit: request_types.Limit = 100, cursor: request_types.Cursor = ""
-) -> response_types.SessionList:
+def list_sessions(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> rest.SessionList:
     """The sessions of an export, and their forks, newest first."""
     after = decode_cursor(cursor)
     with _sessions(call) as sessions:
@@ -49,13 +57,11 @@ def list_sessions(
         found = found[next((at + 1 for at, one in enumerate(found) if one.id == after), len(found)) :]
     shown = found[:limit]
     following = encode_cursor(shown[-1].id) if len(found) > len(shown) else None
-    return {"sessions": encode_all(truncated_results.ListedSession, shown), "next_cursor": following}
+    return {"sessions": encode_all(answers.ListedSession, shown), "next_cursor": following}
 
 
 @endpoint("POST", "/api/exports/{name:str}/sessions", rights="write")
-def start_session(
-    call: Call, name: request_types.ExportName, data: JSONBody[request_types.NewSession]
-) -> answers.Started:
+def start_session(call: Call, name: ExportName, data: JSONBody[NewSession]) -> answers.Started:
     """Begin a session in the export's directory, or in one below. What its commands change is recorded as steps."""
     refuse_misconfigured(call.store.exports.context(call.export(name)).misconfigured)
     root = _root(call, name)
@@ -72,25 +78,17 @@ def start_session(
 
 
 @endpoint("GET", "/api/exports/{name:str}/sessions/{session:str}", rights="read")
-def get_session(
-    call: Call,
-    name: request_types.ExportName,
-    session: request_types.InSession,
-    history: request_types.History = 20,
-) -> response_types.Session:
+def get_session(call: Call, name: ExportName, session: InSession, history: History = 20) -> rest.Session:
     """One session, with its last commands. Its variables are not told."""
     with _sessions(call) as sessions:
         found = _find(call, sessions, name, session)
         commands = encode_all(answers.Command, sessions.history(found.id, history))
-    return encode(response_types.Session, found, history=commands)
+    return encode(rest.Session, found, history=commands)
 
 
 @endpoint("POST", "/api/exports/{name:str}/sessions/{session:str}/exec", rights="admin", apart="exec")
 def execute_command(
-    call: Call,
-    name: request_types.ExportName,
-    session: request_types.InSession,
-    data: JSONBody[request_types.SessionCommand],
+    call: Call, name: ExportName, session: InSession, data: JSONBody[SessionCommand]
 ) -> answers.Executed:
     """Run a command in a session, and wait for it to end. Of its output `session.max_output_bytes` are kept."""
     call.principal.require_all_exports()
@@ -115,10 +113,7 @@ def execute_command(
 
 @endpoint("POST", "/api/exports/{name:str}/sessions/{session:str}/checkpoint", rights="write")
 def save_session(
-    call: Call,
-    name: request_types.ExportName,
-    session: request_types.InSession,
-    data: JSONBody[request_types.SessionSave],
+    call: Call, name: ExportName, session: InSession, data: JSONBody[SessionSave]
 ) -> answers.SessionCheckpoint:
     """Save a session's state: its directory, variables, history, and files."""
     with _sessions(call) as sessions, sessions.use(_find(call, sessions, name, session).id) as shell:
@@ -127,10 +122,7 @@ def save_session(
 
 @endpoint("POST", "/api/exports/{name:str}/sessions/{session:str}/undo", rights="write")
 def undo_in_session(
-    call: Call,
-    name: request_types.ExportName,
-    session: request_types.InSession,
-    data: JSONBody[request_types.Steps],
+    call: Call, name: ExportName, session: InSession, data: JSONBody[Steps]
 ) -> truncated_results.Restored:
     """Take back the newest changes to the tree that a session works in."""
     return _reversed(call, Workspace.undo, name, session, data)
@@ -138,17 +130,14 @@ def undo_in_session(
 
 @endpoint("POST", "/api/exports/{name:str}/sessions/{session:str}/redo", rights="write")
 def redo_in_session(
-    call: Call,
-    name: request_types.ExportName,
-    session: request_types.InSession,
-    data: JSONBody[request_types.Steps],
+    call: Call, name: ExportName, session: InSession, data: JSONBody[Steps]
 ) -> truncated_results.Restored:
     """Bring back the newest changes there that were undone."""
     return _reversed(call, Workspace.redo, name, session, data)
 
 
 def _reversed(
-    call: RequestCall, reverse: Callable[..., RestoreResult], name: str, session: str, data: request_types.Steps
+    call: RequestCall, reverse: Callable[..., RestoreResult], name: str, session: str, data: Steps
 ) -> truncated_results.Restored:
     refuse_again(call)
     with _sessions(call) as sessions, sessions.open(_find(call, sessions, name, session).id) as shell:

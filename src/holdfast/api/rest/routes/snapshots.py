@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from litestar.params import JSONBody
 
-from holdfast.api.rest import _request_types as request_types
-from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut
+from holdfast.api.rest._request_types import ExportName, InSnapshot, NewSnapshot, SnapshotViews
 from holdfast.model.answers import commands as answers
+from holdfast.model.answers import rest
 from holdfast.model.errors import NotFoundError
 from holdfast.model.json_encoder import encode, encode_all
 
@@ -24,30 +24,26 @@ def _of(call: RequestCall, name: str) -> Snapshots:
 
 
 @endpoint("GET", "/api/exports/{name:str}/snapshots", rights="read")
-def list_snapshots(call: Call, name: request_types.ExportName) -> response_types.SnapshotList:
+def list_snapshots(call: Call, name: ExportName) -> rest.SnapshotList:
     """The snapshots of an export that snapshot providers have taken, oldest first."""
     return cut({"snapshots": encode_all(answers.Snapshot, _of(call, name).list())}, "snapshots")
 
 
 @endpoint("POST", "/api/exports/{name:str}/snapshots", rights="admin")
-def take_snapshot(
-    call: Call, name: request_types.ExportName, data: JSONBody[request_types.NewSnapshot]
-) -> answers.TakenSnapshot:
+def take_snapshot(call: Call, name: ExportName, data: JSONBody[NewSnapshot]) -> answers.TakenSnapshot:
     """Have a snapshot provider capture the tree's present state, beside the history of checkpoints."""
     done = _of(call, name).take(data.label, provider=data.provider, with_ignored=data.with_ignored)
     return encode(answers.TakenSnapshot, done.snapshot, notes=done.notes, passed_over=done.passed_over)
 
 
 @endpoint("GET", "/api/exports/{name:str}/snapshots/{snapshot:str}", rights="read")
-def get_snapshot(call: Call, name: request_types.ExportName, snapshot: request_types.InSnapshot) -> answers.Snapshot:
+def get_snapshot(call: Call, name: ExportName, snapshot: InSnapshot) -> answers.Snapshot:
     """One snapshot, by its id, the beginning of that, or its label."""
     return encode(answers.Snapshot, _of(call, name).show(snapshot))
 
 
 @endpoint("DELETE", "/api/exports/{name:str}/snapshots/{snapshot:str}", rights="admin")
-def discard_snapshot(
-    call: Call, name: request_types.ExportName, snapshot: request_types.InSnapshot
-) -> answers.DiscardedSnapshot:
+def discard_snapshot(call: Call, name: ExportName, snapshot: InSnapshot) -> answers.DiscardedSnapshot:
     """Remove a snapshot, for good. Refused while it is shown. What was made from it stays."""
     try:
         return {"discarded": _of(call, name).discard(snapshot)}
@@ -60,9 +56,9 @@ def discard_snapshot(
 @endpoint("POST", "/api/exports/{name:str}/snapshots/{snapshot:str}/mount", rights="admin")
 def mount_snapshot(
     call: Call,
-    name: request_types.ExportName,
-    snapshot: request_types.InSnapshot,
-    data: JSONBody[request_types.SnapshotViews],  # noqa: ARG001 - there is nothing in it
+    name: ExportName,
+    snapshot: InSnapshot,
+    data: JSONBody[SnapshotViews],  # noqa: ARG001 - there is nothing in it
 ) -> answers.SnapshotView:
     """Show a snapshot in a directory of this machine that is made for it."""
     return encode(answers.SnapshotView, path=_of(call, name).mount(snapshot))
@@ -71,9 +67,9 @@ def mount_snapshot(
 @endpoint("POST", "/api/exports/{name:str}/snapshots/{snapshot:str}/unmount", rights="admin")
 def unmount_snapshot(
     call: Call,
-    name: request_types.ExportName,
-    snapshot: request_types.InSnapshot,
-    data: JSONBody[request_types.SnapshotViews],  # noqa: ARG001 - there is nothing in it
+    name: ExportName,
+    snapshot: InSnapshot,
+    data: JSONBody[SnapshotViews],  # noqa: ARG001 - there is nothing in it
 ) -> answers.UnmountedSnapshot:
     """Remove all directories that show a snapshot."""
     return encode(answers.UnmountedSnapshot, unmounted=_of(call, name).unmount(snapshot))

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from litestar.params import JSONBody
 
 from holdfast.api import _truncated_results as truncated_results
-from holdfast.api.rest import _request_types as request_types
-from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut, host_path, path_of
+from holdfast.api.rest._request_types import ExportName, FileWrite, Fork, Recover, Restore, Steps, WriteFiles
 from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable, save_export
 from holdfast.api.rest.routes.exports import export_object
 from holdfast.engine.history.revisions import resolve_name_for_restore
 from holdfast.engine.merging.write_plan import PlannedWrite, carry_out
 from holdfast.engine.opening.opener import WORKSPACE_FILE
 from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.answers import rest
 from holdfast.model.answers.workspace import Restored
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -39,9 +39,7 @@ _RESTORED = ("written", "deleted", "skipped")
 
 
 @endpoint("POST", "/api/exports/{name:str}/restore", rights="write")
-def restore(
-    call: Call, name: request_types.ExportName, data: JSONBody[request_types.Restore]
-) -> truncated_results.Restored:
+def restore(call: Call, name: ExportName, data: JSONBody[Restore]) -> truncated_results.Restored:
     """Bring the tree, or some paths of it, to a checkpoint. What it held before is saved first, and can be restored."""
     row = call.export(name)
     context = call.store.exports.context(row)
@@ -59,9 +57,7 @@ def restore(
 
 
 @endpoint("POST", "/api/exports/{name:str}/recover", rights="write")
-def recover(
-    call: Call, name: request_types.ExportName, data: JSONBody[request_types.Recover]
-) -> truncated_results.Restored:
+def recover(call: Call, name: ExportName, data: JSONBody[Recover]) -> truncated_results.Restored:
     """Finish a restore that was cut short, or take it back."""
     row = call.export(name)
     workspace = call.store.exports.open(row)
@@ -72,7 +68,7 @@ def recover(
 
 
 @endpoint("POST", "/api/exports/{name:str}/undo", rights="write")
-def undo(call: Call, name: request_types.ExportName, data: JSONBody[request_types.Steps]) -> truncated_results.Restored:
+def undo(call: Call, name: ExportName, data: JSONBody[Steps]) -> truncated_results.Restored:
     """Take back the newest changes to the tree. Unsaved ones are saved first, and are the first of the newest."""
     row = call.export(name)
     workspace = call.store.exports.open(row)
@@ -83,7 +79,7 @@ def undo(call: Call, name: request_types.ExportName, data: JSONBody[request_type
 
 
 @endpoint("POST", "/api/exports/{name:str}/redo", rights="write")
-def redo(call: Call, name: request_types.ExportName, data: JSONBody[request_types.Steps]) -> truncated_results.Restored:
+def redo(call: Call, name: ExportName, data: JSONBody[Steps]) -> truncated_results.Restored:
     """Bring back the newest changes that were undone."""
     row = call.export(name)
     workspace = call.store.exports.open(row)
@@ -104,7 +100,7 @@ def refuse_again(call: RequestCall) -> None:
 
 
 @endpoint("POST", "/api/exports/{name:str}/fork", rights="admin")
-def fork(call: Call, name: request_types.ExportName, data: JSONBody[request_types.Fork]) -> response_types.Forked:
+def fork(call: Call, name: ExportName, data: JSONBody[Fork]) -> rest.Forked:
     """Write a checkpoint out as an export of its own, which shares all content with this one. Without `checkpoint` it
     is the present state, which is saved first.
     """
@@ -130,19 +126,17 @@ def fork(call: Call, name: request_types.ExportName, data: JSONBody[request_type
         if finished is None:
             raise
         made, done = exports.get(data.name), finished
-    call.world.look()
+    call.server.look()
     call.happened(row.name, "forked", fork=made.name, checkpoint=done.source)
     return _forked(call, made, done)
 
 
-def _forked(call: RequestCall, made: ExportRow, done: ForkResult) -> response_types.Forked:
-    return encode(response_types.Forked, done, export=export_object(call, made))
+def _forked(call: RequestCall, made: ExportRow, done: ForkResult) -> rest.Forked:
+    return encode(rest.Forked, done, export=export_object(call, made))
 
 
 @endpoint("POST", "/api/exports/{name:str}/write-files", rights="write")
-def write_files(
-    call: Call, name: request_types.ExportName, data: JSONBody[request_types.WriteFiles]
-) -> response_types.Written:
+def write_files(call: Call, name: ExportName, data: JSONBody[WriteFiles]) -> rest.Written:
     """Write and delete files, and nothing else, as one change: each atomically, and only if it is as it was saved."""
     row = call.export(name)
     if call.principal.token.exports and data.source is None and any(write.blob_hash for write in data.writes):
@@ -171,10 +165,10 @@ def write_files(
     written = () if done.restored is None else done.restored.written
     deleted = () if done.restored is None else done.restored.deleted
     call.happened(row.name, "written", checkpoint=done.state, written=len(written), deleted=len(deleted))
-    return encode(response_types.Written, done, written=len(written), deleted=len(deleted), checkpoint=done.state)
+    return encode(rest.Written, done, written=len(written), deleted=len(deleted), checkpoint=done.state)
 
 
-def _write(write: request_types.FileWrite) -> PlannedWrite:
+def _write(write: FileWrite) -> PlannedWrite:
     ways = [way for way in (write.blob_hash, write.content, write.content_base64) if way is not None]
     if len(ways) != 1:
         raise UsageError(f"{write.path}: one of blob_hash, content and content_base64 is needed, and one alone")

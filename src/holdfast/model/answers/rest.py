@@ -1,11 +1,9 @@
-"""What answers are made of: the OpenAPI document is generated from these types."""
+"""What the REST API answers that no command does; its OpenAPI document is generated from these types."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.api._truncated_results import ListedSession
-from holdfast.api.rest._request_types import Mode  # noqa: TC001 - schemas are made of it
 from holdfast.model.answers import commands, merges, sessions
 from holdfast.model.answers import workspace as answers
 from holdfast.model.fast_typing import TypedDict
@@ -15,6 +13,9 @@ if TYPE_CHECKING:
 
     from holdfast.model.answers.words import ContentHash, Milliseconds, Path, PromotionPhase, PromotionResult, Time
     from holdfast.model.entries import Entry
+
+
+Mode = Literal["development", "production"]
 
 
 class Condition(TypedDict):
@@ -298,7 +299,7 @@ class Problem(TypedDict):
     request_id: str
 
 
-class Session(ListedSession):
+class Session(sessions.ListedSession):
     """A session, with its last commands, the last first."""
 
     history: list[sessions.Command]
@@ -307,5 +308,5 @@ class Session(ListedSession):
 class SessionList(TypedDict):
     """The sessions of an export, newest first."""
 
-    sessions: list[ListedSession]
+    sessions: list[sessions.ListedSession]
     next_cursor: str | None
