@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from litestar.handlers import HTTPRouteHandler
+
 from holdfast.api.rest.routes import (
     checkpoints,
     exports,
@@ -13,52 +17,9 @@ from holdfast.api.rest.routes import (
     tree_changes,
 )
 
-ENDPOINTS = (
-    exports.list_exports,
-    exports.create_export,
-    exports.get_export,
-    exports.configure_export,
-    exports.delete_export,
-    exports.get_status,
-    server.listen,
-    checkpoints.list_checkpoints,
-    checkpoints.create_checkpoint,
-    tree_changes.restore,
-    tree_changes.recover,
-    tree_changes.undo,
-    tree_changes.redo,
-    tree_changes.fork,
-    tree_changes.write_files,
-    promotions.promote,
-    promotions.list_promotions,
-    promotions.get_promotion,
-    merges.list_reapplies,
-    merges.take_reapply,
-    merges.answer_reapply,
-    sessions.list_sessions,
-    sessions.start_session,
-    sessions.get_session,
-    sessions.execute_command,
-    sessions.save_session,
-    sessions.undo_in_session,
-    sessions.redo_in_session,
-    snapshots.list_snapshots,
-    snapshots.take_snapshot,
-    snapshots.get_snapshot,
-    snapshots.discard_snapshot,
-    snapshots.mount_snapshot,
-    snapshots.unmount_snapshot,
-    checkpoints.get_checkpoint,
-    checkpoints.delete_checkpoint,
-    checkpoints.list_files,
-    checkpoints.get_file,
-    checkpoints.diff_checkpoints,
-    merges.merge,
-    checkpoints.list_project_checkpoints,
-    checkpoints.create_project_checkpoint,
-    server.health,
-    server.ready,
-    server.metrics,
-    server.openapi,
-    server.docs,
+ENDPOINTS: Final = tuple(
+    endpoint
+    for module in (exports, tree_changes, checkpoints, sessions, snapshots, merges, promotions, server)
+    for endpoint in vars(module).values()
+    if isinstance(endpoint, HTTPRouteHandler)
 )

@@ -55,46 +55,39 @@ class StreamEvent(NamedTuple):
 
 
 class EventListener:
-    """One who listens. Events come from any thread, and are taken on the loop's."""
+    """One who listens. Events come from any thread, and are kept and taken on the loop's."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._lock = threading.Lock()
-        self._waiting: deque[StreamEvent] = deque()
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[StreamEvent] = deque(maxlen=QUEUE)
         self._lost = 0
         self._ended = False
         self._something = asyncio.Event()
 
-    def put(self, event: StreamEvent) -> None:
-        """Never waits."""
-        with self._lock:
-            self._waiting.append(event)
-            if len(self._waiting) > QUEUE:
-                self._waiting.popleft()
-                self._lost += 1
-        self._wake()
+    def put(self, event: StreamEvent | None) -> None:
+        """Never waits. None: there will be no more."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._arrived, event)
 
-    def end(self) -> None:
-        """There will be no more."""
-        self._ended = True
-        self._wake()
+    def _arrived(self, event: StreamEvent | None) -> None:
+        if event is None:
+            self._ended = True
+        else:
+            self._lost += len(self._waiting) == QUEUE
+            self._waiting.append(event)
+        self._something.set()
 
     async def take(self) -> list[StreamEvent] | None:
         """What has happened since; empty after a while without anything; None at the end."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._something.wait(), HEARTBEAT)
+        if not self._ended:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._something.wait(), HEARTBEAT)
         self._something.clear()
-        with self._lock:
-            taken, lost = list(self._waiting), self._lost
-            self._waiting.clear()
-            self._lost = 0
-        if lost:
-            taken.insert(0, StreamEvent(0, "lost", {"events": lost}))
+        taken = [StreamEvent(0, "lost", {"events": self._lost})] if self._lost else []
+        taken += self._waiting
+        self._waiting.clear()
+        self._lost = 0
         return None if self._ended and not taken else taken
-
-    def _wake(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._something.set)
 
 
 class EventHub:
@@ -182,12 +175,12 @@ class EventHub:
     async def listen(self, tenant: str, export: str, last: str | None) -> AsyncGenerator[bytes]:
         """The events of an export from now on, or behind the one with the id ``last``, as they go over the wire."""
         key = tenant, export
-        listener = EventListener(asyncio.get_running_loop())
+        listener = EventListener()
         with self._lock:
             missed = self._since(key, last)
             self._listeners.setdefault(key, set()).add(listener)
             if self._ended:
-                listener.end()
+                listener.put(None)
         try:
             yield b"retry: 2000\n\n"
             yield b"".join(map(self._encoded, missed))
@@ -206,7 +199,7 @@ class EventHub:
             self._ended = True
             listeners = [one for some in self._listeners.values() for one in some]
         for listener in listeners:
-            listener.end()
+            listener.put(None)
 
     def count(self) -> int:
         """How many listen."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -26,14 +25,14 @@ class OpenedStore:
 
 
 class StorePool:
-    """Lends stores. Idle ones are kept, ``most`` of them; those of the tenant that was asked for last stay longest."""
+    """Lends stores. Idle ones are kept, ``most`` of them: those that were lent last."""
 
     def __init__(self, open_tenant: Callable[[str], Opener], most: int) -> None:
         self._open = open_tenant
         self._most = most
         self._lock = threading.Lock()
-        self._idle: OrderedDict[str, deque[OpenedStore]] = OrderedDict()
-        self._count = 0
+        self._idle: list[tuple[str, OpenedStore]] = []
+        """Those that were lent last at the end."""
         self._closed = False
 
     @contextmanager
@@ -72,38 +71,22 @@ class StorePool:
         """Close those that are idle, and from now on each when it comes back."""
         with self._lock:
             self._closed = True
-            idle = [store for stores in self._idle.values() for store in stores]
-            self._idle.clear()
-        for store in idle:
+            idle, self._idle = self._idle, []
+        for _, store in idle:
             store.opener.close()
 
     def _take(self, tenant: str) -> OpenedStore | None:
         with self._lock:
-            idle = self._idle.get(tenant)
-            if not idle:
-                return None
-            self._idle.move_to_end(tenant)
-            self._count -= 1
-            return idle.pop()
+            for at in reversed(range(len(self._idle))):
+                if self._idle[at][0] == tenant:
+                    return self._idle.pop(at)[1]
+        return None
 
     def _give_back(self, tenant: str, store: OpenedStore) -> None:
-        over: OpenedStore | None = None
         with self._lock:
-            if self._closed:
-                over = store
-            else:
-                self._idle.setdefault(tenant, deque()).append(store)
-                self._idle.move_to_end(tenant)
-                self._count += 1
-                if self._count > self._most:
-                    over = self._oldest()
-        if over is not None:
-            over.opener.close()
-
-    def _oldest(self) -> OpenedStore | None:
-        for name in list(self._idle):
-            if self._idle[name]:
-                self._count -= 1
-                return self._idle[name].popleft()
-            del self._idle[name]
-        return None
+            self._idle.append((tenant, store))
+            keeps = 0 if self._closed else self._most
+            over = self._idle[: max(0, len(self._idle) - keeps)]
+            del self._idle[: len(over)]
+        for _, each in over:
+            each.opener.close()

@@ -57,7 +57,7 @@ class ServeOptions(NamedTuple):
     flags: Mapping[str, object] = {}
     upkeep: bool = True
     """False: nothing is saved, thinned out and collected by itself."""
-    ready: Callable[[str, BuildIsolation], None] | None = None
+    ready: Callable[[str, BuildIsolation], None] = lambda _, __: None
     """Called with the address, and where promotions run their commands, once clients can come."""
 
 
@@ -129,13 +129,13 @@ def serve(serving: ServeOptions) -> list[str]:
                 timeout_keep_alive=int(_HEAD_TIMEOUT),
                 timeout_graceful_shutdown=int(settings.end_timeout),
                 h11_max_incomplete_event_size=_MOST_HEAD,
-            )
+            ),
+            partial(serving.ready, address, isolation),
         )
         if serving.upkeep:
             caretaker.start()
         try:
-            ready = None if serving.ready is None else partial(serving.ready, address, isolation)
-            asyncio.run(_run(server, app, hub, listener, settings.end_timeout, ready))
+            asyncio.run(_run(server, app, hub, listener, settings.end_timeout))
         finally:
             outside.end()
             threads.promotions.shutdown(wait=False, cancel_futures=True)
@@ -162,7 +162,6 @@ async def _run(
     hub: EventHub,
     listener: socket.socket,
     end_timeout: float,
-    ready: Callable[[], None] | None,
 ) -> None:
     loop = asyncio.get_running_loop()
 
@@ -176,17 +175,9 @@ async def _run(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, end)
 
-    async def tell() -> None:
-        while not server.started and not server.should_exit:
-            await asyncio.sleep(0.005)
-        if ready is not None and server.started:
-            ready()
-
-    telling = asyncio.ensure_future(tell())
     try:
         await server.serve(sockets=[listener])
     finally:
-        telling.cancel()
         hub.end()
     if app.running:
         _log.info("waiting for current requests", requests=len(app.running))
@@ -197,6 +188,17 @@ async def _run(
 
 class _Server(uvicorn.Server):
     """The server, which leaves signals to us: uvicorn would raise them again when it has ended."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        """``ready`` is called once clients can come."""
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server.startup`."""
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
