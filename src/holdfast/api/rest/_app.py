@@ -24,7 +24,7 @@ from holdfast.api.rest._request_execution import (
     in_flight,
     is_worked_on,
 )
-from holdfast.api.rest._request_reader import JsonBody, admit, read_request
+from holdfast.api.rest._request_reader import ApiRequest, JsonBody, admit, read_request
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log, logged
 
@@ -68,7 +68,13 @@ def create_app(server: Server, route_handlers: Sequence[ControllerRouterHandler]
     """
     settings = server.settings
     api = Router(
-        "/", route_handlers=ENDPOINTS, guards=[admit], before_request=read_request, dto=JsonBody, return_dto=None
+        "/",
+        route_handlers=ENDPOINTS,
+        request_class=ApiRequest,
+        guards=[admit],
+        before_request=read_request,
+        dto=JsonBody,
+        return_dto=None,
     )
     inner = Litestar(
         [api, *route_handlers],
@@ -102,8 +108,11 @@ class _Outermost:
         server, method = self._server, scope["method"]
         request_id, begun = secrets.token_hex(8), time.monotonic()
         received, sent, status = 0, 0, 500
-        # (HEAD is GET whose content uvicorn leaves out.)
-        inner: Any = {**scope, "method": "GET" if method == "HEAD" else method}
+        headers = Headers.from_scope(scope)
+        # HEAD is GET whose content uvicorn leaves out. OPTIONS is for browsers that ask what a page may do: all others
+        # are refused, which Litestar would answer with a part of the methods.
+        known_as = {"HEAD": "GET", "OPTIONS": "OPTIONS" if "origin" in headers else "options"}
+        inner: Any = {**scope, "method": known_as.get(method, method)}
         inner["state"] = {"request_id": request_id, "head_only": method == "HEAD"}
 
         async def receiving() -> Any:
@@ -116,9 +125,9 @@ class _Outermost:
             nonlocal sent, status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers: Any = MutableScopeHeaders.from_message(message)
+                answered: Any = MutableScopeHeaders.from_message(message)
                 for name, value in (*_SAFE.items(), ("x-request-id", request_id)):
-                    headers.setdefault(name, value)
+                    answered.setdefault(name, value)
             elif message["type"] == "http.response.body":
                 sent += len(message["body"])
             await send(message)
@@ -126,7 +135,6 @@ class _Outermost:
         server.metrics.in_flight += 1
         with logged(request_id=request_id):
             try:
-                headers = Headers.from_scope(scope)
                 server.admission.origins.check(headers.get("host"), headers.get("origin"))
                 await self._inner(inner, receiving, sending)
             except WebError as error:

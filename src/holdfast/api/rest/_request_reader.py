@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
+from litestar import Request
 from litestar.dto import AbstractDTO
-from litestar.exceptions import InternalServerException
+from litestar.exceptions import InternalServerException, NotFoundException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.params import QueryParameter
 
@@ -21,7 +22,6 @@ from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from litestar import Request
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
     from litestar.openapi.spec import Reference, Schema
@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from holdfast.api.rest._app import Server
 
 _MOST_QUERY: Final = 32 << 10
+_NO_BODY: Final = b"{}"
 _PLAIN: Final = re.compile(r"[ -~]{1,256}")
+
+
+class ApiRequest(Request[Any, Any, Any]):
+    """A request whose body, if it is empty, is an empty object for what takes one."""
+
+    async def body(self) -> bytes:
+        """See `Request.body`."""
+        return await super().body() or (_NO_BODY if self.route_handler.opt.get("takes_body") else b"")
 
 
 async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -38,6 +47,9 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
 
     Raises `WebError`: 401, 403, or 429; `NotFoundError` for names in the path that nothing can have.
     """
+    raw: bytes = connection.scope["raw_path"]
+    if raw.endswith(b"/") or b"//" in raw:  # (Litestar takes it for the path without.)
+        raise NotFoundException
     if not all(map(_PLAIN.fullmatch, connection.path_params.values())):
         raise NotFoundError("there is nothing of that name")
     rights = handler.opt.get("rights")
@@ -104,12 +116,12 @@ def _check_query(request: Request[Any, Any, Any]) -> None:
 
 
 class JsonBody(AbstractDTO[Any]):
-    """How bodies become what the handler's ``data`` is: strictly, and with an empty one for an empty object."""
+    """How bodies become what the handler's ``data`` is: strictly."""
 
     def decode_bytes(self, value: bytes) -> Any:
         """``value`` as the handler wants it; raises `UsageError`, and `WebError` for what is not JSON."""
         request: Any = self.asgi_connection  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        if value and request.content_type[0].lower() != "application/json":
+        if value is not _NO_BODY and request.content_type[0].lower() != "application/json":
             raise WebError("bad_media_type", "the body has to be JSON", hint="Content-Type: application/json")
         return decode_body(request.route_handler.parsed_data_field.annotation, value)
 
@@ -131,7 +143,7 @@ class JsonBody(AbstractDTO[Any]):
 def decode_body(kind: Any, body: bytes) -> Any:
     """``body`` as a ``kind``; raises `UsageError`, with a hint for a field that is called otherwise here."""
     try:
-        return json_decoder(kind).decode(body or b"{}")
+        return json_decoder(kind).decode(body)
     except msgspec.ValidationError as error:
         hint = naming_hint(str(error), kind)
         raise UsageError(f"the body is not as it has to be: {error}", hint=hint, code="invalid") from None
