@@ -131,11 +131,9 @@ def _refused_by_litestar(error: HTTPException) -> HoldfastError:
             methods = ", ".join(sorted(set((error.headers or {})["allow"].split(", ")) - {"OPTIONS"}))
             return WebError("bad_method", f"this can be asked for with {methods}", Allow=methods)
         case ValidationException(extra=[{"message": message, **more}, *_]):
-            what, field = str(more.get("source", "request")), more.get("key", "")
-            return UsageError(
-                f"the {what.rpartition('.')[2].lower()} is not as it has to be: {message} - at `$.{field}`",
-                code="invalid",
-            )
+            what = str(more.get("source", "request")).rpartition(".")[2].lower()
+            text = f"the {what} is not as it has to be: {message} - at `$.{more.get('key', '')}`"
+            return UsageError(text, code="invalid")
         case _:
             return UsageError(f"the request is not as it has to be: {error.detail}", code="invalid")
 
