@@ -529,6 +529,34 @@ def test_what_is_too_large_wrong_or_unknown_is_refused(place: Place, admin: Clie
     assert admin.ask("POST", "/api/exports", {"name": "x"}, Idempotency_Key="a b").status == 400
 
 
+def test_requests_are_taken_as_they_are_described_and_no_other_way(place: Place, admin: Client) -> None:
+    shop(place, admin, "strict")
+    there = "/api/exports/strict"
+    for body, kind in ((None, None), (None, "application/x-www-form-urlencoded")):  # (as `curl -d ''` sends it)
+        named = {} if kind is None else {"Content_Type": kind}
+        assert admin.ask("POST", f"{there}/checkpoint", body, **named).status == 200
+    assert admin.ask("POST", f"{there}/restore").json["detail"].endswith("Object missing required field `checkpoint`")
+    for wrong in ({"count": "1"}, {"count": True}, {"count": 1.5}, {"dry_run": "true"}, {"count": None}, [], None, "x"):
+        answer = admin.ask("POST", f"{there}/undo", json.dumps(wrong).encode())
+        assert (answer.status, answer.code) == (400, "invalid"), wrong
+    assert admin.ask("POST", f"{there}/undo", b'{"count": 1}', Content_Type="text/plain").code == "bad_media_type"
+    unknown = admin.ask("GET", f"{there}/checkpoints?limits=1")
+    assert (unknown.code, unknown.json["hint"]) == ("invalid", "it is called limit here")
+    wrong = admin.ask("GET", f"{there}/checkpoints?limit=0")
+    assert wrong.json["detail"] == "the query is not as it has to be: Expected `int` >= 1 - at `$.limit`"
+    for path in (f"{there}/", "//api/exports", "/api//exports", "/api/exports/a%2fb"):
+        assert admin.ask("GET", path).code == "no_such_route", path
+    assert admin.ask("GET", "/api/exports/%00").code == "not_found"
+    options = admin.ask("OPTIONS", there)
+    assert (options.status, options.code, options.headers["allow"]) == (405, "bad_method", "DELETE, GET, PUT")
+    for method, path in (("GET", "/api/exports"), ("DELETE", there)):
+        assert admin.ask(method, path, b"{}").code == "too_large", "this takes no body"
+    for path in ("/api/exports", "/api/health", f"{there}/events", "/api/openapi.json"):
+        head = admin.ask("HEAD", path)
+        assert (head.status, head.content) == (200, b"")
+    assert admin.ask("HEAD", f"{there}/none").status == 404
+
+
 def test_strangers_that_ask_at_once_wait_as_well(place: Place) -> None:
     with place.server(serve_requests_per_minute="20") as server:
         head = b"GET /api/exports HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n"
