@@ -129,6 +129,7 @@ def test_handlers_of_another_part_are_served_beside_the_api_and_need_no_token_of
     assert len(page.headers["x-request-id"]) == 16
     assert ask(app, "GET", "/ui/hello", host="evil.example").code == "foreign_host"
     assert ask(app, "GET", "/ui/none").code == "no_such_route"
+    assert ask(app, "GET", f"/api/exports/{'x' * 5000}").code == "not_found"
     assert ask(app, "POST", "/ui/hello").code == "bad_method"
     assert ask(app, "GET", "/api/exports").code == "unauthorized"
     assert ask(app, "GET", "/api/health").status == 200
