@@ -131,7 +131,7 @@ class _Outermost:
                 for name, value in (*_SAFE.items(), ("x-request-id", request_id)):
                     answered.setdefault(name, value)
             elif message["type"] == "http.response.body":
-                sent += len(message["body"])
+                sent += len(message.get("body", b""))
             await send(message)
 
         server.metrics.in_flight += 1
