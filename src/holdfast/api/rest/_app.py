@@ -40,11 +40,10 @@ if TYPE_CHECKING:
     from holdfast.api.rest._request_context import RequestCall
     from holdfast.api.rest._request_execution import ParsedRequest
     from holdfast.api.rest._store_pool import StorePool
-    from holdfast.engine.exports.maintenance import Maintenance, UpkeepCondition
+    from holdfast.engine.exports.maintenance import Maintenance
     from holdfast.engine.promotion.job_process import PromotionProcesses
     from holdfast.model.command_results import CheckpointResult
     from holdfast.model.config.settings import Serve
-    from holdfast.model.content import Progress
 
 _log = Log(__name__)
 
@@ -92,6 +91,7 @@ def create_app(server: Server, route_handlers: Sequence[ControllerRouterHandler]
         openapi_config=None,
         logging_config=None,
         debug=False,
+        pdb_on_exception=False,
     )
     return _Outermost(server, inner)
 
@@ -175,6 +175,11 @@ class ServerThreads(NamedTuple):
     promotions: Executor
     """A build takes long, and must not keep other requests waiting."""
 
+    def end(self) -> None:
+        """Begin nothing more; what is worked on goes on."""
+        for each in self:
+            each.shutdown(wait=False, cancel_futures=True)
+
 
 class Server:
     """What those who answer share, and the work that they do.
@@ -201,25 +206,13 @@ class Server:
         self.hub = hub
         self.metrics = metrics
         self.outside = outside
-        self._caretaker = caretaker
+        self.caretaker = caretaker
         self._turns = ExportTurns(max(1, settings.threads // 2))
         self.running: set[asyncio.Future[HttpAnswer]] = set()
         self.ending = False
         self._trying: asyncio.Future[str] | None = None
         """The newest look at the objects; clients without a token may ask as often as they like, and it is shared."""
         self._tried_at = 0.0
-
-    def look(self) -> None:
-        """The list of exports was changed."""
-        self._caretaker.reread_exports()
-
-    def condition(self, tenant: str, export: str) -> UpkeepCondition:
-        """How the upkeep of an export goes."""
-        return self._caretaker.condition(tenant, export)
-
-    def progress(self, tenant: str, export: str, operation: str, request_id: str) -> Progress:
-        """Tells those who listen to the export how far an operation is."""
-        return self.hub.progress(tenant, export, operation, request_id)
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
         """A checkpoint was taken."""
@@ -238,7 +231,7 @@ class Server:
             "work_running": len(self.running),
             "event_listeners": self.hub.count(),
         }
-        return self.metrics.text(gauges, self._caretaker.counts())
+        return self.metrics.text(gauges, self.caretaker.counts())
 
     def document(self) -> dict[str, Any]:
         """The OpenAPI document of the REST API."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.api.rest._app import Server
     from holdfast.api.rest._authorization import Principal
     from holdfast.api.rest._store_pool import OpenedStore
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.content import Progress
     from holdfast.store.catalog.export_rows import ExportRow
 
@@ -57,13 +58,17 @@ class RequestCall(NamedTuple):
         """The export with this name; raises `NotFoundError` for one that the token is not for, too."""
         return self.store.exports.get(self.principal.check_export(name))
 
+    def workspace(self, name: str) -> Workspace:
+        """The workspace of the export with this name, likewise; raises what stands in the way of opening it."""
+        return self.store.exports.open(self.export(name))
+
     def happened(self, export: str, event: str, /, **data: Any) -> None:
         """Tell those who listen."""
         self.server.happened(self.tenant, export, event, data)
 
     def progress(self, export: str, operation: str) -> Progress:
-        """See `Server.progress`."""
-        return self.server.progress(self.tenant, export, operation, self.request_id)
+        """Tells those who listen to the export how far an operation is."""
+        return self.server.hub.progress(self.tenant, export, operation, self.request_id)
 
 
 def path_of(text: str) -> bytes:

@@ -138,11 +138,8 @@ def serve(serving: ServeOptions) -> list[str]:
             asyncio.run(_run(server, app, hub, listener, settings.end_timeout))
         finally:
             outside.end()
-            threads.promotions.shutdown(wait=False, cancel_futures=True)
+            threads.end()
             unsaved = caretaker.stop() if serving.upkeep else []
-            threads.requests.shutdown(wait=False, cancel_futures=True)
-            threads.tokens.shutdown(wait=False, cancel_futures=True)
-            threads.readiness.shutdown(wait=False, cancel_futures=True)
         return unsaved
 
 

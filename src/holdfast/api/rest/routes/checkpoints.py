@@ -33,7 +33,6 @@ from holdfast.model.paths import display, under
 
 if TYPE_CHECKING:
     from holdfast.api.rest._request_context import RequestCall
-    from holdfast.engine.opening.context import Context
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.command_results import CheckpointResult
@@ -263,8 +262,3 @@ def diff_checkpoints(
             code="too_much",
         )
     return workspace.diff_json(found) if content else to_json(found, None)
-
-
-def context_of(call: RequestCall, row: ExportRow) -> Context:
-    """What the use-cases of the engine work with."""
-    return call.store.exports.context(row)

@@ -29,7 +29,7 @@ def export_object(call: RequestCall, row: ExportRow) -> rest.Export:
         rest.Export,
         row,
         path=call.store.exports.path_of(row),
-        upkeep=call.server.condition(call.tenant, row.name),
+        upkeep=call.server.caretaker.condition(call.tenant, row.name),
     )
 
 
@@ -64,7 +64,7 @@ def create_export(call: Call, data: JSONBody[NewExport]) -> rest.Export:
         if not call.again or error.code not in ("export_exists", "exists"):
             raise
         row = _made_before(call, data, error)
-    call.server.look()
+    call.server.caretaker.reread_exports()
     return export_object(call, row)
 
 
@@ -120,7 +120,7 @@ def configure_export(call: Call, name: ExportName, data: JSONBody[ExportChange])
         auto=set_value(data.auto_checkpoint),
         mode=set_value(data.mode),
     )
-    call.server.look()
+    call.server.caretaker.reread_exports()
     return _details(call, row)
 
 
@@ -133,12 +133,12 @@ def delete_export(call: Call, name: ExportName) -> rest.Deleted:
     except NotFoundError:
         if not call.again:
             raise
-    call.server.look()
+    call.server.caretaker.reread_exports()
     return {"deleted": name}
 
 
 @endpoint("GET", "/api/exports/{name:str}/status", rights="read")
 def get_status(call: Call, name: ExportName) -> truncated_results.Status:
     """How the tree differs from the checkpoint that it stands on."""
-    workspace = call.store.exports.open(call.export(name))
+    workspace = call.workspace(name)
     return cut(encode(Status, workspace.status()), "added", "modified", "deleted", "not_captured")

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut
 from holdfast.api.rest._request_types import AnswerReapply, ExportName, InReapply, Limit, Merge, TakeReapply
-from holdfast.api.rest.routes.checkpoints import context_of, require_reachable
+from holdfast.api.rest.routes.checkpoints import require_reachable
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.reapply.resolver import foresee, ladder_of
 from holdfast.model.answers import rest
@@ -24,7 +24,7 @@ def merge(call: Call, data: JSONBody[Merge]) -> rest.Merged:
     production, row = require_reachable(call, data.production_checkpoint)
     promoted, _ = require_reachable(call, data.promote_checkpoint)
     since = None if data.fork_checkpoint is None else [require_reachable(call, data.fork_checkpoint)[0].id]
-    context = context_of(call, row)
+    context = call.store.exports.context(row)
     plan = stacked_plan.plan(context, promoted.id, production.id, since=since)
     lists = ("writes", "deletes", "uncaptured", "overlapping_files")
     overlapping = [
@@ -39,7 +39,7 @@ def merge(call: Call, data: JSONBody[Merge]) -> rest.Merged:
 @endpoint("GET", "/api/exports/{name:str}/reapplies", rights="write")
 def list_reapplies(call: Call, name: ExportName, limit: Limit = 100) -> rest.ReapplyList:
     """The changes that wait to be applied anew, of merges and promotions to this export, the oldest first."""
-    found = call.store.exports.open(call.export(name)).waiting_reapplies(limit=limit)
+    found = call.workspace(name).waiting_reapplies(limit=limit)
     return {
         "reapplies": [
             {"id": one["id"], "path": one["path"], "held": one["held"], "deadline": isoformat(one["deadline"])}
@@ -55,7 +55,7 @@ def take_reapply(
     data: JSONBody[TakeReapply],  # noqa: ARG001 - there is nothing in it
 ) -> rest.TakenReapply:
     """Take the change that waits longest: it is the caller's for `merge.lease`, and then somebody else's."""
-    found = call.store.exports.open(call.export(name)).next_reapply()
+    found = call.workspace(name).next_reapply()
     if found is None:
         return {"change": None}
     times = {field: isoformat(found[field]) for field in ("held_until", "deadline")}
@@ -74,6 +74,6 @@ def answer_reapply(
         "decline": data.decline,
     }
     given: dict[str, Any] = {field: value for field, value in chosen.items() if value is not UNSET}
-    workspace = call.store.exports.open(call.export(name))
+    workspace = call.workspace(name)
     status: Any = workspace.answer_reapply(reapply, data.token, {"version": data.version, "said": data.said, **given})
     return {"id": reapply, "status": status}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _of(call: RequestCall, name: str) -> Snapshots:
-    return call.store.exports.open(call.export(name)).snapshots
+    return call.workspace(name).snapshots
 
 
 @endpoint("GET", "/api/exports/{name:str}/snapshots", rights="read")

@@ -48,45 +48,44 @@ def restore(call: Call, name: ExportName, data: JSONBody[Restore]) -> truncated_
     target = _resolve_visible(call, data.checkpoint, lambda name: resolve_name_for_restore(context, name))
     expected = None if data.expected is None else require_reachable(call, data.expected)[0].id
     if call.again and (cut_short := workspace.unfinished()) is not None and cut_short.target == target:
-        return _notify(call, row, "restored", workspace.restore_continue(progress=progress))
+        return _notify(call, name, "restored", workspace.restore_continue(progress=progress))
     paths = [check_path(path_of(path)) for path in data.paths]
     if call.again:
         expected = None  # (it was as expected when this was begun)
     done = workspace.restore(target, paths, dry_run=data.dry_run, expected=expected, progress=progress)
-    return _notify(call, row, "restored", done)
+    return _notify(call, name, "restored", done)
 
 
 @endpoint("POST", "/api/exports/{name:str}/recover", rights="write")
 def recover(call: Call, name: ExportName, data: JSONBody[Recover]) -> truncated_results.Restored:
     """Finish a restore that was cut short, or take it back."""
-    row = call.export(name)
-    workspace = call.store.exports.open(row)
-    progress = call.progress(row.name, "restore")
+    workspace, progress = call.workspace(name), call.progress(name, "restore")
     if data.action == "continue":
-        return _notify(call, row, "restored", workspace.restore_continue(progress=progress))
-    return _notify(call, row, "restored", workspace.restore_abort(progress=progress))
+        return _notify(call, name, "restored", workspace.restore_continue(progress=progress))
+    return _notify(call, name, "restored", workspace.restore_abort(progress=progress))
 
 
 @endpoint("POST", "/api/exports/{name:str}/undo", rights="write")
 def undo(call: Call, name: ExportName, data: JSONBody[Steps]) -> truncated_results.Restored:
     """Take back the newest changes to the tree. Unsaved ones are saved first, and are the first of the newest."""
-    row = call.export(name)
-    workspace = call.store.exports.open(row)
-    refuse_again(call)
-    progress = call.progress(row.name, "undo")
-    done = workspace.undo(data.count, force=data.force, dry_run=data.dry_run, progress=progress)
-    return _notify(call, row, "undone", done)
+    return _reversed(call, name, data, Workspace.undo, ("undo", "undone"))
 
 
 @endpoint("POST", "/api/exports/{name:str}/redo", rights="write")
 def redo(call: Call, name: ExportName, data: JSONBody[Steps]) -> truncated_results.Restored:
     """Bring back the newest changes that were undone."""
-    row = call.export(name)
-    workspace = call.store.exports.open(row)
+    return _reversed(call, name, data, Workspace.redo, ("redo", "redone"))
+
+
+def _reversed(
+    call: RequestCall, name: str, data: Steps, reverse: Callable[..., RestoreResult], words: tuple[str, str]
+) -> truncated_results.Restored:
+    workspace = call.workspace(name)
     refuse_again(call)
-    progress = call.progress(row.name, "redo")
-    done = workspace.redo(data.count, force=data.force, dry_run=data.dry_run, progress=progress)
-    return _notify(call, row, "redone", done)
+    operation, event = words
+    progress = call.progress(name, operation)
+    done = reverse(workspace, data.count, force=data.force, dry_run=data.dry_run, progress=progress)
+    return _notify(call, name, event, done)
 
 
 def refuse_again(call: RequestCall) -> None:
@@ -126,7 +125,7 @@ def fork(call: Call, name: ExportName, data: JSONBody[Fork]) -> rest.Forked:
         if finished is None:
             raise
         made, done = exports.get(data.name), finished
-    call.server.look()
+    call.server.caretaker.reread_exports()
     call.happened(row.name, "forked", fork=made.name, checkpoint=done.source)
     return _forked(call, made, done)
 
@@ -200,7 +199,7 @@ def _resolve_visible(call: RequestCall, name: str, resolve: Callable[[str], Chec
     return require_reachable(call, resolve(name))[0].id
 
 
-def _notify(call: RequestCall, row: ExportRow, event: str, done: RestoreResult) -> Any:
+def _notify(call: RequestCall, name: str, event: str, done: RestoreResult) -> Any:
     if not done.dry_run:
-        call.happened(row.name, event, checkpoint=done.checkpoint, written=len(done.written), deleted=len(done.deleted))
+        call.happened(name, event, checkpoint=done.checkpoint, written=len(done.written), deleted=len(done.deleted))
     return cut(encode(Restored, done), *_RESTORED)
