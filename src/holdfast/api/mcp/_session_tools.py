@@ -23,7 +23,7 @@ from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.shell.execution import Streams, execute
 from holdfast.engine.sessions.shell.held_notices import HeldNotices, report_held
 from holdfast.model.answers import sessions as answers
-from holdfast.model.answers.sessions import ListedSession
+from holdfast.model.answers.faces import ListedSession
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.json_encoder import encode, encode_all
 

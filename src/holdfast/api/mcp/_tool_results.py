@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from holdfast.api._truncated_results import MadeCheckpoint, Reverted, Step, cut
 from holdfast.api.mcp._text_content import Encoding  # noqa: TC001 - schemas are made of it
-from holdfast.model.answers import experiments, files, merges, sessions
+from holdfast.model.answers import experiments, faces, files, merges, sessions
 from holdfast.model.answers import workspace as answers
 from holdfast.model.answers.steps import Barrier, StepWithChanges, Ticket
 from holdfast.model.answers.workspace import ChangedTree
@@ -143,7 +143,7 @@ class Difference(TypedDict):
 
 
 class Sessions(TypedDict):
-    sessions: list[sessions.ListedSession]
+    sessions: list[faces.ListedSession]
     total: int
     next_cursor: str | None
 

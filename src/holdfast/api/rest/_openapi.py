@@ -15,7 +15,7 @@ from litestar.plugins import OpenAPISchemaPlugin
 from holdfast import __version__
 from holdfast.api.rest._request_reader import JsonBody
 from holdfast.api.rest._request_types import Body
-from holdfast.model.answers import rest
+from holdfast.model.answers import faces
 from holdfast.model.json_encoder import is_described
 from holdfast.model.json_schema import components
 
@@ -71,7 +71,7 @@ def document(endpoints: Sequence[HTTPRouteHandler]) -> Json:
         logging_config=None,
     )
     found = application.openapi_schema.to_schema()
-    _, schemas = components([*objects.kinds, rest.Problem], _REF)
+    _, schemas = components([*objects.kinds, faces.Problem], _REF)
     found["components"]["schemas"] = schemas
     found["components"]["responses"] = {"Problem": _PROBLEM}
     for operation in (one for path in found["paths"].values() for one in path.values()):

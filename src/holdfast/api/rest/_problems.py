@@ -21,7 +21,7 @@ from holdfast.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.model.answers.rest import Problem
+    from holdfast.model.answers.faces import Problem
 
 TYPE: Final = "urn:holdfast:error:"
 

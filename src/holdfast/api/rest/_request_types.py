@@ -9,7 +9,7 @@ from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.engine.exports.named_workspaces import NAME_PATTERN
-from holdfast.model.answers.rest import Mode
+from holdfast.model.answers.faces import Mode
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=64)]
 Project = Annotated[str, Meta(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9_-])?)?$", max_length=128)]

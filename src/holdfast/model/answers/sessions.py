@@ -214,18 +214,3 @@ class Classified(TypedDict):
 
     command: PlainText
     level: str
-
-
-class ListedSession(TypedDict):
-    """A session, without its variables and its history."""
-
-    id: str
-    parent: str | None
-    owner: str
-    purpose: str
-    root: Path | None
-    directory: Annotated[SystemPath | None, "state.cwd"]
-    created_at: Time
-    updated_at: Time
-    busy: bool
-    forks: list[str]

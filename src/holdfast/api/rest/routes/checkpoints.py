@@ -24,7 +24,7 @@ from holdfast.api.rest._request_types import (
     WithContent,
 )
 from holdfast.engine.diffs.patch_text import to_json
-from holdfast.model.answers import rest
+from holdfast.model.answers import faces
 from holdfast.model.answers.workspace import Diff, Paths
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, format_hash
@@ -49,13 +49,13 @@ MOST_DIFFERENT_BYTES = 64 << 20
 
 
 @endpoint("POST", "/api/exports/{name:str}/checkpoint", rights="write")
-def create_checkpoint(call: Call, name: ExportName, data: JSONBody[NewCheckpoint]) -> rest.Taken:
+def create_checkpoint(call: Call, name: ExportName, data: JSONBody[NewCheckpoint]) -> faces.Taken:
     """Save the tree's present state. If nothing has changed there is no new checkpoint, and ``created`` is false."""
     return _take(call, call.export(name), data)
 
 
 @endpoint("POST", "/api/projects/{project:str}/checkpoints", rights="write")
-def create_project_checkpoint(call: Call, project: ProjectName, data: JSONBody[NewProjectCheckpoint]) -> rest.Taken:
+def create_project_checkpoint(call: Call, project: ProjectName, data: JSONBody[NewProjectCheckpoint]) -> faces.Taken:
     """Save the present state of one of a project's exports."""
     rows = _exports_of(call, project)
     chosen = [row for row in rows if data.export in (None, row.name)]
@@ -66,7 +66,7 @@ def create_project_checkpoint(call: Call, project: ProjectName, data: JSONBody[N
     return _take(call, chosen[0], data)
 
 
-def _take(call: RequestCall, row: ExportRow, data: NewCheckpoint) -> rest.Taken:
+def _take(call: RequestCall, row: ExportRow, data: NewCheckpoint) -> faces.Taken:
     workspace = call.store.exports.open(row)
     refuse_misconfigured(workspace.misconfigured)
     result = workspace.checkpoint(
@@ -95,21 +95,21 @@ def refuse_misconfigured(wrong: ConfigError | None) -> None:
         raise wrong
 
 
-def taken_object(result: CheckpointResult) -> rest.Taken:
+def taken_object(result: CheckpointResult) -> faces.Taken:
     """What taking a checkpoint came to."""
-    return encode(rest.Taken, result, snapshot_id=None, not_captured=result.not_captured[:MOST_SHOWN], stats=result)
+    return encode(faces.Taken, result, snapshot_id=None, not_captured=result.not_captured[:MOST_SHOWN], stats=result)
 
 
 # -- listing -----------------------------------------------------------------------------------------------------
 
 
-def checkpoint_object(checkpoint: Checkpoint, export: str) -> rest.Checkpoint:
+def checkpoint_object(checkpoint: Checkpoint, export: str) -> faces.Checkpoint:
     """A checkpoint as it is answered."""
-    return encode(rest.Checkpoint, checkpoint, export=export)
+    return encode(faces.Checkpoint, checkpoint, export=export)
 
 
 @endpoint("GET", "/api/exports/{name:str}/checkpoints", rights="read")
-def list_checkpoints(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> rest.CheckpointList:
+def list_checkpoints(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> faces.CheckpointList:
     """The checkpoints of an export, newest first."""
     row, before = call.export(name), _before(call, cursor)
     found = call.store.opener.store().catalog.checkpoints(row.workspace, limit=limit + 1, before=before)
@@ -120,7 +120,7 @@ def list_checkpoints(call: Call, name: ExportName, limit: Limit = 100, cursor: C
 @endpoint("GET", "/api/projects/{project:str}/checkpoints", rights="read")
 def list_project_checkpoints(
     call: Call, project: ProjectName, limit: Limit = 100, cursor: Cursor = ""
-) -> rest.CheckpointList:
+) -> faces.CheckpointList:
     """The checkpoints of all exports of a project, newest first."""
     rows = {row.workspace: row.name for row in _exports_of(call, project)}
     catalog = call.store.opener.store().catalog
@@ -169,14 +169,14 @@ def _opened(call: RequestCall, name: str) -> tuple[Checkpoint, ExportRow, Worksp
 
 
 @endpoint("GET", "/api/checkpoints/{id:str}", rights="read")
-def get_checkpoint(call: Call, checkpoint: InCheckpoint) -> rest.CheckpointDetails:
+def get_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.CheckpointDetails:
     """One checkpoint, and what it changed."""
     found, row, workspace = _opened(call, checkpoint)
     details = workspace.show(found.id)
     paths = cut(encode(Paths, details), "added", "modified", "deleted")
     missed = len(details.not_captured)
     return encode(
-        rest.CheckpointDetails,
+        faces.CheckpointDetails,
         found,
         export=row.name,
         paths={name: paths[name] for name in ("added", "modified", "deleted")},
@@ -186,7 +186,7 @@ def get_checkpoint(call: Call, checkpoint: InCheckpoint) -> rest.CheckpointDetai
 
 
 @endpoint("DELETE", "/api/checkpoints/{id:str}", rights="admin")
-def delete_checkpoint(call: Call, checkpoint: InCheckpoint) -> rest.Deleted:
+def delete_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.Deleted:
     """Forget a checkpoint. Refused for one that something stands on."""
     try:
         found, row, workspace = _opened(call, checkpoint)
@@ -202,7 +202,7 @@ def delete_checkpoint(call: Call, checkpoint: InCheckpoint) -> rest.Deleted:
 @endpoint("GET", "/api/checkpoints/{id:str}/files", rights="read")
 def list_files(
     call: Call, checkpoint: InCheckpoint, path: Below = "", limit: Limit = 100, cursor: Cursor = ""
-) -> rest.FileList:
+) -> faces.FileList:
     """The files of a checkpoint, by path."""
     from holdfast.store.manifests import manifest
 
@@ -213,7 +213,7 @@ def list_files(
     part = list(islice(entries, limit + 1))
     shown_part, following = page(part, limit, lambda item: display(item[0]))
     return {
-        "files": [encode(rest.File, entry, path=one) for one, entry in shown_part],
+        "files": [encode(faces.File, entry, path=one) for one, entry in shown_part],
         "next_cursor": following,
     }
 
@@ -233,7 +233,7 @@ def get_file(call: Call, checkpoint: InCheckpoint, path: FilePath) -> RawAnswer:
         "content-type": "application/octet-stream",
         "content-disposition": "attachment",
         "etag": f'"{format_hash(entry.hash)}"',
-        "x-holdfast-mode": rest.file_mode(entry),
+        "x-holdfast-mode": faces.file_mode(entry),
     }
     return RawAnswer(pieces, entry.size, headers)
 

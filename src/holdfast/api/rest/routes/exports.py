@@ -12,7 +12,7 @@ from holdfast.api import _truncated_results as truncated_results
 from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut, decode_cursor, host_path, page, set_value
 from holdfast.api.rest._request_types import Cursor, ExportChange, ExportName, Limit, NewExport, OfProject
-from holdfast.model.answers import rest
+from holdfast.model.answers import faces
 from holdfast.model.answers.workspace import Status
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.json_encoder import encode
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.export_rows import ExportRow
 
 
-def export_object(call: RequestCall, row: ExportRow) -> rest.Export:
+def export_object(call: RequestCall, row: ExportRow) -> faces.Export:
     """An export as it is answered."""
     return encode(
-        rest.Export,
+        faces.Export,
         row,
         path=call.store.exports.path_of(row),
         upkeep=call.server.caretaker.condition(call.tenant, row.name),
@@ -34,7 +34,7 @@ def export_object(call: RequestCall, row: ExportRow) -> rest.Export:
 
 
 @endpoint("GET", "/api/exports", rights="read")
-def list_exports(call: Call, project: OfProject = "", limit: Limit = 100, cursor: Cursor = "") -> rest.ExportList:
+def list_exports(call: Call, project: OfProject = "", limit: Limit = 100, cursor: Cursor = "") -> faces.ExportList:
     """The exports that the token is for, by name."""
     rows = call.store.exports.rows.list(
         project=project or None,
@@ -47,7 +47,7 @@ def list_exports(call: Call, project: OfProject = "", limit: Limit = 100, cursor
 
 
 @endpoint("POST", "/api/exports", rights="admin")
-def create_export(call: Call, data: JSONBody[NewExport]) -> rest.Export:
+def create_export(call: Call, data: JSONBody[NewExport]) -> faces.Export:
     """Serve a directory. It becomes a workspace if it is none; nothing is written into it."""
     call.principal.require_all_exports()
     path = None if data.path is None else host_path(data.path)
@@ -87,12 +87,12 @@ def _made_before(call: RequestCall, body: NewExport, error: RefusedError) -> Exp
 
 
 @endpoint("GET", "/api/exports/{name:str}", rights="read")
-def get_export(call: Call, name: ExportName) -> rest.ExportDetails:
+def get_export(call: Call, name: ExportName) -> faces.ExportDetails:
     """One export, how its upkeep goes, and how it is configured."""
     return _details(call, call.export(name))
 
 
-def _details(call: RequestCall, row: ExportRow) -> rest.ExportDetails:
+def _details(call: RequestCall, row: ExportRow) -> faces.ExportDetails:
     configuration = None
     # (To look where one may have been moved takes seconds; a request for its files does.)
     if os.path.isdir(call.store.exports.path_of(row)):
@@ -101,13 +101,13 @@ def _details(call: RequestCall, row: ExportRow) -> rest.ExportDetails:
     return {**export_object(call, row), "configuration": configuration}
 
 
-def _configuration(context: Context) -> rest.Configuration:
+def _configuration(context: Context) -> faces.Configuration:
     problem = None if context.misconfigured is None else context.misconfigured.message
-    return encode(rest.Configuration, context.settings, problem=problem)
+    return encode(faces.Configuration, context.settings, problem=problem)
 
 
 @endpoint("PUT", "/api/exports/{name:str}", rights="admin")
-def configure_export(call: Call, name: ExportName, data: JSONBody[ExportChange]) -> rest.ExportDetails:
+def configure_export(call: Call, name: ExportName, data: JSONBody[ExportChange]) -> faces.ExportDetails:
     """Change what is given: the directory that it serves, whether it is saved by itself, its mode, its project."""
     path = set_value(data.path)
     if path is not None:
@@ -125,7 +125,7 @@ def configure_export(call: Call, name: ExportName, data: JSONBody[ExportChange])
 
 
 @endpoint("DELETE", "/api/exports/{name:str}", rights="admin")
-def delete_export(call: Call, name: ExportName) -> rest.Deleted:
+def delete_export(call: Call, name: ExportName) -> faces.Deleted:
     """Serve it no more. Its directory and all its checkpoints stay."""
     call.principal.check_export(name)
     try:

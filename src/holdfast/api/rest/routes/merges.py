@@ -13,13 +13,13 @@ from holdfast.api.rest._request_types import AnswerReapply, ExportName, InReappl
 from holdfast.api.rest.routes.checkpoints import require_reachable
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.reapply.resolver import foresee, ladder_of
-from holdfast.model.answers import rest
+from holdfast.model.answers import faces
 from holdfast.model.clock import isoformat
 from holdfast.model.json_encoder import encode
 
 
 @endpoint("POST", "/api/merge", rights="read", changes=False)
-def merge(call: Call, data: JSONBody[Merge]) -> rest.Merged:
+def merge(call: Call, data: JSONBody[Merge]) -> faces.Merged:
     """What would become of production if a line of work were merged into it. Changes nothing."""
     production, row = require_reachable(call, data.production_checkpoint)
     promoted, _ = require_reachable(call, data.promote_checkpoint)
@@ -28,16 +28,16 @@ def merge(call: Call, data: JSONBody[Merge]) -> rest.Merged:
     plan = stacked_plan.plan(context, promoted.id, production.id, since=since)
     lists = ("writes", "deletes", "uncaptured", "overlapping_files")
     overlapping = [
-        encode(rest.Overlap, one, foreseen=foresee(context, plan, one, ladder_of(context))) for one in plan.overlapping
+        encode(faces.Overlap, one, foreseen=foresee(context, plan, one, ladder_of(context))) for one in plan.overlapping
     ]
-    return cut(encode(rest.Merged, plan, overlapping_files=overlapping, totals={}), *lists)
+    return cut(encode(faces.Merged, plan, overlapping_files=overlapping, totals={}), *lists)
 
 
 # Changes that wait to be applied anew, for agents that ask for them: what both production and a fork have changed.
 
 
 @endpoint("GET", "/api/exports/{name:str}/reapplies", rights="write")
-def list_reapplies(call: Call, name: ExportName, limit: Limit = 100) -> rest.ReapplyList:
+def list_reapplies(call: Call, name: ExportName, limit: Limit = 100) -> faces.ReapplyList:
     """The changes that wait to be applied anew, of merges and promotions to this export, the oldest first."""
     found = call.workspace(name).waiting_reapplies(limit=limit)
     return {
@@ -53,7 +53,7 @@ def take_reapply(
     call: Call,
     name: ExportName,
     data: JSONBody[TakeReapply],  # noqa: ARG001 - there is nothing in it
-) -> rest.TakenReapply:
+) -> faces.TakenReapply:
     """Take the change that waits longest: it is the caller's for `merge.lease`, and then somebody else's."""
     found = call.workspace(name).next_reapply()
     if found is None:
@@ -65,7 +65,7 @@ def take_reapply(
 @endpoint("POST", "/api/exports/{name:str}/reapplies/{reapply:str}/answer", rights="write")
 def answer_reapply(
     call: Call, name: ExportName, reapply: InReapply, data: JSONBody[AnswerReapply]
-) -> rest.AnsweredReapply:
+) -> faces.AnsweredReapply:
     """Answer a change that was taken. Nothing is written: the next promotion or merge of the same fork uses it."""
     chosen = {
         "content": data.content,

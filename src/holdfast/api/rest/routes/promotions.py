@@ -17,7 +17,7 @@ from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_r
 from holdfast.engine.promotion import manager, spec
 from holdfast.engine.running.isolation import absolute_paths
 from holdfast.files.tree import ROOT_GONE
-from holdfast.model.answers import rest
+from holdfast.model.answers import faces
 from holdfast.model.answers.merges import Promoted
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, hash_bytes
@@ -37,7 +37,7 @@ _MOST_ATTEMPTS: Final = 1000
 
 
 @endpoint("POST", "/api/exports/{name:str}/promote", rights="admin", apart="promote")
-def promote(call: Call, name: ExportName, data: JSONBody[Promote]) -> rest.Promoted:
+def promote(call: Call, name: ExportName, data: JSONBody[Promote]) -> faces.Promoted:
     """Bring a line of work to this export: merged, built and found healthy in a copy before anything of it changes."""
     row = call.export(name)
     context = call.store.exports.context(row)
@@ -125,7 +125,7 @@ def _production(context: Context) -> manager.ProductionRef:
 
 
 @endpoint("GET", "/api/exports/{name:str}/promotions", rights="read")
-def list_promotions(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> rest.PromotionList:
+def list_promotions(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> faces.PromotionList:
     """The promotions to an export, newest first."""
     found = _rows(call).list(call.export(name).workspace)[::-1]
     after = decode_cursor(cursor)
@@ -137,12 +137,12 @@ def list_promotions(call: Call, name: ExportName, limit: Limit = 100, cursor: Cu
             )
         found = found[at + 1 :]
     part, following = page(found, limit, lambda one: one.id)
-    shown = encode_all(rest.PromotionSummary, map(manager.promotion_from_row, part))
+    shown = encode_all(faces.PromotionSummary, map(manager.promotion_from_row, part))
     return {"promotions": shown, "next_cursor": following}
 
 
 @endpoint("GET", "/api/exports/{name:str}/promotions/{promotion:str}", rights="read")
-def get_promotion(call: Call, name: ExportName, promotion: InPromotion) -> rest.Promoted:
+def get_promotion(call: Call, name: ExportName, promotion: InPromotion) -> faces.Promoted:
     """One promotion, how far it is, and how it has ended."""
     row = call.export(name)
     found = _rows(call).get(promotion)

@@ -18,7 +18,7 @@ from holdfast.api.rest._endpoint import endpoint
 from holdfast.api.rest._event_stream import while_allowed
 from holdfast.api.rest._problems import WebError
 from holdfast.api.rest._request_types import ExportName
-from holdfast.model.answers import rest
+from holdfast.model.answers import faces
 
 if TYPE_CHECKING:
     from holdfast.api.rest._app import Server
@@ -51,18 +51,18 @@ async def listen(request: Request[Any, Any, Any], name: ExportName, last: LastEv
 
 
 @endpoint("GET", "/api/health", rights=None)
-async def health() -> rest.Health:
+async def health() -> faces.Health:
     """That the server lives."""
     return {"status": "ok", "version": __version__, "checks": {}}
 
 
-@endpoint("GET", "/api/ready", rights=None, responses={503: ResponseSpec(rest.Health, description="It cannot.")})
-async def ready(request: Request[Any, Any, Any]) -> Response[rest.Health]:
+@endpoint("GET", "/api/ready", rights=None, responses={503: ResponseSpec(faces.Health, description="It cannot.")})
+async def ready(request: Request[Any, Any, Any]) -> Response[faces.Health]:
     """Whether it can do its work; 503 if not."""
     server: Server = request.app.state.server
     checks = await server.checks()
     fine = set(checks.values()) == {"ok"}
-    answer: rest.Health = {
+    answer: faces.Health = {
         "status": "ok" if fine else "unavailable",
         "version": __version__,
         "checks": checks,

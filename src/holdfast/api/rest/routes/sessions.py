@@ -30,7 +30,7 @@ from holdfast.api.rest.routes.tree_changes import refuse_again
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.shell.execution import execute
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.model.answers import rest
+from holdfast.model.answers import faces
 from holdfast.model.answers import sessions as answers
 from holdfast.model.answers.workspace import Restored
 from holdfast.model.errors import RefusedError
@@ -48,7 +48,7 @@ _RESTORED = ("written", "deleted", "skipped")
 
 
 @endpoint("GET", "/api/exports/{name:str}/sessions", rights="read")
-def list_sessions(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> rest.SessionList:
+def list_sessions(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> faces.SessionList:
     """The sessions of an export, and their forks, newest first."""
     after = decode_cursor(cursor)
     with _sessions(call) as sessions:
@@ -57,7 +57,7 @@ def list_sessions(call: Call, name: ExportName, limit: Limit = 100, cursor: Curs
         found = found[next((at + 1 for at, one in enumerate(found) if one.id == after), len(found)) :]
     shown = found[:limit]
     following = encode_cursor(shown[-1].id) if len(found) > len(shown) else None
-    return {"sessions": encode_all(answers.ListedSession, shown), "next_cursor": following}
+    return {"sessions": encode_all(faces.ListedSession, shown), "next_cursor": following}
 
 
 @endpoint("POST", "/api/exports/{name:str}/sessions", rights="write")
@@ -78,12 +78,12 @@ def start_session(call: Call, name: ExportName, data: JSONBody[NewSession]) -> a
 
 
 @endpoint("GET", "/api/exports/{name:str}/sessions/{session:str}", rights="read")
-def get_session(call: Call, name: ExportName, session: InSession, history: History = 20) -> rest.Session:
+def get_session(call: Call, name: ExportName, session: InSession, history: History = 20) -> faces.Session:
     """One session, with its last commands. Its variables are not told."""
     with _sessions(call) as sessions:
         found = _find(call, sessions, name, session)
         commands = encode_all(answers.Command, sessions.history(found.id, history))
-    return encode(rest.Session, found, history=commands)
+    return encode(faces.Session, found, history=commands)
 
 
 @endpoint("POST", "/api/exports/{name:str}/sessions/{session:str}/exec", rights="admin", apart="exec")

@@ -10,7 +10,7 @@ from holdfast.api.rest._endpoint import Call, endpoint
 from holdfast.api.rest._request_context import cut
 from holdfast.api.rest._request_types import ExportName, InSnapshot, NewSnapshot, SnapshotViews
 from holdfast.model.answers import commands as answers
-from holdfast.model.answers import rest
+from holdfast.model.answers import faces
 from holdfast.model.errors import NotFoundError
 from holdfast.model.json_encoder import encode, encode_all
 
@@ -24,7 +24,7 @@ def _of(call: RequestCall, name: str) -> Snapshots:
 
 
 @endpoint("GET", "/api/exports/{name:str}/snapshots", rights="read")
-def list_snapshots(call: Call, name: ExportName) -> rest.SnapshotList:
+def list_snapshots(call: Call, name: ExportName) -> faces.SnapshotList:
     """The snapshots of an export that snapshot providers have taken, oldest first."""
     return cut({"snapshots": encode_all(answers.Snapshot, _of(call, name).list())}, "snapshots")
 

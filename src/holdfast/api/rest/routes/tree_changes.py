@@ -19,7 +19,7 @@ from holdfast.engine.history.revisions import resolve_name_for_restore
 from holdfast.engine.merging.write_plan import PlannedWrite, carry_out
 from holdfast.engine.opening.opener import WORKSPACE_FILE
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.model.answers import rest
+from holdfast.model.answers import faces
 from holdfast.model.answers.workspace import Restored
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -99,7 +99,7 @@ def refuse_again(call: RequestCall) -> None:
 
 
 @endpoint("POST", "/api/exports/{name:str}/fork", rights="admin")
-def fork(call: Call, name: ExportName, data: JSONBody[Fork]) -> rest.Forked:
+def fork(call: Call, name: ExportName, data: JSONBody[Fork]) -> faces.Forked:
     """Write a checkpoint out as an export of its own, which shares all content with this one. Without `checkpoint` it
     is the present state, which is saved first.
     """
@@ -130,12 +130,12 @@ def fork(call: Call, name: ExportName, data: JSONBody[Fork]) -> rest.Forked:
     return _forked(call, made, done)
 
 
-def _forked(call: RequestCall, made: ExportRow, done: ForkResult) -> rest.Forked:
-    return encode(rest.Forked, done, export=export_object(call, made))
+def _forked(call: RequestCall, made: ExportRow, done: ForkResult) -> faces.Forked:
+    return encode(faces.Forked, done, export=export_object(call, made))
 
 
 @endpoint("POST", "/api/exports/{name:str}/write-files", rights="write")
-def write_files(call: Call, name: ExportName, data: JSONBody[WriteFiles]) -> rest.Written:
+def write_files(call: Call, name: ExportName, data: JSONBody[WriteFiles]) -> faces.Written:
     """Write and delete files, and nothing else, as one change: each atomically, and only if it is as it was saved."""
     row = call.export(name)
     if call.principal.token.exports and data.source is None and any(write.blob_hash for write in data.writes):
@@ -164,7 +164,7 @@ def write_files(call: Call, name: ExportName, data: JSONBody[WriteFiles]) -> res
     written = () if done.restored is None else done.restored.written
     deleted = () if done.restored is None else done.restored.deleted
     call.happened(row.name, "written", checkpoint=done.state, written=len(written), deleted=len(deleted))
-    return encode(rest.Written, done, written=len(written), deleted=len(deleted), checkpoint=done.state)
+    return encode(faces.Written, done, written=len(written), deleted=len(deleted), checkpoint=done.state)
 
 
 def _write(write: FileWrite) -> PlannedWrite:

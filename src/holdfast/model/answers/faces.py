@@ -1,17 +1,28 @@
-"""What the REST API answers that no command does; its OpenAPI document is generated from these types."""
+"""What the REST API, and the faces beside it, answer that no command does; the OpenAPI document says the same."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.model.answers import commands, merges, sessions
+from holdfast.model.answers import commands, merges
 from holdfast.model.answers import workspace as answers
+from holdfast.model.answers.merges import Foreseen
+from holdfast.model.answers.sessions import Command
+from holdfast.model.answers.workspace import Counts, NotCaptured, Paths
 from holdfast.model.fast_typing import TypedDict
 
 if TYPE_CHECKING:
     from typing import Annotated
 
-    from holdfast.model.answers.words import ContentHash, Milliseconds, Path, PromotionPhase, PromotionResult, Time
+    from holdfast.model.answers.words import (
+        ContentHash,
+        Milliseconds,
+        Path,
+        PromotionPhase,
+        PromotionResult,
+        SystemPath,
+        Time,
+    )
     from holdfast.model.entries import Entry
 
 
@@ -98,8 +109,8 @@ class Checkpoint(answers.Checkpoint):
 class CheckpointDetails(Checkpoint):
     """A checkpoint, and what it changed."""
 
-    paths: answers.Paths
-    not_captured_paths: list[answers.NotCaptured]
+    paths: Paths
+    not_captured_paths: list[NotCaptured]
     totals: dict[str, int]
     """How long the lists in ``paths`` and ``not_captured_paths`` really are: 1,000 items of each are shown."""
 
@@ -133,8 +144,8 @@ class Taken(TypedDict):
     created: bool
     labelled: bool
     created_at: Annotated[Time, "checkpoint.created_at"]
-    changes: Annotated[answers.Counts, "checkpoint.changes"]
-    not_captured: list[answers.NotCaptured]
+    changes: Annotated[Counts, "checkpoint.changes"]
+    not_captured: list[NotCaptured]
     stats: Stats
 
 
@@ -174,7 +185,7 @@ class Written(TypedDict):
 
     written: int
     deleted: int
-    errors: list[answers.NotCaptured]
+    errors: list[NotCaptured]
     before: str
     """The checkpoint that holds the state before."""
     checkpoint: str
@@ -184,7 +195,7 @@ class Written(TypedDict):
 class Overlap(merges.Overlap):
     """A file that both lines of work have changed; docs/reference/json.md has the fields."""
 
-    foreseen: merges.Foreseen
+    foreseen: Foreseen
 
 
 class MergeTotals(TypedDict):
@@ -299,14 +310,29 @@ class Problem(TypedDict):
     request_id: str
 
 
-class Session(sessions.ListedSession):
+class ListedSession(TypedDict):
+    """A session, without its variables and its history."""
+
+    id: str
+    parent: str | None
+    owner: str
+    purpose: str
+    root: Path | None
+    directory: Annotated[SystemPath | None, "state.cwd"]
+    created_at: Time
+    updated_at: Time
+    busy: bool
+    forks: list[str]
+
+
+class Session(ListedSession):
     """A session, with its last commands, the last first."""
 
-    history: list[sessions.Command]
+    history: list[Command]
 
 
 class SessionList(TypedDict):
     """The sessions of an export, newest first."""
 
-    sessions: list[sessions.ListedSession]
+    sessions: list[ListedSession]
     next_cursor: str | None
