@@ -25,7 +25,7 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.engine.promotion.build_isolation import find_isolation
 from holdfast.engine.promotion.job_process import PromotionProcesses
 from holdfast.ipc.listener import listen
-from holdfast.model.errors import RefusedError, StorageError, UsageError
+from holdfast.model.errors import HoldfastError, RefusedError, StorageError, UsageError
 from holdfast.model.log import Log, install_sender
 from holdfast.model.log_format import adopt
 
@@ -195,7 +195,10 @@ class _Server(uvicorn.Server):
         """See `uvicorn.Server.startup`."""
         await super().startup(sockets)
         if self.started:
-            self._ready()
+            try:
+                self._ready()
+            except (OSError, HoldfastError) as error:  # (A reader of the address that has gone ends no server.)
+                _log.warning("cannot tell where it listens: %s", error)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
