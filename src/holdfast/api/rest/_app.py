@@ -77,15 +77,16 @@ def create_app(server: Server, route_handlers: Sequence[ControllerRouterHandler]
         dto=JsonBody,
         return_dto=None,
     )
+    pages = CORSConfig(
+        allow_origins=[origin.rstrip("/").lower() for origin in settings.origins],
+        allow_methods=["GET", "HEAD", "POST", "PUT", "DELETE"],
+        allow_headers=["authorization", "content-type", "idempotency-key", "last-event-id"],
+        expose_headers=["x-request-id", "retry-after", "idempotent-replayed"],
+    )
     inner = Litestar(
         [api, *route_handlers],
         state=State({"server": server}),
-        cors_config=CORSConfig(
-            allow_origins=[origin.rstrip("/").lower() for origin in settings.origins],
-            allow_methods=["GET", "HEAD", "POST", "PUT", "DELETE"],
-            allow_headers=["authorization", "content-type", "idempotency-key", "last-event-id"],
-            expose_headers=["x-request-id", "retry-after", "idempotent-replayed"],
-        ),
+        cors_config=pages if settings.origins else None,
         exception_handlers={Exception: answer_error},
         request_max_body_size=settings.max_body_bytes,
         openapi_config=None,
