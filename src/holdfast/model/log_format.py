@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.model.log import Level
 
 _COMPONENTS = {
+    "holdfast.api._http_server": "rest",
     "holdfast.api.mcp": "mcp",
     "holdfast.api.rest": "rest",
     "holdfast.api.stdio": "stdio_api",

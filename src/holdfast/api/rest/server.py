@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import secrets
-import signal
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
+from holdfast.api._http_server import BACKLOG, HttpLimits, serve_http, tcp_listener
 from holdfast.api.rest._app import Server, ServerThreads, create_app
 from holdfast.api.rest._authorization import Authorizer, Origins, Rates, hosts_of
 from holdfast.api.rest._event_stream import EventHub
@@ -25,24 +21,19 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.engine.promotion.build_isolation import find_isolation
 from holdfast.engine.promotion.job_process import PromotionProcesses
 from holdfast.ipc.listener import listen
-from holdfast.model.errors import HoldfastError, RefusedError, StorageError, UsageError
+from holdfast.model.errors import RefusedError, UsageError
 from holdfast.model.log import Log, install_sender
 from holdfast.model.log_format import adopt
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Generator, Mapping
-
-    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from holdfast.engine.promotion.build_isolation import BuildIsolation
     from holdfast.model.command_results import CheckpointResult
     from holdfast.model.config.settings import Promote
 
 _log = Log(__name__)
-
-_BACKLOG: Final = 128
-_HEAD_TIMEOUT: Final = 15.0
-_MOST_HEAD: Final = 64 << 10
 
 
 class ServeOptions(NamedTuple):
@@ -115,27 +106,11 @@ def serve(serving: ServeOptions) -> list[str]:
             metrics=metrics,
             outside=outside,
         )
-        server = _Server(
-            uvicorn.Config(
-                create_app(app),
-                http=_Protocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                limit_concurrency=settings.max_connections,
-                timeout_keep_alive=int(_HEAD_TIMEOUT),
-                timeout_graceful_shutdown=int(settings.end_timeout),
-                h11_max_incomplete_event_size=_MOST_HEAD,
-            ),
-            partial(serving.ready, address, isolation),
-        )
         if serving.upkeep:
             caretaker.start()
         try:
-            asyncio.run(_run(server, app, hub, listener, settings.end_timeout))
+            limits = HttpLimits(settings.max_connections, settings.end_timeout)
+            asyncio.run(_run(app, listener, limits, partial(serving.ready, address, isolation)))
         finally:
             outside.end()
             threads.end()
@@ -153,89 +128,22 @@ def _isolation(settings: Promote) -> BuildIsolation:
     return found
 
 
-async def _run(
-    server: _Server,
-    app: Server,
-    hub: EventHub,
-    listener: socket.socket,
-    end_timeout: float,
-) -> None:
-    loop = asyncio.get_running_loop()
-
+async def _run(app: Server, listener: socket.socket, limits: HttpLimits, ready: Callable[[], None]) -> None:
     def end() -> None:
         app.ending = True
         # (A build may take longer than a client waits: it is taken back, and its request's key begins it anew.)
         app.outside.end()
-        hub.end()
-        server.should_exit = True
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, end)
+        app.hub.end()
 
     try:
-        await server.serve(sockets=[listener])
+        await serve_http(create_app(app), listener, limits, ready=ready, ending=end)
     finally:
-        hub.end()
+        app.hub.end()
     if app.running:
         _log.info("waiting for current requests", requests=len(app.running))
-        _, left = await asyncio.wait(set(app.running), timeout=end_timeout)
+        _, left = await asyncio.wait(set(app.running), timeout=limits.end_seconds)
         if left:
             _log.warning("not waiting any longer for current requests", requests=len(left))
-
-
-class _Server(uvicorn.Server):
-    """The server, which leaves signals to us: uvicorn would raise them again when it has ended."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        """``ready`` is called once clients can come."""
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See `uvicorn.Server.startup`."""
-        await super().startup(sockets)
-        if self.started:
-            try:
-                self._ready()
-            except (OSError, HoldfastError) as error:  # (A reader of the address that has gone ends no server.)
-                _log.warning("cannot tell where it listens: %s", error)
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """See `uvicorn.Server.capture_signals`."""
-        yield
-
-
-class _Protocol(H11Protocol):
-    """HTTP, with a limit of time for the head of a request: uvicorn has one between requests alone."""
-
-    _limit: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        """See `asyncio.Protocol.connection_made`."""
-        super().connection_made(transport)
-        self._limit = asyncio.get_running_loop().call_later(_HEAD_TIMEOUT, self._too_late)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol.connection_lost`."""
-        if self._limit is not None:
-            self._limit.cancel()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol.data_received`."""
-        before: RequestResponseCycle | None = getattr(self, "cycle", None)
-        if self._limit is None and before is not None and before.response_complete:
-            self._limit = asyncio.get_running_loop().call_later(_HEAD_TIMEOUT, self._too_late)
-        super().data_received(data)
-        if self._limit is not None and self.cycle is not before:
-            self._limit.cancel()
-            self._limit = None
-
-    def _too_late(self) -> None:
-        self._limit = None
-        if not self.transport.is_closing():
-            self.transport.close()
 
 
 class _Counting:
@@ -260,24 +168,12 @@ class _Counting:
 def _listener(serving: ServeOptions, usual: str) -> Generator[tuple[socket.socket, str, list[str], bool]]:
     """What listens, its address for people, the names that it has, and whether it is a Unix socket."""
     if serving.socket is not None:
-        with listen(serving.socket, _BACKLOG) as bound:
+        with listen(serving.socket, BACKLOG) as bound:
             yield bound, f"unix:{serving.socket.decode('utf-8', 'backslashreplace')}", [], True
         return
     host, port = parse_address(serving.listen or usual)
     _refuse_remote(host, serving)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # (With the protocol named, asyncio sends what is there at once; else each answer may take 40 ms more.)
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(("127.0.0.1" if host == "localhost" else host, port))
-            bound.listen(_BACKLOG)
-        except (OSError, OverflowError) as error:
-            raise StorageError(
-                f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}",
-                hint="name another one: --listen ADDRESS:PORT",
-            ) from error
-        bound.setblocking(False)
+    with tcp_listener(host, port, hint="name another one: --listen ADDRESS:PORT") as bound:
         number = bound.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         yield bound, f"http://{shown}:{number}", hosts_of(host), False
