@@ -19,6 +19,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("log_show", "show one checkpoint, or another row of the log"),
         "cat": ("status_cat", "print a file as a checkpoint holds it"),
         "diff": ("diff", "show the differences between two states"),
+        "rewind": ("rewind", "look at all that happened, full screen, and go back from there"),
     },
     "go back": {
         "restore": ("restore_undo_redo", "bring the tree, or some paths, back to a checkpoint"),

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from holdfast import Checkpoint, Details, Log, Workspace
     from holdfast.cli.console import Console
-    from holdfast.cli.terminal import Piece
+    from holdfast.cli.terminal import Palette, Piece
     from holdfast.engine.history.queries import RowDetails
+    from holdfast.model.content import Progress
 
 _MOVES = ("restore", "undo", "redo")
 _ALIGNED_BY = 50
@@ -56,6 +57,16 @@ def _add_pager_option(parser: argparse.ArgumentParser) -> None:
 def _configure_log(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast log [options] [-- PATH…]"
     parser.add_argument("-n", "--limit", metavar="N", type=whole_number, help="only the newest N rows")
+    add_filters(parser)
+    parser.add_argument("--graph", action="store_true", help="draw which checkpoint came from which")
+    parser.add_argument(
+        "--all", action="store_true", help="of all workspaces in the home, forks included; each with its path"
+    )
+    _add_pager_option(parser)
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """The options that say which rows are wanted: see `filtered_rows`."""
     parser.add_argument(
         "--steps", action="store_true", help="also steps, edits by other processes, and operations that wait"
     )
@@ -71,11 +82,6 @@ def _configure_log(parser: argparse.ArgumentParser) -> None:
         default="",
         help="only those with this text in a label, message, prompt or command",
     )
-    parser.add_argument("--graph", action="store_true", help="draw which checkpoint came from which")
-    parser.add_argument(
-        "--all", action="store_true", help="of all workspaces in the home, forks included; each with its path"
-    )
-    _add_pager_option(parser)
 
 
 def _log(console: Console, arguments: argparse.Namespace) -> int:
@@ -85,11 +91,11 @@ def _log(console: Console, arguments: argparse.Namespace) -> int:
         if console.json:
             from holdfast.model.answers import workspace as answers
 
-            rows = list(islice(_rows(console, workspace, arguments), _limit(arguments)))
+            rows = list(islice(filtered_rows(console, workspace, arguments), _limit(arguments)))
             result = workspace.log(_limit(arguments))
             console.give(answers.Log, _of_rows(result, rows) if _is_filtered(arguments) else result, rows=rows)
             return 0
-        rows = islice(_rows(console, workspace, arguments), _limit(arguments))
+        rows = islice(filtered_rows(console, workspace, arguments), _limit(arguments))
         first = next(rows, None)
         if first is not None:
             lines = _row_lines(console, workspace, chain([first], rows))
@@ -109,7 +115,13 @@ def _is_filtered(arguments: argparse.Namespace) -> bool:
     return bool(arguments.since or arguments.until or arguments.author or arguments.grep or arguments.paths)
 
 
-def _rows(console: Console, workspace: Workspace, arguments: argparse.Namespace) -> Iterator[TimelineItem]:
+def filtered_rows(
+    console: Console, workspace: Workspace, arguments: argparse.Namespace, progress: Progress | None = None
+) -> Iterator[TimelineItem]:
+    """The rows that the options of `add_filters` and ``arguments.paths`` ask for. Raises `NotFoundError` for paths that
+    nothing is known of; ``progress`` as of `Workspace.log_rows`.
+    """
+
     def rows(paths: list[bytes]) -> Iterator[TimelineItem]:
         found = workspace.log_rows(
             paths=paths,
@@ -118,6 +130,7 @@ def _rows(console: Console, workspace: Workspace, arguments: argparse.Namespace)
             until=_microseconds(arguments.until),
             text=arguments.grep,
             steps=arguments.steps,
+            progress=progress,
         )
         first = next(found, None)
         if first is None and not _is_known(workspace, paths):
@@ -156,7 +169,7 @@ def _of_rows(result: Log, rows: Iterable[TimelineItem]) -> Log:
 
 
 def _row_lines(console: Console, workspace: Workspace, rows: Iterable[TimelineItem]) -> Iterator[str]:
-    width, told = terminal_width(sys.stdout), _teller(console)
+    width, told = terminal_width(sys.stdout), teller(console)
     try:
         head = workspace.resolve("@")
     except NotFoundError:
@@ -164,22 +177,27 @@ def _row_lines(console: Console, workspace: Workspace, rows: Iterable[TimelineIt
 
     rows = iter(rows)
     newest = list(islice(rows, _ALIGNED_BY))
-    names = max((len(_name(item)) for item in newest), default=0)
+    names = names_width(newest)
     for item in chain(newest, rows):
-        yield fit(console.paint, _row(item, head, told, names), width)
+        yield fit(console.paint, row_pieces(item, head, told, names), width)
 
 
-def _teller(console: Console) -> Callable[[int], str]:
-    """What tells a time, in a column."""
+def teller(console: Console) -> Callable[[int], str]:
+    """Tells times as a column of the log has them."""
     now = time.time_ns() // 1000
     return when if console.verbose else lambda at: f"{time_ago(at, now):>10}"
+
+
+def names_width(rows: Iterable[TimelineItem]) -> int:
+    """How wide the column of names is for these rows."""
+    return max((len(_name(item)) for item in rows), default=0)
 
 
 def _name(item: TimelineItem) -> str:
     return item.made.kind if item.kind == "checkpoint" and item.made is not None else visible(item.name)
 
 
-def _row(item: TimelineItem, head: str | None, told: Callable[[int], str], names: int = 0) -> Iterator[Piece]:
+def row_pieces(item: TimelineItem, head: str | None, told: Callable[[int], str], names: int = 0) -> Iterator[Piece]:
     """One row of the log, piece by piece, each with its styles; ``names`` is the width of the column of names."""
     made = item.made
     is_head = made is not None and made.id == head
@@ -253,7 +271,7 @@ def _log_checkpoints(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _checkpoint_lines(console: Console, result: Log, arguments: argparse.Namespace) -> Iterator[str]:
-    width, told = terminal_width(sys.stdout), _teller(console)
+    width, told = terminal_width(sys.stdout), teller(console)
     known = {item.id: item for item in result.checkpoints}
     lines = (f"\0{name}" for name in known)
     if arguments.graph:
@@ -265,7 +283,7 @@ def _checkpoint_lines(console: Console, result: Log, arguments: argparse.Namespa
         pieces: list[Piece] = [(drawn, ())]
         if name:
             made = known[CheckpointId(name)]
-            pieces += _row(_item_of(made), result.head, told, len("manual"))
+            pieces += row_pieces(_item_of(made), result.head, told, len("manual"))
             pieces += [(f"  [{show_path(result.workspaces[made.workspace])}]", ())] if arguments.all else []
         yield fit(console.paint, pieces, width)
 
@@ -326,15 +344,16 @@ def _show(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         console.give(answers.CheckpointDetails, result.checkpoint, not_captured=result.not_captured, paths=result)
     else:
-        console.answer_paged(_details_lines(console, result), pager=not arguments.no_pager)
+        console.answer_paged(details_lines(console.paint, result), pager=not arguments.no_pager)
     return 0
 
 
-def _details_lines(console: Console, result: Details) -> Iterator[str]:
+def details_lines(paint: Palette, result: Details) -> Iterator[str]:
+    """What `show` prints of a checkpoint."""
     item = result.checkpoint
     about = item.provenance
     facts = (
-        ("checkpoint", console.paint(item.id, "yellow")),
+        ("checkpoint", paint(item.id, "yellow")),
         ("parent", item.parent or "none"),
         ("kind", item.kind),
         *(("label", visible(label)) for label in item.labels),
@@ -347,7 +366,7 @@ def _details_lines(console: Console, result: Details) -> Iterator[str]:
         ("changes", counts_text(item.changes)),
     )
     yield from _facts(facts)
-    yield from changed(console.paint, result.changes)
+    yield from changed(paint, result.changes)
     if result.not_captured:
         yield "not captured:"
         yield from reasons(result.not_captured)
@@ -368,16 +387,17 @@ def _show_row(console: Console, workspace: Workspace, arguments: argparse.Namesp
     elif console.json:
         console.give(answers.LogRowDetails, found.item, changed=found)
     else:
-        console.answer_paged(_row_details(console, found), pager=not arguments.no_pager)
+        console.answer_paged(row_lines(console.paint, found), pager=not arguments.no_pager)
     return 0
 
 
-def _row_details(console: Console, found: RowDetails) -> Iterator[str]:
+def row_lines(paint: Palette, found: RowDetails) -> Iterator[str]:
+    """What `show` prints of another row."""
     item = found.item
     is_open = item.kind == "run" and bool(item.state)
     is_told = item.kind in ("merge", *_MOVES)
     facts = (
-        (item.kind, console.paint(visible(item.name.partition(":")[2]), "cyan")),
+        (item.kind, paint(visible(item.name.partition(":")[2]), "cyan")),
         ("began", "" if found.began is None else when(found.began)),
         ("at" if found.began is None else "ended", when(item.at) if not is_open else ""),
         ("author", visible(item.author)),
@@ -403,7 +423,7 @@ def _row_details(console: Console, found: RowDetails) -> Iterator[str]:
         )
     if found.changes or item.paths:
         yield ""
-    yield from changed(console.paint, found.changes)
+    yield from changed(paint, found.changes)
     yield from (f"  {show_path(path)}" for path in item.paths)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Work = Callable[[Workspace, Progress | None], RestoreResult]
 
 
-_FORWARD = "Went forward"
+FORWARD = "Went forward"
 
 
 def _configure_restore(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +92,7 @@ def _restore_parts(console: Console, name: str, given: Sequence[str]) -> int:
     from holdfast.cli.hunk_questions import choose
 
     with console.open(scan=True) as workspace:
-        _settle_unfinished(console, workspace)
+        settle_unfinished(console, workspace)
         found = console.with_paths(workspace, given, lambda paths: workspace.restore_differences(name, paths))
         chosen = choose(console, found.files())
         result = workspace.restore_parts(found.target, chosen) if chosen else None
@@ -231,7 +231,7 @@ def _redo(console: Console, arguments: argparse.Namespace) -> int:
             progress=progress,
         )
 
-    return _go(console, work, _FORWARD, asks=not arguments.dry_run, patch=arguments.patch)
+    return _go(console, work, FORWARD, asks=not arguments.dry_run, patch=arguments.patch)
 
 
 def _finish(workspace: Workspace, progress: Progress | None) -> RestoreResult:
@@ -248,7 +248,7 @@ def _go(console: Console, work: Work, verb: str, *, asks: bool, patch: bool) -> 
     """
     with console.open(scan=True) as workspace:
         if asks:
-            _settle_unfinished(console, workspace)
+            settle_unfinished(console, workspace)
         if not patch:
             return _carry_out(console, workspace, work, verb)
         planned = workspace.planned_diff(work(workspace, None))
@@ -262,7 +262,7 @@ def _go(console: Console, work: Work, verb: str, *, asks: bool, patch: bool) -> 
         return 0
 
 
-def _settle_unfinished(console: Console, workspace: Workspace) -> None:
+def settle_unfinished(console: Console, workspace: Workspace) -> None:
     """At a terminal, ask what shall become of a restore that was cut short."""
     if console.interactive and workspace.unfinished() is not None:
         choice = ask("[f]inish it, go [b]ack to the state before it, or [q]uit? ", "fbq")
@@ -286,21 +286,22 @@ def _report(console: Console, result: RestoreResult, verb: str) -> int:
 
         console.give(answers.RestoredByCommand, result, stopped=process_details(result.stopped))
     else:
-        console.say(*_lines(console, result, verb))
+        console.say(*result_lines(console, result, verb))
     if result.skipped:
         from holdfast.model.message_text import step_options
 
-        again = f"holdfast {'redo' if verb == _FORWARD else 'undo'}{step_options(result.refused)}"
+        again = f"holdfast {'redo' if verb == FORWARD else 'undo'}{step_options(result.refused)}"
         raise left_alone(
             result.skipped, f"once they can be changed, `{again}` does the rest" if result.refused else None
         )
     return 0
 
 
-def _lines(console: Console, result: RestoreResult, verb: str) -> Iterator[str]:
+def result_lines(console: Console, result: RestoreResult, verb: str) -> Iterator[str]:
+    """What is said of a result; ``verb`` begins the first line: ``Restored``, ``Went back``, `FORWARD`."""
     done = f"{files(len(result.written))} written, {len(result.deleted):,} deleted"
     by = f" by {named_steps(result.steps)}" if result.steps else ""
-    together = f"{'brought forward' if verb == _FORWARD else 'undone'} together."
+    together = f"{'brought forward' if verb == FORWARD else 'undone'} together."
     groups = [f"Steps {listed(group)} depend on each other, and " for group in result.together]
     if result.dry_run:
         where = f"go{by}" if result.steps else f"bring the tree to {short(result.checkpoint)}"

@@ -87,14 +87,23 @@ def _steps(console: Console, arguments: argparse.Namespace) -> int:
 
 def show_step(console: Console, workspace: Workspace, number: int, *, pager: bool) -> None:
     """Print all about one step."""
-    step, changes = workspace.step(number)
-    left = workspace.conflicts(step.id) if step.state == "partly" else ()
+    step, changes, left = _found(workspace, number)
     if console.json:
         from holdfast.model.answers import steps as answers
 
         console.give(answers.StepWithChanges, step, changes=changes, conflicts=left)
     else:
         console.answer_paged(_about(step, changes, left), pager=pager)
+
+
+def step_lines(workspace: Workspace, number: int) -> Iterator[str]:
+    """The same as lines."""
+    return _about(*_found(workspace, number))
+
+
+def _found(workspace: Workspace, number: int) -> tuple[StepInfo, Sequence[PathChange], Sequence[ConflictInfo]]:
+    step, changes = workspace.step(number)
+    return step, changes, workspace.conflicts(step.id) if step.state == "partly" else ()
 
 
 _STEP_COLUMNS = ((">step", 5), ("began", 19), ("kind", 8), ("changed", 12), ("command", 0))

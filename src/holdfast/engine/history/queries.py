@@ -32,6 +32,8 @@ class RowDetails(NamedTuple):
     """Those that it names, oldest first, as far as the undo log holds them."""
     began: int | None = None
     """Of a run: when it began, in microseconds since 1970-01-01 UTC."""
+    before: CheckpointId | None = None
+    """The state that ``changes`` are against; None: nothing at all."""
 
 
 def log(context: Context, limit: int | None = None, *, everything: bool = False) -> Log:
@@ -78,22 +80,28 @@ def show(context: Context, name: CheckpointId) -> Details:
 def show_row(context: Context, name: str, sessions: Sequence[SessionCommands] = ()) -> RowDetails:
     """All that is known of the row of the log of this name; raises `NotFoundError` if there is none."""
     from holdfast.engine.history.timeline import log_rows
-    from holdfast.store.manifests import manifest
 
     item = next((one for one in log_rows(context, steps=True, sessions=sessions) if one.name == name), None)
     if item is None:
         raise NotFoundError(f"there is no {name!r}", hint="`holdfast log --steps` lists every row")
+    return row_details(context, item)
+
+
+def row_details(context: Context, item: TimelineItem) -> RowDetails:
+    """All that is known of a row of the log."""
+    from holdfast.store.manifests import manifest
+
     before, began = item.before, None
     if item.kind == "run":
         # (The row is the event of its end: what was there before that others may have done.)
-        first = [event for event in context.catalog.events(context.workspace.id) if event.run == item.run][-1]
+        first = context.catalog.events(context.workspace.id, run=item.run)[-1]
         before, began = first.checkpoint, first.at
     after = item.checkpoint
     kept = context.catalog.checkpoints_named(one for one in (before, after) if one is not None)
     changes: Sequence[Change] = ()
     if after is not None and after in kept and (before is None or before in kept):
         changes = manifest.diff(context.store.pages, None if before is None else kept[before].root, kept[after].root)
-    return RowDetails(item, changes, _steps(context, item), began)
+    return RowDetails(item, changes, _steps(context, item), began, before)
 
 
 def _steps(context: Context, item: TimelineItem) -> list[StepInfo]:

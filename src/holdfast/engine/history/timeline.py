@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint, HistoryEvent
+    from holdfast.model.content import Progress
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.session_types import CommandEntry
     from holdfast.model.timeline import TimelineKind
@@ -90,6 +91,7 @@ def log_rows(
     *,
     steps: bool = False,
     sessions: Iterable[SessionCommands] = (),
+    progress: Progress | None = None,
 ) -> Iterator[TimelineItem]:
     """The rows of `log` for which ``wanted`` holds, the newest first; with ``steps`` also what the undo log knows by
     itself: steps, edits by others, operations that wait. Changes nothing.
@@ -97,11 +99,19 @@ def log_rows(
     A run is one row, at its end; of one whose end was not noted (``state`` is ``open``, or ``killed`` where
     it goes on no more) at its beginning. A command of
     a session and the checkpoint that was made of what it did are one row. Checkpoints that no event has made, such as
-    those of a bundle, are rows as well, with the number 0. Nothing is held open between two rows. Otherwise as
-    `timeline`.
+    those of a bundle, are rows as well, with the number 0. Nothing is held open between two rows. ``progress`` is told
+    of every row that was looked at, wanted or not: between two rows that match there may be many, and an error that it
+    raises ends the query. Otherwise as `timeline`.
     """
     merger = _Merger(context, wanted, _newest(context), sessions, all_of_log=steps)
-    return (entry.item for entry in merger.rows() if merger.matches(entry))
+    entries = merger.rows() if progress is None else _reported(merger.rows(), progress)
+    return (entry.item for entry in entries if merger.matches(entry))
+
+
+def _reported(entries: Iterable[_Entry], progress: Progress) -> Iterator[_Entry]:
+    for number, entry in enumerate(entries):
+        progress("rows", number, 0)
+        yield entry
 
 
 class _UndoLog(NamedTuple):

@@ -106,16 +106,18 @@ class WorkspaceQueries(WorkspaceFace):
         until: int | None = None,
         text: str = "",
         steps: bool = False,
+        progress: Progress | None = None,
     ) -> Iterator[TimelineItem]:
         """What `log` lists, the newest first: of what `timeline` gives one row for each run, and for a command of a
         session and what was saved of it; steps, edits by others and operations that are held only with ``steps``.
-        Checkpoints that came with a bundle are in it as well. To be used up while the workspace is open.
+        Checkpoints that came with a bundle are in it as well. To be used up while the workspace is open. ``progress``
+        is told of every row that was looked at, wanted or not; an error that it raises ends the query.
         """
         from holdfast.engine.history.timeline import log_rows
         from holdfast.model.timeline import TimelineFilter
 
         wanted = TimelineFilter(_below_root(paths), author, (), since, until, text)
-        return log_rows(self._context, wanted, steps=steps, sessions=self._session_commands())
+        return log_rows(self._context, wanted, steps=steps, sessions=self._session_commands(), progress=progress)
 
     def _session_commands(self) -> Sequence[SessionCommands]:
         """The sessions here, for the timeline."""
@@ -145,6 +147,22 @@ class WorkspaceQueries(WorkspaceFace):
         from holdfast.engine.history.queries import show_row
 
         return show_row(self._context, name, self._session_commands())
+
+    def row_details(self, item: TimelineItem) -> RowDetails:
+        """The same of a row that `log_rows` gave, without a search for it."""
+        from holdfast.engine.history.queries import row_details
+
+        return row_details(self._context, item)
+
+    def row_diff(self, found: RowDetails) -> Diff:
+        """The changes of a row as a diff, with the renames among them. Raises `NotFoundError` if a state of it was
+        forgotten.
+        """
+        from holdfast.engine.diffs.tree_diff import diff
+
+        if found.item.checkpoint is None:
+            raise NotFoundError(f"no checkpoint holds what {found.item.name} changed")
+        return diff(self._context, found.before, found.item.checkpoint)
 
     def resolve(self, name: str) -> CheckpointId:
         """The checkpoint that ``name`` means; raises `NotFoundError`, or `UsageError` if it means several."""

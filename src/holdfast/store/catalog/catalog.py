@@ -518,12 +518,14 @@ class Catalog:
         limit: int | None = None,
         before: int | None = None,
         checkpoint: CheckpointId | None = None,
+        run: str | None = None,
     ) -> list[HistoryEvent]:
         """What happened to a workspace, the last first, at most ``limit``: all of it, or what came ``before`` an event,
-        or names a ``checkpoint``.
+        names a ``checkpoint``, or is of a ``run``.
         """
         most = 1 << 62
-        where, values = ("", ()) if checkpoint is None else ("AND checkpoint = ? ", (checkpoint,))
+        wanted = [(name, value) for name, value in (("checkpoint", checkpoint), ("run", run)) if value is not None]
+        where, values = "".join(f"AND {name} = ? " for name, _ in wanted), [value for _, value in wanted]
         with self.database.reading(once=True) as transaction:
             return history_rows.events(
                 transaction,
