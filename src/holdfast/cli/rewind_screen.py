@@ -340,7 +340,7 @@ class Timeline(ScrollView, can_focus=True):
         """A person wants to go to the row that the cursor is on."""
 
     class Short(Message):
-        """Few rows are left below what is shown."""
+        """`is_short` has become true."""
 
     def __init__(self, cli: Console) -> None:
         super().__init__(id="timeline")
@@ -413,8 +413,13 @@ class Timeline(ScrollView, can_focus=True):
         if not top <= self.cursor < top + height:
             self.scroll_to(0, self.cursor if self.cursor < top else self.cursor - height + 1, animate=False)
 
+    @property
+    def is_short(self) -> bool:
+        """Whether few rows are left below what is shown."""
+        return max(self.cursor, round(self.scroll_y) + self.size.height) + _ROWS_AHEAD > len(self.rows)
+
     def _ask_for_more(self) -> None:
-        if max(self.cursor, round(self.scroll_y) + self.size.height) + _ROWS_AHEAD > len(self.rows):
+        if self.is_short:
             self.post_message(self.Short())
 
     def render_line(self, y: int) -> Strip:
@@ -445,13 +450,14 @@ class GoScreen(ModalScreen[bool]):
         self.state: str = ""
         """``planning``, ``asking``, ``refused``, ``working`` or ``done``."""
         self._progress = ("", 0, 0)
+        self._title, self.plan, self._keys = Static(id="title"), Lines(id="plan"), Static(id="keys")
 
     def compose(self) -> ComposeResult:
         """See `Widget.compose`."""
         with Vertical(id="box"):
-            yield Static(id="title")
-            yield Lines(id="plan")
-            yield Static(id="keys")
+            yield self._title
+            yield self.plan
+            yield self._keys
 
     def on_mount(self) -> None:
         """Begin with the first way."""
@@ -479,9 +485,9 @@ class GoScreen(ModalScreen[bool]):
 
     def _look(self) -> None:
         way = self._ways[0]
-        self.query_one("#title", Static).update(Text.assemble((way.title, "bold"), f"  ({way.command})"))
+        self._title.update(Text.assemble((way.title, "bold"), f"  ({way.command})"))
         self._be("planning")
-        self.query_one(Lines).lines = ()
+        self.plan.lines = ()
         self.run_worker(self._plan(way), exclusive=True, group="plan")
 
     async def _plan(self, way: Way) -> None:
@@ -497,7 +503,7 @@ class GoScreen(ModalScreen[bool]):
         except Exception as error:  # noqa: BLE001 - it is told, whatever it is
             can, lines = False, _error_lines(error)
         if wanted():
-            self.query_one(Lines).lines = lines
+            self.plan.lines = lines
             self._be("asking" if can else "refused")
 
     async def _work(self, way: Way) -> None:
@@ -508,12 +514,12 @@ class GoScreen(ModalScreen[bool]):
         try:
             result = await self._rewind.thread.call(partial(way.work, dry_run=False, progress=note))
         except Exception as error:  # noqa: BLE001 - see above
-            self.query_one(Lines).lines = _error_lines(error)
+            self.plan.lines = _error_lines(error)
             self._be("refused")
             return
         lines = list(result_lines(console, result, way.verb))
         self._rewind.done.append(lines)
-        self.query_one(Lines).lines = lines
+        self.plan.lines = lines
         self._be("done")
 
     def _be(self, state: str) -> None:
@@ -526,14 +532,14 @@ class GoScreen(ModalScreen[bool]):
             "working": "At work…",
             "done": "Enter: back to the timeline",
         }[state]
-        self.query_one("#keys", Static).update(Text(keys, "bold"))
-        self.query_one(Lines).focus()
+        self._keys.update(Text(keys, "bold"))
+        self.plan.focus()
 
     def _tick(self) -> None:
         phase, done, total = self._progress
         if self.state == "working" and phase:
             of = f" of {total:,}" if total else ""
-            self.query_one("#keys", Static).update(Text(f"At work: {phase} {done:,}{of}", "bold"))
+            self._keys.update(Text(f"At work: {phase} {done:,}{of}", "bold"))
 
 
 class Rewind(App[None]):
@@ -587,19 +593,25 @@ class Rewind(App[None]):
         self._are_all = False
         self._wanted: TimelineItem | None = None
         """The row whose details are to be shown."""
+        # (They are not looked for by their names: what the thread has found may come when the screen is closed.)
+        self.timeline = Timeline(cli)
+        self.details = Lines(id="details")
+        self._where, self._status = Static(id="where"), Static(id="status")
+        self._search = Horizontal(id="search")
+        self._text, self._path = Input(id="text", select_on_focus=False), Input(id="path", select_on_focus=False)
 
     def compose(self) -> ComposeResult:
         """See `Widget.compose`."""
-        yield Static(id="where")
-        with Horizontal(id="search"):
+        yield self._where
+        with self._search:
             yield Static(Text("text "))
-            yield Input(id="text", select_on_focus=False)
+            yield self._text
             yield Static(Text("path "))
-            yield Input(id="path", select_on_focus=False)
+            yield self._path
         with Container(id="panes"):
-            yield Timeline(self.cli)
-            yield Lines(id="details")
-        yield Static(id="status")
+            yield self.timeline
+            yield self.details
+        yield self._status
         yield Footer()
 
     def on_mount(self) -> None:
@@ -608,11 +620,6 @@ class Rewind(App[None]):
         self.timeline.focus()
         self.set_interval(0.25, self._tick)
         self._begin()
-
-    @property
-    def timeline(self) -> Timeline:
-        """The rows."""
-        return self.query_one(Timeline)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -623,7 +630,7 @@ class Rewind(App[None]):
         self._is_reading = self._are_all = False
         self._wanted = None
         self.timeline.clear()
-        self._show_details(())
+        self.details.lines = ()
         self._read_more()
 
     def _read_more(self) -> None:
@@ -658,10 +665,7 @@ class Rewind(App[None]):
         except Exception as error:  # noqa: BLE001 - see above
             lines = _error_lines(error)
         if wanted():
-            self._show_details(lines)
-
-    def _show_details(self, lines: Sequence[str]) -> None:
-        self.query_one("#details", Lines).lines = lines
+            self.details.lines = lines
 
     def on_timeline_moved(self) -> None:
         """Show what the row has changed."""
@@ -671,7 +675,8 @@ class Rewind(App[None]):
 
     def on_timeline_short(self) -> None:
         """Read more rows."""
-        self._read_more()
+        if self.timeline.is_short:  # (some may have come since)
+            self._read_more()
 
     # -- words --------------------------------------------------------------------------------------------------
 
@@ -683,14 +688,13 @@ class Rewind(App[None]):
         return ", ".join(parts).replace("grep ", "text ")
 
     def _say(self, text: str) -> None:
-        self.query_one("#status", Static).update(Text(text, no_wrap=True, overflow="ellipsis"))
+        self._status.update(Text(text, no_wrap=True, overflow="ellipsis"))
 
     def _tick(self) -> None:
         shown = self._filter()
-        where = show_path(self.thread.path)
-        more = f"{'; ' if shown else ''}steps too" if self._arguments.steps else ""
-        text = f"{where}  {shown}{more}{'  (Escape: all rows)' if shown else ''}"
-        self.query_one("#where", Static).update(Text(text, no_wrap=True, overflow="ellipsis"))
+        parts = [*([f"{shown} (Escape: all rows)"] if shown else []), *(["steps too"] if self._arguments.steps else [])]
+        text = "  ".join([*parts, show_path(self.thread.path)])
+        self._where.update(Text(text, no_wrap=True, overflow="ellipsis"))
         if self._is_reading and self._rows.looked_at:
             self._say(f"Reading… {self._rows.looked_at:,} rows looked at")
         elif self._warnings.lines and not self._is_reading:
@@ -700,27 +704,24 @@ class Rewind(App[None]):
 
     def action_search(self) -> None:
         """Ask for a text and a path."""
-        self.query_one("#search").display = True
-        self.query_one("#text", Input).focus()
+        self._search.display = True
+        self._text.focus()
 
     def action_end_search(self) -> None:
         """Close the search; where it is closed, show all rows again."""
-        search = self.query_one("#search")
-        if search.display:
-            search.display = False
+        if self._search.display:
+            self._search.display = False
             self.timeline.focus()
         elif self._filter():
             vars(self._arguments).update(since=None, until=None, author="", grep="", paths=[])
-            for field in self.query(Input):
-                field.value = ""
+            self._text.value = self._path.value = ""
             self._begin()
 
     def on_input_submitted(self) -> None:
         """Search."""
-        path = self.query_one("#path", Input).value
-        self._arguments.grep = self.query_one("#text", Input).value
-        self._arguments.paths = [path] if path else []
-        self.query_one("#search").display = False
+        self._arguments.grep = self._text.value
+        self._arguments.paths = [self._path.value] if self._path.value else []
+        self._search.display = False
         self.timeline.focus()
         self._begin()
 
