@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp.shared.exceptions import MCPError
 
 import holdfast
 from holdfast.model.errors import HoldfastError
@@ -371,6 +372,38 @@ def test_resources_are_checkpoints_and_the_files_in_them(place: Place) -> None:
             ):
                 with pytest.raises(Exception, match=message):
                     await client.read_resource(uri)
+
+    run(work)
+
+
+def test_prompts_are_what_a_person_asks_for_by_name(place: Place) -> None:
+    async def work() -> None:
+        async with place.client() as client:
+            listed = (await client.list_prompts()).prompts
+            assert [(one.name, [each.name for each in one.arguments or ()]) for one in listed] == [
+                ("undo", ["count"]),
+                ("log", ["count"]),
+            ]
+            tools = {tool.name for tool in (await client.list_tools()).tools}
+            for name, given, said in (
+                ("undo", None, "count 1."),
+                ("undo", {"count": "3"}, "count 3."),
+                ("log", {}, "limit 20,"),
+            ):
+                (message,) = (await client.get_prompt(name, given)).messages
+                text: Any = message.content
+                assert said in text.text
+                assert (
+                    {"undo", "redo"} <= tools if name == "undo" else {"get_undo_history", "list_checkpoints"} <= tools
+                )
+            for name, given, wrong in (
+                ("undo", {"count": "0"}, "from 1 to 1000"),
+                ("undo", {"count": "9" * 5000}, "from 1 to 1000"),
+                ("undo", {"number": "1"}, "no argument 'number'"),
+                ("none", None, "no prompt 'none'"),
+            ):
+                with pytest.raises(MCPError, match=wrong):
+                    await client.get_prompt(name, given)
 
     run(work)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp.shared.exceptions import MCPError
 
 import holdfast
 from holdfast.model.errors import HoldfastError
@@ -76,6 +77,9 @@ def test_each_command_and_each_write_is_a_step_of_the_run(place: Place) -> None:
             value: Any = done.structured_content
             assert (value["exit_code"], value["stdout"], value["stderr"]) == (3, "one\nthree\n", "no\n")
             assert [change["path"] for change in value["step"]["changes"]] == ["ignored"]
+            assert [one.name for one in (await client.list_prompts()).prompts] == ["log"], "undo is for outside"
+            with pytest.raises(MCPError, match="outside of a run"):
+                await client.get_prompt("undo", None)
             assert "step" not in await call(client, "execute_command", command="true")
             steps = await finished(client)
             assert [step["id"] for step in steps] == [

@@ -15,6 +15,7 @@ from mcp.shared.exceptions import MCPError
 from holdfast import __version__
 from holdfast.api._error_details import FOR_MODELS, hint
 from holdfast.api._log_redaction import known_or_length
+from holdfast.api.mcp import _prompts as prompts
 from holdfast.api.mcp import _resources as resources
 from holdfast.api.mcp import _tools as tools
 from holdfast.api.mcp._call_progress import CallActivity
@@ -98,6 +99,17 @@ def build(host: SharedHost) -> Server[Any]:
     ) -> types.ReadResourceResult:
         return await _resource(host, lambda: resources.read(host, str(params.uri)))
 
+    async def list_prompts(_ctx: ServerRequestContext[Any, Any], _params: object) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=list(prompts.list_prompts(inside=host.host.inside is not None)))
+
+    async def get_prompt(
+        _ctx: ServerRequestContext[Any, Any], params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
+        try:
+            return prompts.get_prompt(params.name, params.arguments, inside=host.host.inside is not None)
+        except HoldfastError as error:
+            raise MCPError(types.INVALID_PARAMS, error.message, _error(error)) from None
+
     server: Server[Any] = Server(
         "holdfast",
         version=__version__,
@@ -108,6 +120,8 @@ def build(host: SharedHost) -> Server[Any]:
         on_list_resources=list_resources,
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
     )
     server.middleware[:] = [_logging]  # (in the place of spans that are not collected)
     return server
