@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Many tests wait for what another process does: twice as many at once as there are processors end in half the time.
 WORKERS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) )))
 
-.PHONY: test check lint wheels format clean
+.PHONY: test check lint dist wheels format clean
 
 # Where the native part was built, it is what the tests run over: those of what it replaces run over Python as well.
 BY_PYTHON := tests/unit/supervisor/keeper tests/e2e/test_run.py tests/e2e/test_supervisor_runs.py \
@@ -26,6 +26,13 @@ lint: $(VENV)/ready  ## what CI checks besides the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+# The wheel comes from the sdist, so that what is missing in that is noticed.
+dist: $(VENV)/ready  ## build the sdist and the wheel for this machine into dist, and try the wheel in a bare environment
+	$(BIN)/pip install --quiet --disable-pip-version-check build
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python tests/bare_install.py dist/*.whl
 
 # Each for one C library and machine; `pip install .` builds the one for this machine.
 wheels: $(VENV)/ready  ## build wheels for glibc and musl, on x86-64 and aarch64, into dist

@@ -51,7 +51,8 @@ def test_it_is_written_once_and_taken_out_again(cli: Cli) -> None:
     done = cli("integrate", "claude", "--yes")
     where, back = done.out.splitlines()
     assert where.startswith(f"Configured Claude Code in {cli.root}/.mcp.json (before: {cli.home / 'integrations'}/")
-    assert where.endswith(f") and {cli.root}/.claude/settings.json.")
+    assert f"), {cli.root}/.claude/settings.json, {cli.root}/.claude/skills/holdfast/" in where
+    assert where.endswith(f"/commands/undo.md and {cli.root}/.claude/skills/holdfast/commands/log.md.")
     assert back == "`holdfast integrate claude --remove` removes it again."
     assert "@@" not in done.out, "it is shown to who is asked"
     written = cli.tree()

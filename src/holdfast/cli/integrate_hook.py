@@ -11,7 +11,7 @@ from holdfast.cli.command import Command
 from holdfast.cli.console import current_directory
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.log import Log
-from holdfast.model.message_text import visible
+from holdfast.model.message_text import listed, visible
 
 if TYPE_CHECKING:
     import argparse
@@ -151,7 +151,7 @@ def _told(plan: ConfigPlan, *, dry_run: bool, explained: bool) -> Iterator[str]:
         yield f"Removed from {client.title}."
         yield from _kept(plan)
     else:
-        yield f"Configured {client.title} in {' and '.join(map(_written, plan.changes))}."
+        yield f"Configured {client.title} in {listed(map(_written, plan.changes))}."
         yield f"`holdfast integrate {client.name} --remove` removes it again."
         if explained:
             yield _WITHOUT_RUN.format(client.program)
@@ -237,7 +237,8 @@ def _say_to_client(text: str) -> None:
 COMMANDS = {
     "integrate": Command(
         description="Configure a coding agent: its MCP entry for `holdfast mcp`, and hooks that save the state "
-        "before each prompt and, under `holdfast run`, make one step of each tool call. The command "
+        "before each prompt and, under `holdfast run`, make one step of each tool call; for Claude Code also the "
+        "commands /holdfast:undo and /holdfast:log. The command "
         "shows the changes and asks before it writes them. Comments, layout and everything else in "
         "the files stay; --remove takes exactly Holdfast's part out again.",
         configure=_configure,

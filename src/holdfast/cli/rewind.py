@@ -61,8 +61,8 @@ COMMANDS = {
         description="Look at the timeline full screen, and go back from there: the rows of `holdfast log`, with what "
         "each of them changed. Arrows or j and k move, Tab goes from one half to the other, / searches (a text, a "
         "path), s shows steps too, F5 reads anew. Enter goes to the state of a row, or to before a prompt, a run or a "
-        "step; u is undo, r redo. Each shows first what would change, and asks. q leaves; the output then says what "
-        "was done, and how to take it back.",
+        "step; u is undo, r redo. Each first shows the changes that it would make, and asks. q leaves; the output "
+        "then tells what you did, and how to take it back.",
         configure=_configure,
         run=_rewind,
         examples=(

@@ -205,7 +205,7 @@ def _restore(title: str, name: str) -> Way:
 
 
 UNDO = _undo("Take the newest change back")
-REDO = _redo("Bring back what was undone last")
+REDO = _redo("Bring back the last change that undo took back")
 
 
 def ways(item: TimelineItem) -> Sequence[Way]:

@@ -18,6 +18,7 @@ from holdfast.engine.integrations.client import (
     TomlFile,
     is_our_call,
     is_our_server,
+    is_sealed,
 )
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -36,7 +37,9 @@ def add_entries(client: str, file: File, text: str | None) -> str:
     `RefusedError` if it cannot be changed without harm.
     """
     if isinstance(file, OwnFile):
-        if text is not None and not text.startswith(file.mark):
+        if text is not None and not _is_our_file(file, text):
+            if not file.mark:
+                return text  # (the user has made it their own)
             raise RefusedError("it is there already, and was not written by Holdfast", code="in_the_way")
         return file.content
     if isinstance(file, TomlFile):
@@ -65,7 +68,7 @@ def remove_entries(client: str, file: File, text: str, before: str | None) -> st
     made one for other tools, stays.
     """
     if isinstance(file, OwnFile):
-        if not text.startswith(file.mark):
+        if not _is_our_file(file, text):
             raise RefusedError("it was not written by Holdfast", code="in_the_way")
         return None
     if is_unchanged(client, file, text, before):
@@ -99,12 +102,16 @@ def is_unchanged(client: str, file: File, text: str, before: str | None) -> bool
 def has_entries(client: str, file: File, text: str) -> bool:
     """Whether a text holds anything of ours."""
     if isinstance(file, OwnFile):
-        return text.startswith(file.mark)
+        return _is_our_file(file, text)
     if isinstance(file, TomlFile):
         return toml_block.holds(text, file.table)
     text = _with_something(text)
     servers = (_place_of(text, entry) for entry in file.entries if isinstance(entry, ServerEntry))
     return any(_ours(client, text)) or any(is_our_server(json_text.find(text, path)) for path in servers)
+
+
+def _is_our_file(file: OwnFile, text: str) -> bool:
+    return text.startswith(file.mark) if file.mark else is_sealed(text)
 
 
 def manual_steps(file: File) -> str:

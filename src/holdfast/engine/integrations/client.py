@@ -25,6 +25,9 @@ _OPERATORS = "();<>|&"
 """Of a shell, beside the newline: a command with one does more than call us."""
 _HOOK_WORDS = 4
 
+_SEAL = "seal:"
+_SEAL_DIGITS = 16
+
 Scope = Literal["project", "user"]
 
 Action = Literal["prompt", "begin", "end", "turn"]
@@ -96,7 +99,27 @@ class OwnFile(NamedTuple):
     path: str
     content: str
     mark: str
-    """What it begins with, whatever version of us has written it."""
+    """What it begins with, whatever version of us has written it. Empty: it is `sealed`, and once its seal does not fit
+    it is the user's own, and is left alone.
+    """
+
+
+def sealed(text: str) -> str:
+    """The text with a hash of itself behind its first ``seal:``, by which `is_sealed` knows it."""
+    assert _SEAL in text
+    return text.replace(_SEAL, f"{_SEAL}{_hash(text)}", 1)
+
+
+def is_sealed(text: str) -> bool:
+    """Whether the text is as `sealed` gave it, whatever version of us that was."""
+    before, _, after = text.partition(_SEAL)
+    return after[:_SEAL_DIGITS] == _hash(f"{before}{_SEAL}{after[_SEAL_DIGITS:]}")
+
+
+def _hash(text: str) -> str:
+    from holdfast.model.ids import hash_bytes  # (a hook does without)
+
+    return hash_bytes(text.encode()).hex()[:_SEAL_DIGITS]
 
 
 File = JsonFile | TomlFile | OwnFile

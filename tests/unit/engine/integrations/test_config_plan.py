@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.engine.integrations import _config_files as config_files
 from holdfast.engine.integrations._json_text import parse
-from holdfast.engine.integrations.client import ClientTarget, is_our_call
+from holdfast.engine.integrations.client import ClientTarget, is_our_call, sealed
 from holdfast.engine.integrations.config_plan import carry_out, plan
 from holdfast.engine.integrations.hook_call import CLIENTS
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -383,6 +383,9 @@ def test_the_user_s_own_configuration_is_where_the_client_has_it(desk: Desk) -> 
     assert sorted(names) == [
         ".claude.json",
         ".claude/settings.json",
+        ".claude/skills/holdfast/.claude-plugin/plugin.json",
+        ".claude/skills/holdfast/commands/log.md",
+        ".claude/skills/holdfast/commands/undo.md",
         ".codex/config.toml",
         ".codex/hooks.json",
         ".config/opencode/opencode.json",
@@ -406,8 +409,11 @@ def test_a_client_s_own_variables_are_obeyed(desk: Desk) -> None:
         "config.toml",
         "holdfast.js",
         "hooks.json",
+        "log.md",
         "opencode.json",
+        "plugin.json",
         "settings.json",
+        "undo.md",
     ]
     assert tomllib.loads((other / "config.toml").read_text())["mcp_servers"]["holdfast"]["args"] == ["mcp"]
 
@@ -622,3 +628,45 @@ def test_a_directory_that_is_gone_since_it_was_looked_at_is_a_change(desk: Desk)
     with pytest.raises(RefusedError) as raised:
         carry_out(found)
     assert raised.value.code == "changed_meanwhile"
+
+
+def test_a_command_that_the_user_has_changed_is_theirs(desk: Desk) -> None:
+    desk.do("claude")
+    plugin = desk.project / ".claude/skills/holdfast"
+    edited(plugin / "commands/undo.md", "ask me whether to go on", "go on")
+    theirs = (plugin / "commands/undo.md").read_text()
+    assert desk.plan("claude").changes == []
+    desk.do("claude", remove=True)
+    assert [str(path.relative_to(desk.project)) for path in desk.project.rglob("*") if path.is_file()] == [
+        ".claude/skills/holdfast/commands/undo.md"
+    ]
+    desk.do("claude")
+    desk.do("claude", remove=True)
+    assert (plugin / "commands/undo.md").read_text() == theirs
+
+
+def test_a_command_of_another_version_of_ours_is_brought_up_to_date_and_removed(desk: Desk) -> None:
+    command = desk.project / ".claude/skills/holdfast/commands/log.md"
+    command.parent.mkdir(parents=True)
+    command.write_text(sealed("---\n# an earlier text, seal:\n---\nDo it.\n"))
+    desk.do("claude")
+    assert command.read_text() == (GOLDEN / "claude/new" / command.relative_to(desk.project)).read_text()
+    command.write_text(sealed("---\n# a later text, seal:\n---\nseal: it.\n"))
+    desk.do("claude", remove=True)
+    assert not command.exists()
+
+
+def test_the_commands_call_the_program_that_wrote_them_wherever_claude_code_keeps_its_own(desk: Desk) -> None:
+    found = plan(
+        "claude",
+        ClientTarget(
+            "user", str(desk.user), {"CLAUDE_CONFIG_DIR": str(desk.user / "own")}, ("/a b/holdfast", "--home", "/'x")
+        ),
+        home=bytes(desk.home),
+    )
+    carry_out(found)
+    text = (desk.user / "own/skills/holdfast/commands/undo.md").read_text()
+    program = """'/a b/holdfast' --home '/'"'"'x'"""
+    assert f"Run `{program} undo --dry-run $ARGUMENTS`" in text
+    (allowed,) = (line.partition(": ")[2] for line in text.splitlines() if line.startswith("allowed-tools"))
+    assert json.loads(allowed) == f"Bash({program} undo --dry-run:*)", "of the undo itself a person is asked"
