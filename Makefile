@@ -32,6 +32,7 @@ dist: $(VENV)/ready  ## build the sdist and the wheel for this machine into dist
 	$(BIN)/pip install --quiet --disable-pip-version-check build
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
+	rm -rf dist/native
 	$(BIN)/python tests/bare_install.py dist/*.whl
 
 # Each for one C library and machine; `pip install .` builds the one for this machine.
