@@ -300,8 +300,8 @@ def test_a_search_by_text_and_by_path(lived: Cli) -> None:
         await shown.sees("no row of the log has to do with new-no")
         await shown.press("escape")
         await shown.until(lambda: len(shown.app.timeline.rows) == every, "all rows")
-        await shown.press("slash", *"urqs")
-        await shown.until(lambda: shown.app._text.value == "urqs", "keys in a field are text")
+        await shown.press("slash", *"urqs", "slash")
+        await shown.until(lambda: shown.app._text.value == "urqs/", "keys in a field are text")
         assert not isinstance(shown.app.screen, GoScreen)
 
     played(search)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
@@ -58,6 +59,8 @@ _ROWS_AHEAD = 50
 """More are read when fewer than these are below what is shown."""
 _MOST_LINES = 5000
 """Of what a row changed, and of what a dry run tells."""
+_ALIGNED_BY = 50
+"""As many of the newest rows tell how wide the column of names is."""
 _REST = 0.05
 """So many seconds the cursor rests on a row before its details are read: it may be passing."""
 _STYLES = RichConsole(force_terminal=True)
@@ -140,20 +143,30 @@ class _Rows:
         self._console = console
         self._arguments = arguments
         self._found: Iterator[TimelineItem] | None = None
+        self._new: deque[TimelineItem] = deque()
+        """Those that the screen has not taken yet."""
         self.looked_at = 0
         self.cancelled = False
         self.head: str | None = None
         """The state that the tree stands on, as it was when the first rows were read."""
 
-    def next(self, workspace: Workspace) -> list[TimelineItem]:
-        """Some more; fewer than `_ROWS_AT_ONCE` if these are the last. Raises `_Cancelled`, and `HoldfastError`."""
+    def read(self, workspace: Workspace) -> bool:
+        """Read some more; False if these are the last. Raises `_Cancelled`, and `HoldfastError`."""
         if self._found is None:
             try:
                 self.head = workspace.resolve("@")
             except NotFoundError:
                 self.head = None
             self._found = filtered_rows(self._console, workspace, self._arguments, self._note)
-        return list(islice(self._found, _ROWS_AT_ONCE))
+        number = 0
+        for item in islice(self._found, _ROWS_AT_ONCE):
+            self._new.append(item)
+            number += 1
+        return number == _ROWS_AT_ONCE
+
+    def take(self) -> list[TimelineItem]:
+        """What was read since the last time, also while more is being read: a search may find little for long."""
+        return [self._new.popleft() for _ in range(len(self._new))]
 
     def _note(self, _phase: str, number: int, _total: int) -> None:
         self.looked_at = number
@@ -367,13 +380,14 @@ class Timeline(ScrollView, can_focus=True):
 
     def extend(self, rows: Sequence[TimelineItem], head: str | None) -> None:
         """Add rows below; ``head`` is the state that the tree stands on."""
-        if not self.rows:
-            self._names, self._head = names_width(rows[:_ROWS_AHEAD]), head
         was_empty = not self.rows
+        self._head = head
         self.rows += rows
+        if len(self.rows) - len(rows) < _ALIGNED_BY:
+            self._names = names_width(self.rows[:_ALIGNED_BY])
         self.virtual_size = Size(0, len(self.rows))
         self.refresh()
-        if was_empty:
+        if was_empty and rows:
             self.post_message(self.Moved())
 
     def action_move(self, by: int) -> None:
@@ -548,7 +562,8 @@ class Rewind(App[None]):
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]  # noqa: RUF012 - as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "search", "Search", key_display="/"),
+        # (Before the widgets see it, so that what is typed right behind it is for the field already.)
+        Binding("slash", "search", "Search", key_display="/", priority=True),
         Binding("u", "undo", "Undo"),
         Binding("r", "redo", "Redo"),
         Binding("s", "steps", "Steps"),
@@ -639,18 +654,17 @@ class Rewind(App[None]):
             self.run_worker(self._read(self._rows), group="rows")
 
     async def _read(self, rows: _Rows) -> None:
-        found: list[TimelineItem] = []
-        said = ""
+        more, said = False, ""
         try:
-            found = await self.thread.call(rows.next)
+            more = await self.thread.call(rows.read)
         except _Cancelled:
             pass
         except Exception as error:  # noqa: BLE001 - it is told, whatever it is
             said = "  ".join(_error_lines(error))
         if rows is not self._rows:
             return
-        self._is_reading, self._are_all = False, len(found) < _ROWS_AT_ONCE
-        self.timeline.extend(found, rows.head)
+        self._is_reading, self._are_all = False, not more
+        self.timeline.extend(rows.take(), rows.head)
         if not self.timeline.rows and not said:
             said = "No row matches." if self._filter() else "No checkpoint yet; `holdfast checkpoint` makes one."
         self._say(said)
@@ -695,6 +709,8 @@ class Rewind(App[None]):
         parts = [*([f"{shown} (Escape: all rows)"] if shown else []), *(["steps too"] if self._arguments.steps else [])]
         text = "  ".join([*parts, show_path(self.thread.path)])
         self._where.update(Text(text, no_wrap=True, overflow="ellipsis"))
+        if self._is_reading and (found := self._rows.take()):
+            self.timeline.extend(found, self._rows.head)
         if self._is_reading and self._rows.looked_at:
             self._say(f"Reading… {self._rows.looked_at:,} rows looked at")
         elif self._warnings.lines and not self._is_reading:
@@ -702,16 +718,20 @@ class Rewind(App[None]):
 
     # -- keys ---------------------------------------------------------------------------------------------------
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - as Textual calls it
+        """See `DOMNode.check_action`: in a field a slash is a slash."""
+        return not (action == "search" and (isinstance(self.focused, Input) or isinstance(self.screen, GoScreen)))
+
     def action_search(self) -> None:
         """Ask for a text and a path."""
         self._search.display = True
-        self._text.focus()
+        self.screen.set_focus(self._text)  # (at once: what is typed next is for it)
 
     def action_end_search(self) -> None:
         """Close the search; where it is closed, show all rows again."""
         if self._search.display:
             self._search.display = False
-            self.timeline.focus()
+            self.screen.set_focus(self.timeline)
         elif self._filter():
             vars(self._arguments).update(since=None, until=None, author="", grep="", paths=[])
             self._text.value = self._path.value = ""
@@ -722,7 +742,7 @@ class Rewind(App[None]):
         self._arguments.grep = self._text.value
         self._arguments.paths = [self._path.value] if self._path.value else []
         self._search.display = False
-        self.timeline.focus()
+        self.screen.set_focus(self.timeline)
         self._begin()
 
     def action_steps(self) -> None:
