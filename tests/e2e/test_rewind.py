@@ -27,11 +27,12 @@ from holdfast.cli import rewind_screen
 from holdfast.cli.console import Console
 from holdfast.cli.rewind_screen import GoScreen, Rewind, _WorkspaceThread
 from holdfast.cli.terminal import Palette
+from holdfast.model.log import Log
 
 from .test_serve_without_extra import WITHOUT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from .conftest import Cli
 
@@ -97,7 +98,7 @@ class Shown:
 
 
 @asynccontextmanager
-async def rewound(size: tuple[int, int], **arguments: Any) -> AsyncIterator[Shown]:
+async def rewound(size: tuple[int, int], **arguments: Any) -> AsyncGenerator[Shown]:
     console = Console()
     console.paint = Palette(True)
     given = Namespace(
@@ -153,7 +154,7 @@ def test_it_shows_the_rows_of_the_log_and_what_each_has_changed(lived: Cli, size
         timeline, details = shown.app.timeline.region, shown.app.details.region
         assert (timeline.y == details.y) == (size == LARGE), "side by side where there is room"
         await shown.press("k")
-        await shown.until(lambda: shown.app.timeline.current.kind == "prompt")
+        await shown.until(lambda: getattr(shown.app.timeline.current, "kind", "") == "prompt")
         assert shown.app.done == []
 
     played(look, size)
@@ -355,6 +356,57 @@ def test_the_screen_goes_on_while_the_workspace_is_at_work(lived: Cli) -> None:
         await held
 
     played(go)
+
+
+def test_what_was_agreed_to_is_done_or_asked_for_again(lived: Cli) -> None:
+    async def go(shown: Shown) -> None:
+        await shown.press("u")
+        await shown.is_at("asking")
+        lived.write("later", "by an agent, while the question stands")
+        lived.process("checkpoint")
+        await shown.press("enter")
+        await shown.sees("has changed since you were asked", "would delete  later")
+        await shown.is_at("asking")
+        assert set(lived.tree()) == {"README.md", "later", "new"}
+        await shown.press("enter")
+        await shown.is_at("done")
+        assert set(lived.tree()) == {"README.md", "new"}
+
+    played(go)
+
+
+def test_a_long_line_is_cut_and_of_many_lines_the_first_are_shown(cli: Cli) -> None:
+    cli.write("long", "[red]" * 100_000 + "\n" + "line\n" * 6000)
+    cli("checkpoint")
+
+    async def look(shown: Shown) -> None:
+        lines = shown.app.details.lines
+        assert max(map(len, lines)) < 2100
+        assert lines[-1] == "… only the first 5,000 lines are shown"
+        await shown.press("tab", "end")
+        await shown.sees("only the first 5,000 lines")
+
+    played(look)
+
+
+def test_warnings_are_shown_on_the_screen_and_told_again_afterwards(
+    lived: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(app: Rewind) -> None:
+        async def play() -> None:
+            async with app.run_test(size=SMALL):
+                shown = Shown(app)
+                await shown.ready()
+                await app.thread.call(lambda _: Log("holdfast.engine.test").warning("lost \x1b[2J[red]it"))
+                await shown.sees(r"warning: lost \x1b[2J[red]it")
+
+        asyncio.run(play())
+
+    monkeypatch.setattr(Rewind, "run", run)
+    capsys.readouterr()
+    given = Namespace(since=None, until=None, author="", grep="", paths=[], steps=False)
+    assert rewind_screen.show(Console(), given) == []
+    assert capsys.readouterr().err == "holdfast: warning: lost \\x1b[2J[red]it\n"
 
 
 def test_a_query_that_is_wanted_no_more_ends(lived: Cli) -> None:

@@ -12,7 +12,6 @@ import asyncio
 from argparse import Namespace
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -30,8 +29,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
+import holdfast
 from holdfast import HoldfastError, NotFoundError
 from holdfast.cli.colored_patch import for_terminal
+from holdfast.cli.console import current_directory
 from holdfast.cli.log_show import details_lines, filtered_rows, names_width, row_lines, row_pieces, teller
 from holdfast.cli.phrases import short
 from holdfast.cli.restore_undo_redo import FORWARD, result_lines
@@ -59,6 +60,8 @@ _ROWS_AHEAD = 50
 """More are read when fewer than these are below what is shown."""
 _MOST_LINES = 5000
 """Of what a row changed, and of what a dry run tells."""
+_MOST_CHARACTERS = 2000
+"""Of a line."""
 _ALIGNED_BY = 50
 """As many of the newest rows tell how wide the column of names is."""
 _REST = 0.05
@@ -74,7 +77,9 @@ def show(console: Console, arguments: Namespace) -> Sequence[Sequence[str]]:
     lines. ``arguments`` has the filter of `add_filters`. Raises what opening the workspace raises.
     """
     warnings = _Warnings()
-    with _WorkspaceThread(partial(console.open, offer=False)) as thread:
+    # (What is to be said of its configuration has been said when it was opened before.)
+    where = console.directory or current_directory()
+    with _WorkspaceThread(lambda: holdfast.open(where, home=console.home, lenient=True)) as thread:
         warnings.collect()
         try:
             app = Rewind(console, thread, arguments, warnings)
@@ -263,14 +268,20 @@ def _details(console: Console, item: TimelineItem, workspace: Workspace) -> Iter
         yield from for_terminal(paint, workspace.patch(workspace.row_diff(found)))
 
 
-def _planned(console: Console, way: Way, workspace: Workspace) -> tuple[bool, Iterator[str]]:
-    """Whether there is anything to do, and what a dry run tells of it, as far as checkpoints hold it as a patch."""
+def _planned(console: Console, way: Way, workspace: Workspace) -> tuple[RestoreResult, Iterator[str]]:
+    """A dry run, and what it tells, as far as checkpoints hold it as a patch."""
     result = way.work(workspace, dry_run=True, progress=None)
     lines = result_lines(console, result, way.verb)
     if not (result.written or result.deleted):
-        return bool(result.steps), lines
+        return result, lines
     planned = workspace.planned_diff(result)
-    return True, chain(lines, ("",), for_terminal(console.paint, workspace.planned_patch(planned)))
+    return result, chain(lines, ("",), for_terminal(console.paint, workspace.planned_patch(planned)))
+
+
+def _is_same(one: RestoreResult, other: RestoreResult) -> bool:
+    """Whether two dry runs come to the same."""
+    keys = [(run.checkpoint, list(run.written), list(run.deleted), list(run.steps)) for run in (one, other)]
+    return keys[0] == keys[1]
 
 
 def _some(lines: Iterator[str], is_wanted: Callable[[], bool]) -> list[str]:
@@ -281,7 +292,7 @@ def _some(lines: Iterator[str], is_wanted: Callable[[], bool]) -> list[str]:
             return []
         if len(found) == _MOST_LINES:
             return [*found, "", f"… only the first {_MOST_LINES:,} lines are shown"]
-        found.append(line)
+        found.append(line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}…")
     return found
 
 
@@ -464,6 +475,10 @@ class GoScreen(ModalScreen[bool]):
         self.state: str = ""
         """``planning``, ``asking``, ``refused``, ``working`` or ``done``."""
         self._progress = ("", 0, 0)
+        self._note = ""
+        """What is to be said above the next plan."""
+        self._planned: RestoreResult | None = None
+        """What was shown, and is agreed to."""
         self._title, self.plan, self._keys = Static(id="title"), Lines(id="plan"), Static(id="keys")
 
     def compose(self) -> ComposeResult:
@@ -508,28 +523,42 @@ class GoScreen(ModalScreen[bool]):
         def wanted() -> bool:
             return self.is_attached and self._ways[0] is way
 
-        def plan(workspace: Workspace) -> tuple[bool, list[str]]:
-            can, lines = _planned(self._rewind.cli, way, workspace)
-            return can, _some(lines, wanted)
+        def plan(workspace: Workspace) -> tuple[RestoreResult, list[str]]:
+            result, lines = _planned(self._rewind.cli, way, workspace)
+            return result, _some(lines, wanted)
 
+        result: RestoreResult | None = None
         try:
-            can, lines = await self._rewind.thread.call(plan)
+            result, lines = await self._rewind.thread.call(plan)
         except Exception as error:  # noqa: BLE001 - it is told, whatever it is
-            can, lines = False, _error_lines(error)
+            lines = _error_lines(error)
         if wanted():
-            self.plan.lines = lines
-            self._be("asking" if can else "refused")
+            self._planned = result
+            self.plan.lines = [*([self._note, ""] if self._note else []), *lines]
+            self._note = ""
+            is_something = result is not None and bool(result.written or result.deleted or result.steps)
+            self._be("asking" if is_something else "refused")
 
     async def _work(self, way: Way) -> None:
         def note(phase: str, done: int, total: int) -> None:
             self._progress = (phase, done, total)
 
+        def work(workspace: Workspace) -> RestoreResult | None:
+            again = way.work(workspace, dry_run=True, progress=None)
+            if self._planned is None or not _is_same(again, self._planned):
+                return None
+            return way.work(workspace, dry_run=False, progress=note)
+
         console = self._rewind.cli
         try:
-            result = await self._rewind.thread.call(partial(way.work, dry_run=False, progress=note))
+            result = await self._rewind.thread.call(work)
         except Exception as error:  # noqa: BLE001 - see above
             self.plan.lines = _error_lines(error)
             self._be("refused")
+            return
+        if result is None:
+            self._note = "The workspace has changed since you were asked. Now it would be this:"
+            self._look()
             return
         lines = list(result_lines(console, result, way.verb))
         self._rewind.done.append(lines)
