@@ -31,6 +31,7 @@ _MANIFEST = """\
 {
   "name": "holdfast",
   "description": "Take back what happened in this workspace, and look at it",
+  "author": { "name": "The Holdfast authors" },
   "keywords": ["undo", "checkpoint", "seal:"]
 }
 """
