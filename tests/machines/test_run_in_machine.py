@@ -296,8 +296,13 @@ def test_what_cannot_be_is_said_before_anything_begins(bench: Bench) -> None:
     for words, code, text in (
         (("--isolation", "vm", "--memory", "1GiB"), 2, "vm.memory"),
         (("--isolation", "vm", "--hide", "/etc"), 2, "isolation.hidden"),
+        (("--isolation", "vm", "--tmp", "shared"), 2, "isolation.tmp"),
+        (("--isolation", "vm", "--env", "A=B"), 1, "isolation.environment: 'A=…' is not the name of a variable"),
     ):
         assert text in bench.holdfast("run", *words, "--", "true", code=code).stderr
+    (bench.home / "config.toml").write_text(f'[vm]\nfiles = ["{bench.root}/notes"]\n')
+    said = bench.holdfast("run", "--isolation", "vm", "--", "true", code=2).stderr
+    assert f"vm.files: {bench.root}/notes lies in a directory that the machine sees as it is" in said
     (bench.home / "config.toml").write_text('[vm]\nimage = "other"\n')
     assert "holdfast image build" in bench.holdfast("run", "--isolation", "vm", "--", "true", code=3).stderr
     assert bench.json("log")["rows"] == []
