@@ -297,7 +297,7 @@ def test_what_cannot_be_is_said_before_anything_begins(bench: Bench) -> None:
         (("--isolation", "vm", "--memory", "1GiB"), 2, "vm.memory"),
         (("--isolation", "vm", "--hide", "/etc"), 2, "isolation.hidden"),
         (("--isolation", "vm", "--tmp", "shared"), 2, "isolation.tmp"),
-        (("--isolation", "vm", "--env", "A=B"), 1, "isolation.environment: 'A=…' is not the name of a variable"),
+        (("--isolation", "vm", "--env", "A=B"), 2, "isolation.environment: 'A=…' is not the name of a variable"),
     ):
         assert text in bench.holdfast("run", *words, "--", "true", code=code).stderr
     (bench.home / "config.toml").write_text(f'[vm]\nfiles = ["{bench.root}/notes"]\n')
