@@ -48,3 +48,22 @@ def test_commands_run_in_one_machine_and_are_undone(bench: Bench) -> None:
     anyio.run(work)
     assert bench.machines() == []
     assert photograph(bench.root) == before
+
+
+def test_a_command_sees_what_was_written_just_before(bench: Bench) -> None:
+    program, *arguments = bench.words("-w", str(bench.root), "mcp", "--isolation", "vm")
+    server = StdioServerParameters(command=program, args=arguments, env=bench.environment)
+    # (It has the guest's kernel remember at each moment what the file is like.)
+    looks = "import os, time\nwhile True:\n os.stat('notes')\n time.sleep(0.01)"
+
+    async def work() -> None:
+        async with Client(server, read_timeout_seconds=SECONDS) as client:
+            await call(client, "execute_command", command=f'python3 -c "{looks}" >/dev/null 2>&1 & sleep 2; cat notes')
+            for count in range(1, 9):
+                content = count * "longer " + "\n"
+                await call(client, "write_file", path="notes", content=content)
+                assert (await call(client, "execute_command", command="cat notes"))["stdout"] == content
+            await call(client, "undo")
+            assert (await call(client, "execute_command", command="cat notes"))["stdout"] == 7 * "longer " + "\n"
+
+    anyio.run(work)
