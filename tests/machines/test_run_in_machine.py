@@ -89,7 +89,7 @@ def _bench(tmp_path: Path, built_image: Image) -> Bench:
 
 
 SCRIPT = """
-id -un; pwd; echo "$GREETING"; cat ~/given
+id -un; pwd; echo "$GREETING"; cat ~/given; stat -c %a ~/given
 mkdir build; echo made > build/out
 rm -rf src
 chmod 600 notes
@@ -102,11 +102,12 @@ exit 7
 def test_each_command_is_a_step_and_undo_is_exact(bench: Bench) -> None:
     before = photograph(bench.root)
     (Path.home() / "given").write_text("a file of the user's\n")
+    (Path.home() / "given").chmod(0o740)
     (bench.home / "config.toml").write_text('[vm]\nenvironment = ["GREETING"]\nfiles = ["~/given"]\n')
     done = bench.holdfast("run", "--isolation", "vm", "--", "sh", "-c", SCRIPT, code=7)
     lines = done.stdout.splitlines()
     assert lines[1:3] == [str(bench.root), "from the host"]
-    assert lines[3] == "a file of the user's"
+    assert lines[3:5] == ["a file of the user's", "740"]
     assert not (bench.root / "src").exists()
     assert (bench.root / "build" / "out").read_text() == "made\n"
     commands = [command for command, _ in bench.steps()]

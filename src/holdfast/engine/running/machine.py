@@ -406,6 +406,7 @@ def _files(names: Sequence[str], home: bytes, shown: Sequence[bytes]) -> tuple[G
         try:
             with open(path, "rb") as file:
                 content = file.read(_LARGEST_FILE + 1)
+                mode = os.fstat(file.fileno()).st_mode & 0o777
         except OSError as error:
             raise UsageError(f"vm.files: {display(path)}: {error.strerror}") from error
         if len(content) > _LARGEST_FILE:
@@ -416,5 +417,5 @@ def _files(names: Sequence[str], home: bytes, shown: Sequence[bytes]) -> tuple[G
                 f"vm.files: {display(path)} lies in a directory that the machine sees as it is",
                 hint="leave it out: it is there already",
             )
-        found.append(GuestFile(there, content, 0o600))
+        found.append(GuestFile(there, content, mode))
     return tuple(found)
