@@ -68,7 +68,7 @@ class Suite(NamedTuple):
 
 
 def _said(
-    words: Sequence[str | Path], cwd: str | Path, environment: dict[str, str] | None = None
+    words: Sequence[str | Path], cwd: str | Path, environment: dict[str, str] | None = None, seconds: int = SECONDS
 ) -> tuple[int | None, str]:
     """The exit code (none of what hangs: it is killed, with all that it has started) and the output, errors included."""
     process = subprocess.Popen(
@@ -83,7 +83,7 @@ def _said(
         start_new_session=True,
     )
     try:
-        said = process.communicate(timeout=SECONDS)[0]
+        said = process.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         return None, process.communicate()[0]
@@ -261,10 +261,16 @@ SCRIPTS = """
 """.split()  # noqa: SIM905 - a list that long is no easier to read with quotes
 
 
+_SCRIPT_SECONDS = 4 * SECONDS
+"""t0008-ignores takes half an hour in an emulated guest on a busy machine."""
+
+
 def _git(top: Path, ground: Ground) -> Cases:
     def one(name: str) -> list[tuple[str, str]]:
         words = ["sh", f"{name}.sh", f"--root={ground.work}/{name}"]
-        _, said = _said(words, top / "t", {"TEST_OUTPUT_DIRECTORY": ground.aside, "TMPDIR": ground.work})
+        _, said = _said(
+            words, top / "t", {"TEST_OUTPUT_DIRECTORY": ground.aside, "TMPDIR": ground.work}, _SCRIPT_SECONDS
+        )
         return [(f"{name} {number}", words) for number, words in _tap(said)]
 
     with ThreadPoolExecutor(ground.jobs) as pool:

@@ -40,7 +40,7 @@ SECTIONS: dict[str, list[type]] = {
     "session start": [sessions.Started, sessions.SessionConfiguration],
     "session stop": [sessions.StoppedSession],
     "session list": [sessions.Sessions],
-    "session info": [sessions.SessionInfo, sessions.BackgroundProcess],
+    "session info": [sessions.SessionInfo, sessions.BackgroundProcess, commands.RunningMachine],
     "session exec": [sessions.Executed],
     "session history": [sessions.History, sessions.Command],
     "session checkpoint": [sessions.SessionCheckpoint],

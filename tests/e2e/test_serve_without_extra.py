@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.extras import install_command
+
 WITHOUT = """\
 import sys
 
@@ -38,7 +40,7 @@ def test_it_says_how_to_install_them(tmp_path: Path, names: list[str]) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     wanted = ", ".join(name for name in names if name != "psycopg")
     assert error["message"] == f"serving needs libraries that are not installed: {wanted}"
-    assert error["hint"] == "pip install 'holdfast[server]'"
+    assert error["hint"] == install_command("server")
     assert not home.exists(), "nothing was begun"
 
 

@@ -89,7 +89,7 @@ def _bench(tmp_path: Path, built_image: Image) -> Bench:
 
 
 SCRIPT = """
-id -un; pwd; echo "$GREETING"; cat ~/given
+id -un; pwd; echo "$GREETING"; cat ~/given; stat -c %a ~/given
 mkdir build; echo made > build/out
 rm -rf src
 chmod 600 notes
@@ -102,11 +102,12 @@ exit 7
 def test_each_command_is_a_step_and_undo_is_exact(bench: Bench) -> None:
     before = photograph(bench.root)
     (Path.home() / "given").write_text("a file of the user's\n")
+    (Path.home() / "given").chmod(0o740)
     (bench.home / "config.toml").write_text('[vm]\nenvironment = ["GREETING"]\nfiles = ["~/given"]\n')
     done = bench.holdfast("run", "--isolation", "vm", "--", "sh", "-c", SCRIPT, code=7)
     lines = done.stdout.splitlines()
     assert lines[1:3] == [str(bench.root), "from the host"]
-    assert lines[3] == "a file of the user's"
+    assert lines[3:5] == ["a file of the user's", "740"]
     assert not (bench.root / "src").exists()
     assert (bench.root / "build" / "out").read_text() == "made\n"
     commands = [command for command, _ in bench.steps()]
@@ -296,8 +297,13 @@ def test_what_cannot_be_is_said_before_anything_begins(bench: Bench) -> None:
     for words, code, text in (
         (("--isolation", "vm", "--memory", "1GiB"), 2, "vm.memory"),
         (("--isolation", "vm", "--hide", "/etc"), 2, "isolation.hidden"),
+        (("--isolation", "vm", "--tmp", "shared"), 2, "isolation.tmp"),
+        (("--isolation", "vm", "--env", "A=B"), 2, "isolation.environment: 'A=…' is not the name of a variable"),
     ):
         assert text in bench.holdfast("run", *words, "--", "true", code=code).stderr
+    (bench.home / "config.toml").write_text(f'[vm]\nfiles = ["{bench.root}/notes"]\n')
+    said = bench.holdfast("run", "--isolation", "vm", "--", "true", code=2).stderr
+    assert f"vm.files: {bench.root}/notes lies in a directory that the machine sees as it is" in said
     (bench.home / "config.toml").write_text('[vm]\nimage = "other"\n')
     assert "holdfast image build" in bench.holdfast("run", "--isolation", "vm", "--", "true", code=3).stderr
     assert bench.json("log")["rows"] == []

@@ -126,9 +126,11 @@ def _require(*names: str) -> None:
         if found is None:
             missing.append(name)
     if missing:
+        from holdfast.model.extras import install_command
+
         raise UnsupportedError(
             f"serving needs libraries that are not installed: {', '.join(missing)}",
-            hint="pip install 'holdfast[server]'",
+            hint=install_command("server"),
         )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
 from holdfast.model.answers import commands as answers
-from holdfast.model.message_text import size
+from holdfast.model.message_text import described_machine, size
 
 if TYPE_CHECKING:
     import argparse
@@ -36,8 +36,7 @@ def _status(console: Console, arguments: argparse.Namespace) -> int:
         return 0
     for one in found.running:
         kept = "its disk stays" if one.persistent else "its disk goes with it"
-        about = f"image {one.image}, {one.accelerator}, files by {one.filesystem}, {size(one.memory_bytes)} of memory"
-        console.answer([f"run {one.run}: {about}, {kept}"])
+        console.answer([f"run {one.run}: {described_machine(one)}, {kept}"])
     if not found.running:
         console.say("No virtual machine of this workspace runs.")
     if found.disk_bytes is not None:

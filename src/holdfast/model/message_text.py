@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.answers import workspace as answers
     from holdfast.model.entries import NotCaptured
+    from holdfast.model.machine import RunningMachine
 
 _FEW = 10
 _MAX_PROCESSES_NAMED = 3
@@ -120,6 +121,13 @@ def size(number: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.5 else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
+
+
+def described_machine(machine: RunningMachine) -> str:
+    """A virtual machine in one line: ``image default, emulated, files by virtiofs, 270 MB of memory``."""
+    how = "KVM" if machine.accelerator == "kvm" else "emulated"
+    files, memory = machine.filesystem, size(machine.memory_bytes)
+    return f"image {machine.image}, {how}, files by {files}, {memory} of memory"
 
 
 # Text that can be shown: with nothing in it that could drive a terminal, or make it read as what it is not.

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.machine import RunningMachine
     from holdfast.model.session_types import (
         CommandEntry,
         SessionCheckpoint,
@@ -72,7 +73,11 @@ class SessionInfo(NamedTuple):
     journal_bytes: int
     forks: tuple[SessionId, ...]
     processes: Sequence[BackgroundProcess] = ()
-    """What its commands have left running and that runs now, without what belongs to ``running``."""
+    """What its commands have left running and that runs now, without what belongs to ``running``; nothing of what runs
+    in its ``machine``.
+    """
+    machine: RunningMachine | None = None
+    """The virtual machine that its commands run in, while one does."""
 
 
 class ForkResult(NamedTuple):

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _LOCAL_LOCKS: Final = Init.POSIX_LOCKS | Init.FLOCK_LOCKS
 _LONG: Final = Validity(60)
-_BRIEFLY: Final = Validity(1)
+BRIEFLY: Final = Validity(1)
+"""What a kernel may believe that is not told of changes."""
 _PART: Final = 0.75
 _PASSED_THROUGH: Final = FOPEN_PASSTHROUGH
 _PLAIN: Final = OpenedByKernel()
@@ -70,7 +71,7 @@ class LiveCaches:
         self.invalidator = CacheInvalidator(transport.notify, host.root_fd, objects)
         objects.crowded = self.invalidator.thin_out
         self._is_told = is_told
-        self._valid = _LONG if is_told else _BRIEFLY
+        self._valid = _LONG if is_told else BRIEFLY
         self._lists = is_told and is_exact(host.root_fd) and drops_when_opened(os.uname().release)
 
     def begin(self, terms: Terms) -> Collection[int]:

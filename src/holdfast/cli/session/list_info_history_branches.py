@@ -9,7 +9,7 @@ from holdfast.cli.command import Command, whole_number
 from holdfast.cli.console import current_directory
 from holdfast.cli.session.selection import add_options, choose_session, open_sessions
 from holdfast.cli.terminal import show_path, when
-from holdfast.model.message_text import plural, size, visible
+from holdfast.model.message_text import described_machine, plural, size, visible
 
 if TYPE_CHECKING:
     import argparse
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.console import Console
     from holdfast.cli.terminal import Row
+    from holdfast.model.machine import RunningMachine
     from holdfast.model.session_results import SessionInfo
     from holdfast.model.session_types import CommandEntry, SessionRef
 
@@ -53,6 +54,7 @@ def _row(one: SessionInfo) -> Row:
         f"from {one.parent}" if one.parent else "",
         plural(len(one.forks), "fork") if one.forks else "",
         f"{plural(len(one.processes), 'process', 'processes')} left running" if one.processes else "",
+        "its machine runs" if one.machine is not None else "",
         "in use" if one.busy else "",
         "" if one.status == "live" else f"[{one.status}]",
     )
@@ -112,6 +114,7 @@ def _about(one: SessionInfo) -> Iterator[str]:
         facts += [
             ("directory", show_path(os.fsencode(state.cwd))),
             ("shell", config.shell + (" in a virtual machine" if config.isolation == "vm" else "")),
+            ("machine", _machine(one.machine) if config.isolation == "vm" else ""),
             ("supervised", "" if config.supervised else "no: its commands are no steps, and undo goes by saved states"),
             ("variables", visible(", ".join([*state.env, *(f"-{name}" for name in state.unset)]))),
             ("commands", f"{metrics.commands:,}, {metrics.total_ms / 1000:,.1f} s"),
@@ -132,6 +135,12 @@ def _about(one: SessionInfo) -> Iterator[str]:
         for process in one.processes:
             command = visible(" ".join(show_path(word) for word in process.command))
             yield f"  {process.pid:>8}  since {when(process.since)}  {command}"
+
+
+def _machine(running: RunningMachine | None) -> str:
+    if running is None:
+        return "none runs now; the next command starts one"
+    return f"{described_machine(running)}, since {when(round(running.started_at * 1_000_000))}"
 
 
 # -- history ----------------------------------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from holdfast.engine.hosting.executor import CommandOutcome, LostCommand, State
     from holdfast.engine.hosting.monitor import HostEvent
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.running.machine_state import RunningMachine
     from holdfast.model.config.settings import Isolation
     from holdfast.model.ids import CheckpointId
+    from holdfast.model.machine import RunningMachine
     from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.undo.service import LogLimits, StepInfo, Thresholds, TicketInfo, UndoReport, UndoService
     from holdfast.wire.control_channel import Stream

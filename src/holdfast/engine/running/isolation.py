@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def adjust(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
     """What is configured, with what ``said`` holds instead; what is hidden or let through adds up.
 
-    ``allow`` or ``dns`` mean the network ``allow``. Raises `UsageError` for what needs isolation where there is none.
+    ``allow`` or ``dns`` mean the network ``allow``. Raises `UsageError` for what needs isolation where there is none,
+    and for an assignment among the names of the ``environment``.
     """
     given = dict(said)
     if given.keys() & {"allow", "dns"}:
@@ -36,10 +37,21 @@ def adjust(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
     if given.get("level") == "none":
         given = {"memory": 0, "processes": 0, "disk": 0} | given  # what is configured for namespaces is not meant
     lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str | int)}
+    if "environment" in lists:
+        _check_names(lists["environment"])
     for name in ("hidden", "visible", "environment"):
         if name in lists:
             lists[name] = (*getattr(configured, name), *lists[name])
     return configured._replace(**(given | lists))
+
+
+def _check_names(names: Sequence[str]) -> None:
+    from holdfast.model.config.values import parse_value
+
+    try:
+        parse_value("isolation.environment", names)
+    except ValueError as error:
+        raise UsageError(f"isolation.environment: {error}") from error
 
 
 def make_box(

@@ -18,11 +18,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.engine.running.keeper_watch import KeeperWatch
-from holdfast.engine.running.machine_state import RunningMachine, machine_directory, noted, provide_disk
+from holdfast.engine.running.machine_state import machine_directory, noted, provide_disk
 from holdfast.engine.running.read_only_share import shared_read_only
 from holdfast.files.linux.case_sensitivity import IGNORES_CASE, ignores_case
+from holdfast.model.config.settings import Isolation
 from holdfast.model.errors import ChannelError, HoldfastError, LockedError, MachineError, UnsupportedError, UsageError
 from holdfast.model.log import Log
+from holdfast.model.machine import RunningMachine
 from holdfast.model.paths import display
 from holdfast.processes.process_tree import hindered_seconds
 from holdfast.sandbox.channel import Channel
@@ -30,6 +32,7 @@ from holdfast.sandbox.images.store import ImageStore
 from holdfast.sandbox.policy import let_through, parse_network
 from holdfast.sandbox.terminal_command import run_at_channel
 from holdfast.sandbox.vm.accelerator import choose_accelerator
+from holdfast.sandbox.vm.command_line import MEMORY_UNIT
 from holdfast.sandbox.vm.machine import Machine
 from holdfast.sandbox.vm.plan import Accelerator, BootPlan, GuestFile, GuestUser, MachinePlan, Share
 from holdfast.supervisor.control.keeper_port import JoinRequest
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.clock import Clock
-    from holdfast.model.config.settings import Isolation
     from holdfast.sandbox.images.manifest import Image
     from holdfast.supervisor.control.keeper_port import ServedBy
     from holdfast.supervisor.control.remote_service import RemoteUndoService
@@ -101,7 +103,7 @@ def prepare_machine(
             f"a virtual machine sees nothing of {display(directory)}", hint="run the command in the workspace"
         )
     image = ImageStore(context.home).find(settings.image)
-    kept = machine_directory(context)
+    kept = machine_directory(context.folder)
     persistent = settings.mode == "persistent"
     user = _user()
     network = parse_network(isolation.network, isolation.allow, isolation.dns)
@@ -110,11 +112,11 @@ def prepare_machine(
     boot = BootPlan(
         user,
         environment=_environment((*settings.environment, *isolation.environment), os.environb),
-        files=_files(settings.files, user.home),
+        files=_files(settings.files, user.home, (root, *read_only)),
     )
     plan = MachinePlan(
         image=image,
-        memory=settings.memory,
+        memory=-(-settings.memory // MEMORY_UNIT) * MEMORY_UNIT,
         cpus=settings.cpus,
         boot=boot,
         network=network,
@@ -356,8 +358,8 @@ def _relay(control: socket.socket) -> bool:
 
 def _check(isolation: Isolation, root: bytes) -> None:
     """Raise `UsageError` or `UnsupportedError` for what a machine cannot do."""
-    for name in ("hidden", "visible", "writable"):
-        if getattr(isolation, name):
+    for name in ("hidden", "visible", "writable", "tmp"):
+        if getattr(isolation, name) != getattr(Isolation(), name):
             raise UsageError(
                 f"isolation.{name} has no meaning for a virtual machine, which sees nothing of the host but the "
                 "workspace",
@@ -393,8 +395,10 @@ def _environment(names: Sequence[str], environment: Mapping[bytes, bytes]) -> di
     return {os.fsdecode(name): os.fsdecode(value) for name, value in found.items()}
 
 
-def _files(names: Sequence[str], home: bytes) -> tuple[GuestFile, ...]:
-    """Copies of the user's files. Raises `UsageError` for one that is none, or cannot be read."""
+def _files(names: Sequence[str], home: bytes, shown: Sequence[bytes]) -> tuple[GuestFile, ...]:
+    """Copies of the user's files. Raises `UsageError` for one that is none, cannot be read, or would be put into one of
+    the directories that are ``shown``: it would take the place of a file of the host's.
+    """
     found: list[GuestFile] = []
     own = os.path.expanduser(b"~")
     for name in names:
@@ -402,10 +406,16 @@ def _files(names: Sequence[str], home: bytes) -> tuple[GuestFile, ...]:
         try:
             with open(path, "rb") as file:
                 content = file.read(_LARGEST_FILE + 1)
+                mode = os.fstat(file.fileno()).st_mode & 0o777
         except OSError as error:
             raise UsageError(f"vm.files: {display(path)}: {error.strerror}") from error
         if len(content) > _LARGEST_FILE:
             raise UsageError(f"vm.files: {display(path)} is larger than {_LARGEST_FILE} bytes")
         there = os.path.join(home, os.path.relpath(path, own)) if _is_in(path, own) else path
-        found.append(GuestFile(there, content, 0o600))
+        if any(_is_in(there, each) for each in shown):
+            raise UsageError(
+                f"vm.files: {display(path)} lies in a directory that the machine sees as it is",
+                hint="leave it out: it is there already",
+            )
+        found.append(GuestFile(there, content, mode))
     return tuple(found)

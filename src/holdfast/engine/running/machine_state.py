@@ -17,9 +17,12 @@ from holdfast.files.linux.process_lock import exclusive
 from holdfast.files.note_file import NoteFile
 from holdfast.model.decoders import json_decoder
 from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.log import Log
+from holdfast.model.machine import RunningMachine
 from holdfast.model.message_text import plural
+from holdfast.model.message_text import size as size_text
 from holdfast.processes.process_tree import memory_of_tree
-from holdfast.sandbox.vm.disk import create_disk, remove_disk
+from holdfast.sandbox.vm.disk import create_disk, remove_disk, size_of_disk
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
     from holdfast.sandbox.images.manifest import Image
 
+_LOG = Log(__name__)
 _NOTE: Final = b"run-"
 _MOST_BYTES: Final = 1 << 14
 _DISK: Final = b"disk.qcow2"
@@ -39,26 +43,6 @@ _LOCK_SECONDS: Final = 120.0
 """For another run that makes the disk."""
 
 
-class RunningMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A virtual machine that runs, as its note has it."""
-
-    run: str
-    pid: int
-    """Of its monitor."""
-    image: str
-    accelerator: str
-    filesystem: str
-    """``virtiofs`` or ``9p``."""
-    persistent: bool
-    started_at: float
-    """Seconds since the epoch."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """What it has of this host's memory now; 0 if it has just ended."""
-        return memory_of_tree(self.pid)
-
-
 class MachineStatus(NamedTuple):
     """What there is of a workspace's virtual machines."""
 
@@ -67,14 +51,19 @@ class MachineStatus(NamedTuple):
     """What the disk that stays takes of the host; None: there is none."""
 
 
-def machine_directory(context: Context) -> bytes:
-    """Where what belongs to the workspace's machines is: beside its undo log, in its folder of the home."""
-    return os.path.join(context.folder, b"machine")
+def machine_directory(folder: bytes) -> bytes:
+    """Where what belongs to the machines of a workspace is: beside its undo log, in its ``folder`` of the home."""
+    return os.path.join(folder, b"machine")
+
+
+def machine_of_run(folder: bytes, run: str) -> RunningMachine | None:
+    """The machine that is the run ``run``, of the workspace with this ``folder`` in the home; None if it has ended."""
+    return next((one for one in _running(machine_directory(folder)) if one.run == run), None)
 
 
 def machine_status(context: Context) -> MachineStatus:
     """What there is now."""
-    directory = machine_directory(context)
+    directory = machine_directory(context.folder)
     try:
         size = os.stat(os.path.join(directory, _DISK)).st_blocks * 512
     except FileNotFoundError:
@@ -86,7 +75,7 @@ def reset_machine(context: Context) -> bool:
     """Remove the disk that stays: the next machine begins anew from its image. Whether there was one. The workspace's
     files are no part of it. Raises `RefusedError` while a machine runs.
     """
-    directory = machine_directory(context)
+    directory = machine_directory(context.folder)
     if running := list(_running(directory)):
         raise RefusedError(
             f"{plural(len(running), 'virtual machine')} of this workspace runs (run {running[0].run})",
@@ -122,6 +111,11 @@ def provide_disk(directory: bytes, size: int, image: Image, clock: Clock) -> byt
             "goes without the disk",
             code="image_changed",
         )
+    if (made := size_of_disk(disk)) != -(-size // 512) * 512:
+        _LOG.warning(
+            "the virtual machine's disk was made with %s, and vm.disk (%s) is for a new one: `holdfast vm reset`",
+            *map(size_text, (made, size)),
+        )
     return disk
 
 
@@ -156,6 +150,7 @@ def _running(directory: bytes) -> Generator[RunningMachine]:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 with suppress(msgspec.MsgspecError):  # (it is just being written)
-                    yield json_decoder(RunningMachine).decode(file.read(_MOST_BYTES))
+                    noted = json_decoder(RunningMachine).decode(file.read(_MOST_BYTES))
+                    yield msgspec.structs.replace(noted, memory_bytes=memory_of_tree(noted.pid))
             else:
                 os.unlink(path)

@@ -16,7 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.bridge.fuse.change_watcher import watch_changes
-from holdfast.bridge.fuse.live_caches import LiveCaches
+from holdfast.bridge.fuse.live_caches import BRIEFLY, LiveCaches
 from holdfast.bridge.fuse.served_file_system import ServedFileSystem
 from holdfast.bridge.p9.p9_server import P9Server
 from holdfast.bridge.server.device_transport import DeviceTransport
@@ -42,6 +42,8 @@ _FIRST_SECONDS = 5.0
 _SETTLE_SECONDS = 0.05
 """Meanwhile no call is served. What is known too late to be closed is looked at once more."""
 _GUEST_SETTLE_SECONDS = 0.1
+_STALE_SECONDS = BRIEFLY.seconds + 0.25
+"""A guest counts from when it has taken an answer in, which may have been on its way."""
 _UNSETTLED_SECONDS = 1.0
 """For so long a guest that did not come to rest is not waited for again: it says itself how often it would be."""
 _END_SECONDS = 1.0
@@ -90,6 +92,10 @@ class ServedMount:
     def forget(self) -> None:
         """See `ServedMount.forget`."""
         self._caches.invalidator.invalidate_all()
+
+    def stale_seconds(self) -> float:
+        """See `ServedMount.stale_seconds`."""
+        return 0.0
 
     def settle(self) -> None:
         """See `ServedMount.settle`: the kernel says that a file is closed before a process's end can be seen, without
@@ -148,7 +154,7 @@ class ServedVirtiofs:
         self._host = host
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._mount: _GuestMount | None = None
-        self._unsettled_until = 0.0
+        self._unsettled_until = self._stale_until = 0.0
         self._socket = socket.socket(fileno=connection)
         try:
             self._backend = VhostUserBackend(self._socket)
@@ -171,7 +177,12 @@ class ServedVirtiofs:
         return frozenset() if mount is None else mount.caches.directory.objects.held_for_writing(True)
 
     def forget(self) -> None:
-        """See `ServedMount.forget`: there is no way to tell a guest."""
+        """See `ServedMount.forget`: there is no way to tell a guest, which has forgotten it after a second."""
+        self._stale_until = time.monotonic() + _STALE_SECONDS
+
+    def stale_seconds(self) -> float:
+        """See `ServedMount.stale_seconds`."""
+        return max(0.0, self._stale_until - time.monotonic())
 
     def settle(self) -> None:
         """See `ServedMount.settle`: a guest's kernel has sent what a process wrote and closed before that is known to
@@ -260,6 +271,10 @@ class Served9p:
 
     def forget(self) -> None:
         """See `ServedMount.forget`: a guest that mounts so remembers nothing."""
+
+    def stale_seconds(self) -> float:
+        """See `ServedMount.stale_seconds`."""
+        return 0.0
 
     def settle(self) -> None:
         """See `ServedMount.settle`."""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
+from holdfast.engine.running.session_tree import noted_run
 from holdfast.engine.sessions import identifiers
 from holdfast.engine.sessions._quotas import free_id
 from holdfast.engine.sessions.holder.background_processes import left_by, running_processes
-from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path, remove_lock
+from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path, machine_note_path, remove_lock
 from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.state import journal
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.model.config.settings import Session as Settings
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.machine import RunningMachine
     from holdfast.model.session_results import Deleted, ForkResult, Swept
     from holdfast.model.session_types import (
         CommandEntry,
@@ -546,7 +548,18 @@ class Sessions:
             journal_bytes=0 if line is None else len(line.journal.data),
             forks=tuple(one.id for one in rows.forks_of(record.id)),
             processes=() if workspace is None else left_by(record.id, path, home, workspace, running),
+            machine=None if workspace is None or line is None else _machine(line, path, home.folder_of(workspace)),
         )
+
+
+def _machine(line: SessionLine, lock: bytes, folder: bytes) -> RunningMachine | None:
+    """The virtual machine of a session with this ``lock``, in the workspace with this ``folder``."""
+    if line.state.config.isolation != "vm":
+        return None
+    from holdfast.engine.running.machine_state import machine_of_run
+
+    run = noted_run(machine_note_path(lock))
+    return machine_of_run(folder, run) if run else None
 
 
 def _is_of_family(root: bytes, one: SessionInfo, every: Mapping[SessionId, SessionInfo]) -> bool:

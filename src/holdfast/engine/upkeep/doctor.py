@@ -205,7 +205,7 @@ def _machines(opener: Opener, directory: bytes) -> Iterator[Finding]:
     from holdfast.files.linux.case_sensitivity import IGNORES_CASE, ignores_case
     from holdfast.sandbox.vm.probe import probe
 
-    for found in probe(opener.home):
+    for found in probe(opener.home, opener.settings(None).vm.image):
         yield Finding("machines", "good" if found.works else "limited", found.message, found.help)
     if os.path.isdir(directory) and ignores_case(directory):
         yield Finding("machines", "limited", f"no virtual machine can show {display(directory)}: {IGNORES_CASE}")

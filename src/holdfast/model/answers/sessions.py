@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.model.answers.commands import RunningMachine
 from holdfast.model.answers.workspace import NotCaptured, Process, Restored
 from holdfast.model.fast_typing import TYPE_CHECKING, TypedDict
 
@@ -159,6 +160,7 @@ class SessionInfo(TypedDict):
     journal_bytes: int
     forks: list[str]
     processes: list[BackgroundProcess]
+    machine: RunningMachine | None
 
 
 class Sessions(TypedDict):

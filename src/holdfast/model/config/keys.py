@@ -26,6 +26,14 @@ class Key(NamedTuple):
     choices: tuple[str, ...] = ()
     pattern: str = ""
     """For a text, and each of several: a regular expression that all of it matches."""
+    expected: str = ""
+    """What a text that matches it is, for the message; empty: the message shows the pattern."""
+
+
+_VARIABLES = (
+    r"[^\s=$*]+\*?|\*",
+    "the name of a variable, whose value is taken from the environment of the command; `*` may stand for its end",
+)
 
 
 KEYS: dict[str, Key] = {
@@ -183,7 +191,10 @@ KEYS: dict[str, Key] = {
         choices=("own", "shared"),
     ),
     "isolation.environment": Key(
-        "texts", "with namespaces: variables to let through besides the usual ones; `LC_*` stands for several"
+        "texts",
+        "isolated: names of variables to let through besides the usual ones; `LC_*` stands for several",
+        pattern=_VARIABLES[0],
+        expected=_VARIABLES[1],
     ),
     "isolation.memory": Key(
         "size", "with namespaces: the most memory of a command (docs/guide/isolation.md#limits); 0: any amount"
@@ -208,16 +219,28 @@ KEYS: dict[str, Key] = {
     ),
     "vm.memory": Key("size", "the memory of a virtual machine", least=128 * MIB, most=1 << 40),
     "vm.cpus": Key("integer", "the processors of a virtual machine", least=1, most=64),
-    "vm.disk": Key("size", "the most that a virtual machine's own disk holds", least=64 * MIB, most=1 << 44),
+    "vm.disk": Key(
+        "size",
+        "the most that the disk of a `persistent` machine holds; one that is there keeps its size",
+        least=64 * MIB,
+        most=1 << 44,
+    ),
     "vm.environment": Key(
-        "texts", "variables that commands in a virtual machine get from here; `LC_*` stands for several"
+        "texts",
+        "names of variables that commands in a virtual machine get from here; `LC_*` stands for several",
+        pattern=_VARIABLES[0],
+        expected=_VARIABLES[1],
     ),
     "vm.files": Key(
-        "texts", "files that a virtual machine gets copies of, at the same place of its user's directory or of its root"
+        "texts",
+        "files that a virtual machine gets copies of, at the same place of its user's directory or of its root; "
+        "`~` is the user's directory",
+        pattern=r"(/|~[^/]*/).+",
+        expected="the path of a file from `/` or from `~/`",
     ),
     "vm.filesystem": Key(
         "text",
-        "how a virtual machine sees the workspace: `auto` is virtiofs where the host can do that",
+        "how a virtual machine sees the workspace: `auto` is virtiofs",
         choices=("auto", "virtiofs", "9p"),
     ),
     "vm.start_timeout": Key(

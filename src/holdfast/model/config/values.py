@@ -110,7 +110,10 @@ def parse_value(name: str, value: object) -> Any:
     texts = [typed] if isinstance(typed, str) else cast("Sequence[str]", typed)
     for text in texts if key.pattern else ():
         if not re.fullmatch(key.pattern, text):
-            raise ValueError(f"{_shown(text)} does not match {key.pattern}")
+            why = f"is not {key.expected}" if key.expected else f"does not match {key.pattern}"
+            # (What stands in an assignment may be a secret.)
+            name, sign, _ = text.partition("=")
+            raise ValueError(f"{_shown(f'{name}=…' if sign else text)} {why}")
     return typed
 
 

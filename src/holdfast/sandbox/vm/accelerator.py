@@ -30,9 +30,11 @@ LIMIT_SECONDS = 5.0
 """A kernel that runs has needed a tenth of it."""
 _MEMORY = 256 << 20
 _DEVICE = "/dev/kvm"
-_EMULATED = "the machine is emulated, which is several times slower: "
+_EMULATED = "virtual machines are emulated here, several times slower: "
+NOTE_NAME = b"accelerator"
+"""Of the file in the home that says what was found."""
 _NOTE = NoteFile(
-    b"accelerator", b"holdfast accelerator 1 ", "the finding about KVM", 4096, "it is found out again without it"
+    NOTE_NAME, b"holdfast accelerator 1 ", "the finding about KVM", 4096, "it is found out again without it"
 )
 
 
@@ -52,21 +54,41 @@ def choose_accelerator(
 
     ``home`` is the directory in which the answer is kept. Raises `UnsupportedError` if there can be no machine at all.
     """
+    if (known := known_accelerator(home, image, device=device, limit=limit)) is not None:
+        return known
+    found = msgspec.structs.replace(_here(image), works=_comes_up(image, limit))
+    try:
+        _NOTE.write(home, msgspec.json.encode(found))
+    except StorageError as error:
+        _LOG.warning("the finding about KVM is not kept: %s", error)
+    return _accelerator(found, device, limit)
+
+
+def known_accelerator(
+    home: bytes, image: Image | None, *, device: str = _DEVICE, limit: float = LIMIT_SECONDS
+) -> Accelerator | None:
+    """What `choose_accelerator` answers without trying anything; None if it would try KVM, which it always does for
+    an ``image`` that is not there yet. Raises as that does.
+    """
     try:
         os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
     except FileNotFoundError:
         return Accelerator("tcg", f"{_EMULATED}there is no {device}")
     except OSError as error:
         return Accelerator("tcg", f"{_EMULATED}{device} cannot be opened: {error.strerror}")
-    here = _Finding(_boot_id(), qemu_version(find_qemu()), image.id, works=False)
-    known = _read(home)
-    if known is None or msgspec.structs.replace(known, works=False) != here:
-        known = msgspec.structs.replace(here, works=_comes_up(image, limit))
-        try:
-            _NOTE.write(home, msgspec.json.encode(known))
-        except StorageError as error:
-            _LOG.warning("the finding about KVM is not kept: %s", error)
-    if known.works:
+    known = None if image is None else _read(home)
+    if image is None or known is None or msgspec.structs.replace(known, works=False) != _here(image):
+        return None
+    return _accelerator(known, device, limit)
+
+
+def _here(image: Image) -> _Finding:
+    """What holds now, if KVM is of no use."""
+    return _Finding(_boot_id(), qemu_version(find_qemu()), image.id, works=False)
+
+
+def _accelerator(found: _Finding, device: str, limit: float) -> Accelerator:
+    if found.works:
         return Accelerator("kvm")
     return Accelerator("tcg", f"{_EMULATED}no guest comes up under {device} within {limit:.0f} seconds")
 

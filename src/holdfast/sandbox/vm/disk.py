@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LEAST_BYTES, MOST_BYTES = 64 << 20, 16 << 40
 _SECONDS = 300.0
 _LABEL = "holdfast"
+_SIZE = slice(24, 32)
+"""Where a qcow2 says it (QEMU's ``docs/interop/qcow2.rst``)."""
 
 
 def create_disk(path: bytes, size: int) -> None:
@@ -41,6 +43,18 @@ def create_disk(path: bytes, size: int) -> None:
         raise StorageError(f"cannot make {display(path)}: {error.strerror}") from error
     finally:
         os.unlink(path + b".new")
+
+
+def size_of_disk(path: bytes) -> int:
+    """How many bytes it holds at most: what `create_disk` was given, rounded up to a multiple of 512. Raises
+    `StorageError`.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_SIZE.stop)
+    except OSError as error:
+        raise StorageError(f"cannot read {display(path)}: {error.strerror}") from error
+    return int.from_bytes(head[_SIZE], "big")
 
 
 def remove_disk(path: bytes) -> None:

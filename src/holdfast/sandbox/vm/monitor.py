@@ -33,8 +33,10 @@ def require_library() -> None:
     try:
         import_module("qemu.qmp")
     except ImportError as error:
+        from holdfast.model.extras import install_command
+
         raise UnsupportedError(
-            "the library qemu.qmp is not installed, which virtual machines need", hint="pip install 'holdfast[vm]'"
+            "the library qemu.qmp is not installed, which virtual machines need", hint=install_command("vm")
         ) from error
     import logging
 

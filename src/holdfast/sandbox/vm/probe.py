@@ -6,13 +6,17 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import UnsupportedError
+from holdfast.model.paths import display
 from holdfast.sandbox.images.host_tools import find_tools
 from holdfast.sandbox.images.store import ImageStore
+from holdfast.sandbox.vm.accelerator import NOTE_NAME, known_accelerator
 from holdfast.sandbox.vm.monitor import require_library
 from holdfast.sandbox.vm.programs import find_program, find_qemu, qemu_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from holdfast.sandbox.images.manifest import Image
 
 _KVM = "/dev/kvm"
 _BUILDERS = ("mmdebstrap", "mksquashfs", "busybox")
@@ -27,8 +31,10 @@ class MachineFinding(NamedTuple):
     """If it does not work: what would change that."""
 
 
-def probe(home: bytes) -> Iterator[MachineFinding]:
-    """Look at programs, the library, ``/dev/kvm``, and the images in ``home``. Raises what reading the images does."""
+def probe(home: bytes, image: str) -> Iterator[MachineFinding]:
+    """Look at programs, the library, the images in ``home``, and what is known of KVM with the one called ``image``.
+    Raises what reading the images does.
+    """
     try:
         yield MachineFinding(True, f"commands can run in virtual machines: {qemu_version(find_qemu())}")
     except UnsupportedError as error:
@@ -37,14 +43,23 @@ def probe(home: bytes) -> Iterator[MachineFinding]:
     yield from _missing(require_library)
     yield from _missing(lambda: find_program("qemu-img", "qemu-utils"))
     yield from _missing(lambda: find_tools(*_BUILDERS))
-    if not os.access(_KVM, os.R_OK | os.W_OK):
-        lacking = f"{_KVM} may not be used" if os.path.exists(_KVM) else f"there is no {_KVM}"
-        yield MachineFinding(False, f"they are emulated, which is slow: {lacking}", "the group kvm, or a host with KVM")
-    names = [image.name for image in ImageStore(home).list()]
-    if names:
-        yield MachineFinding(True, f"images: {', '.join(names)}")
+    images = {found.name: found for found in ImageStore(home).list()}
+    yield _accelerator(home, images.get(image))
+    if images:
+        yield MachineFinding(True, f"images: {', '.join(images)}")
     else:
         yield MachineFinding(False, "there is no image of a virtual machine", "`holdfast image build` makes one")
+
+
+def _accelerator(home: bytes, image: Image | None) -> MachineFinding:
+    known = known_accelerator(home, image)
+    if known is None:
+        return MachineFinding(True, "whether they run with KVM is not tried yet: the first one tries it")
+    if known.kind == "kvm":
+        return MachineFinding(True, "they run with KVM")
+    usable = os.access(_KVM, os.R_OK | os.W_OK)
+    again = f"a new start of this host, or `rm {display(os.path.join(home, NOTE_NAME))}`, has it tried again"
+    return MachineFinding(False, known.note, again if usable else "the group kvm, or a host with KVM")
 
 
 def _missing(look: Callable[[], object]) -> Iterator[MachineFinding]:

@@ -218,6 +218,8 @@ def _library_kdf() -> tuple[ModuleType, type[HKDF]]:
 
 
 def _no_library() -> UnsupportedError:
+    from holdfast.model.extras import install_command
+
     return UnsupportedError(
-        "encryption needs the library cryptography, which is not installed", hint="pip install 'holdfast[encryption]'"
+        "encryption needs the library cryptography, which is not installed", hint=install_command("encryption")
     )

@@ -44,9 +44,11 @@ def parse(catalog: str) -> CatalogAddress:
     try:
         from psycopg import Error, conninfo
     except ImportError as error:
+        from holdfast.model.extras import install_command
+
         raise UnsupportedError(
             f"a catalog on PostgreSQL needs psycopg, which cannot be loaded: {error}",
-            hint="pip install 'holdfast[server]'",
+            hint=install_command("server"),
         ) from None
     try:
         if _is_ambiguous(catalog):

@@ -337,7 +337,7 @@ class Keeper:
             case "pass_connection":
                 return self._runs.pass_connection(client, *arguments)
             case "expect":
-                return self._runs.expect(*arguments)
+                return self._expect(client, *arguments)
             case "settle":
                 step, code = arguments
                 return self._ask(client, self._runs.settle_step(step, code))
@@ -345,6 +345,34 @@ class Keeper:
                 return self._ask(client, lambda: self._list(method))
             case _:
                 return self._ask(client, lambda: getattr(self._service, method)(*arguments))
+
+    def _expect(self, client: Client, id_: str, command: list[bytes]) -> object:
+        """Open a command's step, once its kernel has forgotten what the tree was before it was last changed from here:
+        a guest's cannot be told, and the command would see files as they were.
+        """
+        run = self._runs.find(id_)
+        if run is None or not (delay := self._mounted.stale_seconds(run)):
+            return self._runs.expect(id_, command)
+
+        def expect() -> None:
+            self._asked -= 1
+            if client.is_gone:
+                self._release(client)
+            else:
+                try:
+                    answer = self._expect(client, id_, command)
+                    body = None if answer is LATER else encode_result(answer)
+                except HoldfastError as error:
+                    body = encode_error(error)
+                if body is not None:
+                    client.send(body)
+            self._end_if_alone()
+
+        self._asked += 1
+        timer = threading.Timer(delay, self._worker.post, (expect,))
+        timer.daemon = True
+        timer.start()
+        return LATER
 
     def _run_of_client(self, client: Client) -> str | None:
         """The run that asks; None if a process outside does. Raises `RefusedError` if it is neither."""

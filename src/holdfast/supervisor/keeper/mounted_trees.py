@@ -53,6 +53,10 @@ class ServedMount(Protocol):
         """Anything may have been changed: the kernel is told. From any thread, at once."""
         ...
 
+    def stale_seconds(self) -> float:
+        """For how long its kernel may still believe what was so before the last `forget`; 0 if that can be told."""
+        ...
+
     def settle(self) -> None:
         """What processes that have ended had open is known as closed, unless that takes longer than a moment."""
         ...
@@ -327,6 +331,10 @@ class MountedTrees:
         for tree in self:
             if tree.run is run:
                 tree.mount.settle()
+
+    def stale_seconds(self, run: Run) -> float:
+        """See `ServedMount.stale_seconds`, of a run's mount, if it has one."""
+        return max((tree.mount.stale_seconds() for tree in self if tree.run is run), default=0.0)
 
     def held_for_writing(self) -> frozenset[int]:
         """What is open for writing in any. From any thread."""

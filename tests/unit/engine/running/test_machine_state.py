@@ -7,11 +7,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from holdfast.engine.running.machine_state import RunningMachine, _running, noted, provide_disk
+from holdfast.engine.running.machine_state import _running, machine_directory, machine_of_run, noted, provide_disk
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, RefusedError
+from holdfast.model.machine import RunningMachine
 from holdfast.sandbox.images.manifest import Image
 
 if TYPE_CHECKING:
@@ -35,17 +37,22 @@ def image(id_: str) -> Image:
 
 
 def test_a_machine_is_noted_for_as_long_as_its_process_has_it(tmp_path: Path) -> None:
-    directory = bytes(tmp_path / "machine")
+    directory = machine_directory(bytes(tmp_path))
     with noted(directory, running("a")), noted(directory, running("b")):
         assert [one.run for one in _running(directory)] == ["a", "b"]
         assert next(_running(directory)).memory_bytes > 1 << 20
+        found = machine_of_run(bytes(tmp_path), "b")
+        assert found == msgspec.structs.replace(running("b"), memory_bytes=found.memory_bytes if found else 0)
+        assert b"memory" not in (tmp_path / "machine" / "run-b").read_bytes()
     assert list(_running(directory)) == []
+    assert machine_of_run(bytes(tmp_path), "b") is None
 
 
 def test_the_note_of_a_killed_process_is_none(tmp_path: Path) -> None:
     directory = tmp_path / "machine"
     code = (
-        "import os, sys; from holdfast.engine.running.machine_state import RunningMachine, noted\n"
+        "import os, sys; from holdfast.engine.running.machine_state import noted\n"
+        "from holdfast.model.machine import RunningMachine\n"
         "with noted(os.fsencode(sys.argv[1]), RunningMachine(run='a', pid=1, image='', accelerator='', filesystem='',"
         " persistent=True, started_at=0)):\n    os.kill(os.getpid(), 9)"
     )
@@ -53,6 +60,17 @@ def test_the_note_of_a_killed_process_is_none(tmp_path: Path) -> None:
     assert os.listdir(directory) == ["run-a"]
     assert list(_running(bytes(directory))) == []
     assert os.listdir(directory) == []
+
+
+def test_a_disk_keeps_the_size_that_it_was_made_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = bytes(tmp_path / "machine")
+    size = (64 << 20) + 1
+    disk = provide_disk(directory, size, image("one"), SystemClock())
+    assert provide_disk(directory, size, image("one"), SystemClock()) == disk
+    assert caplog.text == ""
+    assert provide_disk(directory, 100_000_000, image("one"), SystemClock()) == disk
+    assert "was made with 67.1 MB, and vm.disk (100 MB) is for a new one: `holdfast vm reset`" in caplog.text
+    caplog.clear()
 
 
 def test_a_disk_stands_on_the_image_that_it_was_made_for(tmp_path: Path) -> None:

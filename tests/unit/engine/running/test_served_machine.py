@@ -10,13 +10,16 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.bridge.fuse.live_caches import BRIEFLY
 from holdfast.engine.running import mount_service
 from holdfast.engine.running.read_only_share import shared_read_only
+from holdfast.model.errors import RefusedError
 from holdfast.supervisor.control.keeper_port import JoinRequest
 from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
@@ -166,6 +169,25 @@ def test_what_a_command_changes_is_its_step_and_what_comes_between_is_another(
         assert guest.changed(between) == [b"between"]
         guest.frontend.close()
         assert guest.keeper.leave().forgotten == 0
+
+
+def test_a_command_begins_when_the_guest_has_forgotten_what_was_changed_from_here(settings: KeeperSettings) -> None:
+    with served(settings) as guest:
+        step = guest.keeper.expect("r", [b"mkdir", b"made"])
+        assert guest.mkdir(b"made") == 0
+        guest.keeper.settle(step, 0)
+        before = time.monotonic()
+        guest.keeper.undo([step])
+        second = guest.keeper.expect("r", [b"ls"])
+        assert time.monotonic() - before > BRIEFLY.seconds
+        with pytest.raises(RefusedError, match="has not ended yet") as busy:
+            guest.keeper.expect("r", [b"ls"])
+        assert busy.value.code == "busy"
+        # What a command finds in its way is said after the wait, too.
+        guest.keeper.redo([step])
+        with pytest.raises(RefusedError, match="has not ended yet"):
+            guest.keeper.expect("r", [b"ls"])
+        guest.keeper.settle(second, 0)
 
 
 def test_a_machine_that_ends_within_a_request_keeps_no_other_waiting(

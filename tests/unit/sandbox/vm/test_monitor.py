@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from holdfast.model.errors import ChannelError, UnsupportedError
+from holdfast.model.extras import install_command
 from holdfast.sandbox.vm.monitor import EventLoopThread, Monitor, require_library
 
 
@@ -16,7 +17,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "qemu.qmp", None)
     with pytest.raises(UnsupportedError, match=r"qemu\.qmp") as error:
         require_library()
-    assert error.value.hint == "pip install 'holdfast[vm]'"
+    assert error.value.hint == install_command("vm")
 
 
 def test_a_qemu_that_is_gone_carries_nothing_out() -> None:

@@ -90,9 +90,10 @@ def test_psycopg_is_not_loaded_by_what_does_not_need_it():
 
 def test_without_psycopg_it_is_said_how_to_get_it(monkeypatch):
     from holdfast.model.errors import UnsupportedError
+    from holdfast.model.extras import install_command
 
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(UnsupportedError) as missing:
         parse("postgresql://me:s3cret@db/x")
-    assert missing.value.hint == "pip install 'holdfast[server]'"
+    assert missing.value.hint == install_command("server")
     assert "s3cret" not in missing.value.message

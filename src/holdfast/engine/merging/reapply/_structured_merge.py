@@ -41,7 +41,9 @@ class StructureRung:
                 return NewContent(by_lines, "by key, and by lines alike")
             return NewContent(merged.encode(), "by key")
         except ImportError as error:
-            return Declined(f"needs {error.name}: install holdfast[structure]")
+            from holdfast.model.extras import install_command
+
+            return Declined(f"needs {error.name}: {install_command('structure')}")
         except Clash as clash:
             return Declined(str(clash))
         except UnicodeDecodeError:

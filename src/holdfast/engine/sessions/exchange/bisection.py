@@ -150,9 +150,11 @@ def bisect(
     ``command`` is run in a fork of the session that is brought to one state after another: it says good by ending with
     0, by 125 that it cannot tell, and bad by anything else up to 124. The two ends are asked about first: raises
     `RefusedError` (code ``not_bisectable``) if they are not what they are said to be, or the command says nothing, as
-    one that cannot be run. The session stays as it is, and the fork goes in any case. ``stop`` cancels, from another
-    thread: `HoldfastError` (code ``cancelled``).
+    one that cannot be run, and `UnsupportedError` for a session in a virtual machine. The session stays as it is, and
+    the fork goes in any case. ``stop`` cancels, from another thread: `HoldfastError` (code ``cancelled``).
     """
+    # (What a restore changes would be seen by a machine up to a second later: too late for the command.)
+    session.refuse_machine("a bisection")
     stop = threading.Event() if stop is None else stop
     row = _between(session, bounds)
     bisection = Bisection(len(row))

@@ -1,0 +1,24 @@
+"""The libraries that some features need besides the ones that come with Holdfast: the extras of its distribution."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from importlib import metadata, util
+from typing import Literal, TypeAlias
+
+Extra: TypeAlias = Literal["encryption", "server", "structure", "vm"]
+
+
+def install_command(extra: Extra) -> str:
+    """The command that installs an extra's libraries beside this Holdfast, wherever that was installed from.
+
+    It names the libraries, as Holdfast is on no index, and the Python that runs, which a ``pip`` on the path may not
+    belong to. Quoted for a shell.
+    """
+    marker = f"extra == '{extra}'"
+    needed = [line.partition(";")[0].strip() for line in metadata.requires("holdfast") or () if line.endswith(marker)]
+    python = sys.executable
+    # (An environment that uv has made has no pip.)
+    pip = (python, "-m", "pip", "install") if util.find_spec("pip") else ("uv", "pip", "install", "--python", python)
+    return shlex.join((*pip, *needed))
