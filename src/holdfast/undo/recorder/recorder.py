@@ -168,6 +168,11 @@ class Recorder:
             is_held = any(opened.held for opened in self._steps.values())
             self.native.log.is_off = self._is_paused or self.is_guarded or is_held or self._tells
 
+    def note_copying(self, files: int) -> None:
+        """So many files are being copied without the gate: who wants to write to one waits. The gate is held."""
+        if self.native is not None:
+            self.native.log.copying = files
+
     # Steps ------------------------------------------------------------------------------------------------------
 
     def begin(
