@@ -301,12 +301,15 @@ static bool create(struct call *call, const struct place *place, const char *typ
         retract(call, seq);
         return made == -EEXIST && may_exist ? false : answer(call, 0, -made);
     }
+    // (A file by its descriptor: a process outside may have taken its name away, or given it to another one.)
     struct object object;
-    object.identity_size = identity_of(place->dir, place->name, object.identity);
+    object.identity_size = opens ? identity_of(made, "", object.identity)
+                                 : identity_of(place->dir, place->name, object.identity);
     if (!object.identity_size) {
+        error = errno;
         if (opens)
             close(made);
-        return answer(call, 0, EIO);
+        return answer(call, 0, error);
     }
     keys_add(&step->created, identity(&object));
     begin_record(call, MADE, 2, take_number(call));
