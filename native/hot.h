@@ -35,6 +35,8 @@ enum {
     BORDERS_ROOM = 64 << 10,
 };
 
+#define MOST_WRITTEN ((uint64_t)2 << 30)   // bytes of a segment, before it takes no more records of steps
+
 struct bytes {
     const uint8_t *at;
     size_t size;

@@ -140,7 +140,7 @@ static bool is_ready(struct call *call)
     struct log *log = call->log;
     struct step *step = call->caller->step;
     if (log->is_off || !step->is_open || step->reverses || log->journal.fd < 0 ||
-        log->journal.is_broken)
+        log->journal.is_broken || log->journal.written > MOST_WRITTEN)
         return false;
     struct keys *noted[] = {&step->created, &step->captured, &step->described};
     for (size_t at = 0; at < sizeof noted / sizeof *noted; at++)

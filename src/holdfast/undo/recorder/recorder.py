@@ -474,6 +474,8 @@ class Recorder:
 
     def append(self, opened: OpenStep, record: Mutation) -> None:
         """Journal a record of the step. Raises `OSError`: what it speaks of must not happen."""
+        if self._journal.is_full and not opened.reverses:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._write(record)
         opened.records.append(record)
         if isinstance(record, Link | Move):
