@@ -35,6 +35,8 @@ enum {
     BORDERS_ROOM = 64 << 10,
 };
 
+#define MOST_WRITTEN ((uint64_t)2 << 30)   // bytes of a segment, before it takes no more records of steps
+
 struct bytes {
     const uint8_t *at;
     size_t size;
@@ -115,6 +117,7 @@ enum { FRAME_HEAD = 8 };
 void frame_begin(struct frame *);
 void put_array(struct frame *, unsigned count);
 void put_int(struct frame *, int64_t);
+void put_time(struct frame *, struct timespec);
 void put_bytes(struct frame *, struct bytes);
 void put_text(struct frame *, const char *);
 void put_nil(struct frame *);
@@ -163,6 +166,7 @@ struct log {
     bool counts_names;          // the names in the directory of preimages are counted
     atomic_uint_fast64_t epoch; // another number whenever what a process changes may belong to another step
     int64_t most_copied;        // of a step, before it is not protected any more
+    int64_t copying;            // files that Python copies without the gate: who opens one waits until it is whole
     int64_t read_at;            // what was changed before that, as file systems count, was told of (ns)
     struct numbers objects;     // by inode number, the ctime with which a finished step has left the object
     struct keys places;         // the hashes of paths at which a finished step has left something

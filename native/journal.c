@@ -95,6 +95,18 @@ void put_int(struct frame *frame, int64_t number)
     }
 }
 
+// A time may be any number of seconds: after the year 2262 nanoseconds take all 64 bits, and after 2554 more.
+void put_time(struct frame *frame, struct timespec time)
+{
+    __int128 number = (__int128)time.tv_sec * 1000000000 + time.tv_nsec;
+    if (number < INT64_MIN || number > UINT64_MAX)
+        frame->size = 0;
+    else if (number > INT64_MAX)
+        put_head(frame, 0xcf, (uint64_t)number, 8);
+    else
+        put_int(frame, (int64_t)number);
+}
+
 void put_bytes(struct frame *frame, struct bytes bytes)
 {
     if (bytes.size <= UINT8_MAX)

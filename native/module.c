@@ -546,7 +546,7 @@ static PyObject *log_forget_callers(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-enum { SEQ, WRITTEN, OFF, COUNTS_NAMES, MOST_COPIED, READ_AT, ARRANGEMENT, MOVES, EPOCH };
+enum { SEQ, WRITTEN, OFF, COUNTS_NAMES, MOST_COPIED, COPYING, READ_AT, ARRANGEMENT, MOVES, EPOCH };
 
 static PyObject *log_get(PyObject *object, void *which)
 {
@@ -559,6 +559,7 @@ static PyObject *log_get(PyObject *object, void *which)
     case OFF: found = log->is_off; break;
     case COUNTS_NAMES: found = log->counts_names; break;
     case MOST_COPIED: found = log->most_copied; break;
+    case COPYING: found = log->copying; break;
     case READ_AT: found = log->read_at; break;
     case ARRANGEMENT: found = (long long)log->arrangement; break;
     case MOVES: found = (long long)log->moves; break;
@@ -582,6 +583,7 @@ static int log_put(PyObject *object, PyObject *value, void *which)
     case OFF: log->is_off = number; break;
     case COUNTS_NAMES: log->counts_names = number; break;
     case MOST_COPIED: log->most_copied = number; break;
+    case COPYING: log->copying = number; break;
     case READ_AT: log->read_at = number; break;
     case ARRANGEMENT: log->arrangement = (uint64_t)number; break;
     }
@@ -607,6 +609,7 @@ static PyGetSetDef log_fields[] = {
     {"is_off", log_get, log_put, NULL, (void *)OFF},
     {"counts_names", log_get, log_put, NULL, (void *)COUNTS_NAMES},
     {"most_copied", log_get, log_put, NULL, (void *)MOST_COPIED},
+    {"copying", log_get, log_put, NULL, (void *)COPYING},
     {"read_at", log_get, log_put, NULL, (void *)READ_AT},
     {"arrangement", log_get, log_put, NULL, (void *)ARRANGEMENT},
     {"moves", log_get, NULL, NULL, (void *)MOVES},

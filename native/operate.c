@@ -105,7 +105,7 @@ static void put_metadata(struct call *call, const struct stat *about)
     put_int(&call->frame, about->st_mode & 07777);
     put_int(&call->frame, about->st_uid);
     put_int(&call->frame, about->st_gid);
-    put_int(&call->frame, ns_of(about->st_mtim));
+    put_time(&call->frame, about->st_mtim);
     put_array(&call->frame, 0);
 }
 
@@ -125,7 +125,7 @@ static int touch_parent(struct call *call, const struct place *place)
     begin_record(call, TOUCH, 3, take_number(call));
     put_bytes(&call->frame, parent);
     put_bytes(&call->frame, identity(&directory));
-    put_int(&call->frame, ns_of(directory.about.st_mtim));
+    put_time(&call->frame, directory.about.st_mtim);
     int error = append(call);
     if (!error)
         keys_add(&step->touched, parent);
@@ -140,7 +140,7 @@ static bool is_ready(struct call *call)
     struct log *log = call->log;
     struct step *step = call->caller->step;
     if (log->is_off || !step->is_open || step->reverses || log->journal.fd < 0 ||
-        log->journal.is_broken)
+        log->journal.is_broken || log->journal.written > MOST_WRITTEN)
         return false;
     struct keys *noted[] = {&step->created, &step->captured, &step->described};
     for (size_t at = 0; at < sizeof noted / sizeof *noted; at++)
@@ -234,12 +234,13 @@ static bool note_before(struct call *call, const struct object *object)
     if (now_ns() - ns_of(about->st_ctim) > REST_NS) {
         put_array(&call->frame, 3);
         put_int(&call->frame, about->st_size);
-        put_int(&call->frame, ns_of(about->st_mtim));
-        put_int(&call->frame, ns_of(about->st_ctim));
+        put_time(&call->frame, about->st_mtim);
+        put_time(&call->frame, about->st_ctim);
     } else {
         put_nil(&call->frame);
     }
-    return grown_add(&call->caller->step->before,
+    return call->frame.size &&
+           grown_add(&call->caller->step->before,
                      (struct bytes){call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD});
 }
 
@@ -280,8 +281,10 @@ static bool create(struct call *call, const struct place *place, const char *typ
     if (error)
         return answer(call, 0, error);
     int64_t seq = take_number(call);
+    // (Where a process outside was quicker, and that is no error, Python tries again.)
+    const bool may_exist = opens && !(flags & O_EXCL);
     if (!faccessat(place->dir, place->name, F_OK, AT_SYMLINK_NOFOLLOW))
-        return answer(call, 0, EEXIST);
+        return !may_exist && answer(call, 0, EEXIST);
     begin_record(call, MAKE, 3, seq);
     put_bytes(&call->frame, place->path);
     put_text(&call->frame, type);
@@ -296,15 +299,17 @@ static bool create(struct call *call, const struct place *place, const char *typ
     int made = make(call, place, type, flags, mode);
     if (made < 0) {
         retract(call, seq);
-        // (Where a process outside was quicker, and that is no error, Python tries again.)
-        return opens && made == -EEXIST && !(flags & O_EXCL) ? false : answer(call, 0, -made);
+        return made == -EEXIST && may_exist ? false : answer(call, 0, -made);
     }
+    // (A file by its descriptor: a process outside may have taken its name away, or given it to another one.)
     struct object object;
-    object.identity_size = identity_of(place->dir, place->name, object.identity);
+    object.identity_size = opens ? identity_of(made, "", object.identity)
+                                 : identity_of(place->dir, place->name, object.identity);
     if (!object.identity_size) {
+        error = errno;
         if (opens)
             close(made);
-        return answer(call, 0, EIO);
+        return answer(call, 0, error);
     }
     keys_add(&step->created, identity(&object));
     begin_record(call, MADE, 2, take_number(call));
@@ -581,7 +586,7 @@ static bool capture(struct call *call, const struct place *place, int fd, struct
     if (object->is_created || keys_has(&step->captured, identity(object)))
         return true;
     bool is_inline = object->about.st_size <= INLINE_ROOM && step->inlined < INLINED_MOST;
-    if (!object->about.st_nlink || fstatat(place->dir, place->name, &there, AT_SYMLINK_NOFOLLOW) ||
+    if (call->log->copying || !object->about.st_nlink || fstatat(place->dir, place->name, &there, AT_SYMLINK_NOFOLLOW) ||
         there.st_ino != object->about.st_ino || there.st_dev != object->about.st_dev ||
         (!is_inline && (call->log->counts_names || !is_dense(&object->about))) ||
         // (Python says when a step comes near its limit.)
@@ -639,8 +644,8 @@ static bool open_file(struct call *call, const struct place *place, int flags)
     is_here = opened >= 0 && (flags & O_NONBLOCK || !fcntl(opened, F_SETFL, flags & ~(O_NONBLOCK | O_CLOEXEC))) &&
               capture(call, place, fd, &object, &error);
     close(fd);
-    if (is_here && !error && flags & O_TRUNC && (!is_waiting(call) || ftruncate(opened, 0)))
-        error = EINTR;
+    if (is_here && !error && flags & O_TRUNC)
+        error = !is_waiting(call) ? EINTR : ftruncate(opened, 0) ? errno : 0;
     if (is_here && !error)
         return answer_with(call, opened, flags & O_CLOEXEC);
     if (opened >= 0)
@@ -655,16 +660,15 @@ static bool open_null(struct call *call, int flags)
     for (size_t at = 0; at < call->tree->border_count; at++, border += strlen(border) + 1)
         if (is_below(call->first, border, strlen(border)))
             return false;
-    if (flags & O_EXCL || monotonic_ns() > call->tree->territory_until)
+    if (flags & O_EXCL || monotonic_ns() > call->tree->territory_until || !is_alive(call->caller))
         return false;
-    int fd = open(call->first, (flags & ~(O_CREAT | O_TRUNC)) | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    if (fstat(fd, &about) || !S_ISCHR(about.st_mode) || about.st_rdev != makedev(1, 3)) {
-        close(fd);
-        return false;
-    }
-    return answer_with(call, fd, flags & O_CLOEXEC);
+    // (It may be anything, such as a pipe, which would have us wait for a reader.)
+    int found = open(call->first, O_PATH | O_NOFOLLOW | O_CLOEXEC), fd = -1;
+    if (found >= 0 && !fstat(found, &about) && S_ISCHR(about.st_mode) && about.st_rdev == makedev(1, 3))
+        fd = reopen(found, (flags & ~(O_CREAT | O_TRUNC | O_NOFOLLOW)) | O_NOCTTY);
+    if (found >= 0)
+        close(found);
+    return fd >= 0 && answer_with(call, fd, flags & O_CLOEXEC);
 }
 
 static bool open_path(struct call *call, int from, uint64_t path, uint64_t given, uint64_t mode)

@@ -65,17 +65,28 @@ bool receive(struct tree *tree, struct call *call, void *notification, bool *is_
     }
 }
 
+// Asks the kernel about a call. What stops this thread for a moment (a debugger, the machine's sleep) interrupts that.
+static int ask(const struct call *call, unsigned long request, void *about)
+{
+    int result;
+    do
+        result = ioctl(call->tree->listener, request, about);
+    while (result < 0 && errno == EINTR);
+    return result;
+}
+
 // Whether the caller still waits, and was not killed: so what was read and opened by its number was its own.
 bool is_waiting(const struct call *call)
 {
-    return !ioctl(call->tree->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &call->id);
+    uint64_t id = call->id;
+    return !ask(call, SECCOMP_IOCTL_NOTIF_ID_VALID, &id);
 }
 
 // The call returns `value`, or fails with `error`. (A caller that was killed needs no answer.)
 bool answer(const struct call *call, int64_t value, int error)
 {
     struct seccomp_notif_resp response = {.id = call->id, .val = error ? 0 : value, .error = -error};
-    ioctl(call->tree->listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
+    ask(call, SECCOMP_IOCTL_NOTIF_SEND, &response);
     return true;
 }
 
@@ -85,7 +96,7 @@ bool answer_with(const struct call *call, int fd, bool is_cloexec)
 {
     struct seccomp_notif_addfd adding = {
         .id = call->id, .srcfd = (uint32_t)fd, .newfd_flags = is_cloexec ? O_CLOEXEC : 0};
-    int number = ioctl(call->tree->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &adding);
+    int number = ask(call, SECCOMP_IOCTL_NOTIF_ADDFD, &adding);
     int error = number < 0 ? errno : 0;
     close(fd);
     return answer(call, number, error);

@@ -57,7 +57,8 @@ bool find_caller(struct call *call)
 {
     struct caller *caller = &call->tree->callers[(unsigned)call->tid % CALLERS];
     call->caller = caller;
-    return caller->tid == call->tid && caller->epoch == atomic_load(&call->log->epoch);
+    // (Who is in a pid namespace that the keeper does not see has the number 0, as has a free place.)
+    return call->tid && caller->tid == call->tid && caller->epoch == atomic_load(&call->log->epoch);
 }
 
 void forget_caller(struct caller *caller)
@@ -240,7 +241,10 @@ static struct directory *look_up(struct call *call, int from, const char *path, 
         close(fd);
         return NULL;
     }
-    struct directory *known = &tree->directories[tree->next_directory++ % DIRECTORIES];
+    struct directory *known;
+    do
+        known = &tree->directories[tree->next_directory++ % DIRECTORIES];
+    while (known->tid && known->user == call->id);  // (a rename has two)
     forget_directory(known);
     known->tid = call->tid;
     known->from = from;

@@ -11,18 +11,25 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *, size_t);
 
-// In place of ioctl(2), for the listener: the caller always waits, and takes every descriptor.
-int fuzz_ioctl(int fd, unsigned long request, ...)
-{
-    (void)fd;
-    return request == SECCOMP_IOCTL_NOTIF_ADDFD ? 9 : 0;
-}
-
 static struct gate gate, turn;
 static struct log the_log;
 static struct tree tree;
 static struct call call;
 static char top[PATH_ROOM];
+static bool is_answered;
+
+// In place of ioctl(2), for the listener: the caller always waits, and takes every descriptor. Now and then a signal comes.
+int fuzz_ioctl(int fd, unsigned long request, ...)
+{
+    static unsigned asked;
+    (void)fd;
+    if (asked++ % 3 == 0) {
+        errno = EINTR;
+        return -1;
+    }
+    is_answered |= request == SECCOMP_IOCTL_NOTIF_SEND;
+    return request == SECCOMP_IOCTL_NOTIF_ADDFD ? 9 : 0;
+}
 
 static void check(bool is_so)
 {
@@ -45,6 +52,8 @@ static void begin_tree(void)
         int fd = open(files[at], O_CREAT | O_WRONLY | O_TRUNC, 0600);
         check(fd >= 0 && write(fd, top, 100) == 100 && !close(fd));
     }
+    int fd = open("large", O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    check(fd >= 0 && !posix_fallocate(fd, 0, 40000) && !close(fd));
     check(!symlink("x", "to-x") && !link("x", "c/linked"));
 }
 
@@ -107,6 +116,54 @@ static void drop_kept(void)
     }
 }
 
+static struct step *begin_step(unsigned run)
+{
+    struct step *step = step_new(1, false);
+    check(step && !ftruncate(the_log.journal.fd, 0));
+    the_log.journal.written = 0;
+    tree.callers[(unsigned)getpid() % CALLERS] =
+        (struct caller){.tid = getpid(), .proc = open("/proc/self", O_PATH | O_DIRECTORY), .umask = 022, .step = step};
+    step_hold(step);
+    call = (struct call){.tree = &tree, .log = &the_log, .id = run * 32, .tid = getpid()};
+    return step;
+}
+
+static void end_step(struct step *step)
+{
+    for (int at = 0; at < CALLERS; at++)
+        forget_caller(&tree.callers[at]);
+    forget_directories(&tree);
+    step_drop(step);
+}
+
+static bool rename_in(const char *from, const char *to)
+{
+    call.id++;
+    call.number = SYS_renameat2;
+    const uint64_t args[6] = {(uint64_t)AT_FDCWD, (uint64_t)(uintptr_t)from, (uint64_t)AT_FDCWD, (uint64_t)(uintptr_t)to};
+    memcpy(call.args, args, sizeof args);
+    return find_caller(&call) && operate(&call);
+}
+
+// The directory that a rename comes from stays open, though the one that it leads to takes the place of the oldest.
+static void check_two_directories(void)
+{
+    char path[32];
+    struct step *step = begin_step(0);
+    for (int at = 0; at <= DIRECTORIES; at++) {
+        snprintf(path, sizeof path, "d%d", at);
+        check(!mkdir(path, 0700));
+        for (int known = 0; known < DIRECTORIES; known++)
+            tree.directories[known].until = INT64_MAX;
+        snprintf(path, sizeof path, "d%d/none", at);
+        if (at < DIRECTORIES)
+            check(rename_in(path, path));
+    }
+    int fd = open("d0/x", O_CREAT | O_WRONLY, 0600);
+    check(fd >= 0 && !close(fd) && rename_in("d0/x", "d64/x") && !access("d64/x", F_OK));
+    end_step(step);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const long numbers[] = {
@@ -117,23 +174,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #endif
     };
     static const char *const names[] = {"x", "a/y", "a/b/z", "new", "a/new", "c", "a/b", "to-x", "c/linked", "..", "a/./y",
-                                        "/proc/self/cwd/x", ".holdfast", "a/", ""};
+                                        "/proc/self/cwd/x", ".holdfast", "a/", "", "large", "/dev/null", "/proc/self/fd/3",
+                                        "/proc/self/fd/9"};
     static unsigned runs;
-    if (!runs)
+    if (!runs) {
         begin();
+        check_two_directories();
+    }
     if (runs++ % 32 == 0) {
         drop_kept();
         begin_tree();
     }
-    struct step *step = step_new(1, false);
-    check(step && !ftruncate(the_log.journal.fd, 0));
-    the_log.journal.written = 0;
-    tree.callers[(unsigned)getpid() % CALLERS] =
-        (struct caller){.tid = getpid(), .proc = open("/proc/self", O_PATH | O_DIRECTORY), .umask = 022, .step = step};
-    step_hold(step);
+    struct step *step = begin_step(runs);
     char paths[2][8192];
     for (int calls = 0; calls < 16 && size >= 24; calls++) {
-        call = (struct call){.tree = &tree, .log = &the_log, .id = runs * 16 + (unsigned)calls, .tid = getpid()};
+        call = (struct call){.tree = &tree, .log = &the_log, .id = runs * 32 + (unsigned)calls, .tid = getpid()};
         call.number = (int)numbers[data[0] % (sizeof numbers / sizeof *numbers)];
         memcpy(call.args + 2, data + 4, 8);
         memcpy(call.args + 3, data + 12, 8);
@@ -174,14 +229,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             call.args[0] = first;
             call.args[1] = modes & 32 ? call.args[3] : second;
         }
+        if (modes & 64) {                   // (one that the keeper does not see)
+            call.tid = 0;
+            check(!find_caller(&call));
+            continue;
+        }
         check(find_caller(&call));
-        operate(&call);
+        is_answered = false;
+        check(operate(&call) == is_answered);
     }
     check_journal();
     check(!gate.depth);
-    for (int at = 0; at < CALLERS; at++)
-        forget_caller(&tree.callers[at]);
-    forget_directories(&tree);
-    step_drop(step);
+    end_step(step);
     return 0;
 }

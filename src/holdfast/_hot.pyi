@@ -54,6 +54,8 @@ class Log:
     """All is left to Python."""
     counts_names: bool
     most_copied: int
+    copying: int
+    """How many files Python copies without the gate."""
     read_at: int
     arrangement: int
     @property

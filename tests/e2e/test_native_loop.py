@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
+import os
 import subprocess
+import sys
+import threading
 
 import pytest
 
 from holdfast.files.linux.native import SWITCH
 
-from .conftest import Cli
+from .conftest import INSTALLED, Cli
 
 
 def _natively(bench: Cli) -> int:
@@ -39,3 +43,102 @@ def test_what_a_command_does_is_carried_out_natively_unless_that_is_switched_off
         assert process.stdout is not None
         findings = json.load(process.stdout)["findings"]
     assert any("HOLDFAST_NATIVE=0 is set" in finding["message"] for finding in findings)
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_what_may_only_be_appended_to_says_why_it_is_not_cut_short(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    monkeypatch.setenv(SWITCH, switch)
+    file = cli.write("log", "1")
+    if subprocess.run(("chattr", "+a", str(file)), capture_output=True, check=False).returncode:
+        pytest.skip("needs CAP_LINUX_IMMUTABLE, and a file system with such files")
+    try:
+        # (By the bare call: Python tries again for as long as that is said to be interrupted.)
+        code = (
+            "import ctypes, os; open('first', 'w'); libc = ctypes.CDLL(None, use_errno=True);"
+            "print(libc.open(b'log', os.O_WRONLY | os.O_APPEND | os.O_TRUNC), ctypes.get_errno())"
+        )
+        done = cli.process("run", "--", sys.executable, "-c", code)
+    finally:
+        subprocess.run(("chattr", "-a", str(file)), check=True)
+    assert done.stdout.split() == [b"-1", b"%d" % errno.EPERM]
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_a_time_after_2262_comes_back(cli: Cli, monkeypatch: pytest.MonkeyPatch, switch: str) -> None:
+    monkeypatch.setenv(SWITCH, switch)
+    late = 15_000_000_000
+    names = ("changed", "removed", "directory")
+    (cli.root / "directory").mkdir()
+    for name in names:
+        path = cli.root / name
+        if name != "directory":
+            path.touch()
+        os.utime(path, (late, late))
+        if int(path.stat().st_mtime) != late:
+            pytest.skip("the file system knows no such time")
+    code = "open('first', 'w'); os.chmod('changed', 0o700); os.remove('removed'); open('directory/new', 'w')"
+    cli.process("run", "--", sys.executable, "-c", f"import os; {code}")
+    cli.process("undo")
+    assert [int((cli.root / name).stat().st_mtime) for name in names] == [late] * len(names)
+
+
+def test_to_make_a_file_or_open_it_fails_for_no_other_process_that_does_so(cli: Cli) -> None:
+    code = (
+        "import os; open('first', 'w');"
+        "told = set();\n"
+        "for _ in range(20_000):\n"
+        "    try: os.close(os.open('raced', os.O_CREAT | os.O_WRONLY))\n"
+        "    except OSError as error: told.add(error.errno)\n"
+        "print(sorted(told))"
+    )
+    is_over = threading.Event()
+
+    def make_and_remove() -> None:
+        while not is_over.is_set():
+            (cli.root / "raced").touch()
+            (cli.root / "raced").unlink(missing_ok=True)
+
+    other = threading.Thread(target=make_and_remove)
+    other.start()
+    try:
+        told = json.loads(cli.process("run", "--", sys.executable, "-c", code).stdout)
+    finally:
+        is_over.set()
+        other.join()
+    assert errno.EEXIST not in told
+
+
+_PIPE = """
+import os, threading
+opened = threading.Event()
+os.unlink("/dev/null")
+os.mkfifo("/dev/null")
+
+def write():
+    for number in range(100):
+        open(f"made{number}", "w").close()
+    opened.set()
+    os.open("/dev/null", os.O_WRONLY)  # (which waits for a reader)
+
+threading.Thread(target=write, daemon=True).start()
+opened.wait()
+for number in range(100):
+    open(f"more{number}", "w").close()
+print("done", flush=True)
+os._exit(0)
+"""
+_DEVICES = """
+mount -t tmpfs devices /dev && mkdir /dev/shm /dev/pts && ln -s /proc/self/fd /dev/fd &&
+mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/zero c 1 5 && mknod -m 666 /dev/urandom c 1 9 && exec "$@"
+"""
+
+
+def test_a_pipe_in_the_place_of_the_null_device_holds_up_no_other_call(cli: Cli) -> None:
+    alone = ("unshare", "--mount", "sh", "-c", _DEVICES, "sh")
+    if subprocess.run((*alone, "true"), capture_output=True, check=False).returncode:
+        pytest.skip("needs a mount namespace with devices of its own")
+    command = (*alone, "timeout", "--signal=KILL", "30", *INSTALLED, "run", "--", sys.executable, "-c", _PIPE)
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.stdout == b"done\n", done

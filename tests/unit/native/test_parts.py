@@ -133,6 +133,16 @@ def test_a_record_that_is_cut_short_is_taken_back(tmp_path: Path) -> None:
         journal.append(Failed(3, 1, 1))
 
 
+def test_how_full_the_journal_is_counts_what_was_written_natively(tmp_path: Path) -> None:
+    journal = Journal(os.fsencode(tmp_path))
+    log = _hot().Log(_hot().Gate(), -1, 0)
+    journal.write_by(log)
+    assert not journal.is_full
+    log.set_journal(-1, (2 << 30) + 1)
+    assert journal.is_full
+    journal.close()
+
+
 def _builder() -> ModuleType:
     specification = importlib.util.spec_from_file_location("native_build", SOURCES / "build.py")
     assert specification is not None

@@ -214,15 +214,12 @@ class FanotifyWatcher:
     # -- events -------------------------------------------------------------------------------------------------
 
     def _read(self, batch: _Batch) -> None:
-        with self._reading:
-            skimmed, self._skimmed = self._skimmed, b""
-        self._take_all(skimmed, batch)
         for _ in range(_MAX_READS):
             batch.has_looked_up = False
             with self._reading:
+                # (At once: what `skim` would read in between came before this look too, and would be missed by it.)
                 size, events = self._receive()
-            if not size:
-                return
+                events, self._skimmed = self._skimmed + events, b""
             self._take_all(events, batch)
             # (What was found may have been on its way meanwhile: then that is told by now.)
             if size < event_syscalls.FULL_READ and not batch.has_looked_up:

@@ -29,7 +29,9 @@ _NUMBER = struct.Struct("<Q")
 _HEAD_BYTES = len(_MAGIC) + _NUMBER.size
 _MAX_BODY = 16 << 20
 _SEGMENT_BYTES = 64 << 20
-_MAX_SEGMENT = 2 << 30
+_MAX_SEGMENT = 4 << 30
+_FULL_BYTES = 2 << 30
+"""The rest is for a reversal of what fills a segment so far. (``MOST_WRITTEN`` in ``native/hot.h`` is the same.)"""
 _NAME = re.compile(r"journal-([0-9]{8})")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _MAX_SCAN = 1 << 16
@@ -81,6 +83,11 @@ class Journal:
     def is_long(self) -> bool:
         """True if it is time to `restart`."""
         return (self._bytes if self._native is None else self._native.written) > _SEGMENT_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """True if no more may be recorded before `restart`, but by a reversal: it could not be read any more."""
+        return (self._bytes if self._native is None else self._native.written) > _FULL_BYTES
 
     def restart(self, records: Iterable[AnyRecord] = ()) -> None:
         """Go on in a new segment that begins with ``records``, and remove the older ones. Atomic: if it is killed among

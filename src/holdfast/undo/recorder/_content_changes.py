@@ -136,6 +136,7 @@ class ContentChanges:
                         os.close(source)
                         raise
                     self._copying[object_] = copying = threading.Event()
+                    self._recorder.note_copying(len(self._copying))
                     opened.busy += 1
                     break
             copying.wait()
@@ -159,6 +160,7 @@ class ContentChanges:
             with self._recorder.gate:
                 opened.busy -= 1
                 del self._copying[object_]
+                self._recorder.note_copying(len(self._copying))
                 copying.set()
                 self._recorder.idle.notify_all()
         return True

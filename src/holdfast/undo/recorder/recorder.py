@@ -182,6 +182,11 @@ class Recorder:
             is_held = any(opened.held for opened in self._steps.values())
             self.native.log.is_off = self._is_paused or self.is_guarded or is_held or self._tells
 
+    def note_copying(self, files: int) -> None:
+        """So many files are being copied without the gate: who wants to write to one waits. The gate is held."""
+        if self.native is not None:
+            self.native.log.copying = files
+
     # Steps ------------------------------------------------------------------------------------------------------
 
     def begin(
@@ -508,6 +513,8 @@ class Recorder:
 
     def append(self, opened: OpenStep, record: Mutation) -> None:
         """Journal a record of the step. Raises `OSError`: what it speaks of must not happen."""
+        if self._journal.is_full and not opened.reverses:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._write(record)
         opened.records.append(record)
         if isinstance(record, Link | Move):

@@ -272,3 +272,25 @@ def test_a_directory_that_is_gone_is_looked_for_once(
     monkeypatch.setattr(mounts_of(watcher), "where", counting)
     assert not watcher.drain().paths
     assert asked.count(handle) == 1
+
+
+def test_what_is_skimmed_during_a_drain_is_in_its_answer(root: Path) -> None:
+    told: list[bytes | None] = []
+
+    def notice(path: bytes | None, *_others: object) -> None:
+        told.append(path)
+        watcher.skim()  # (as the other thread may at any moment)
+
+    watched = WatchedRoot(os.fsencode(root))
+    try:
+        watcher = FanotifyWatcher(watched, lambda _: False, notice)
+    except (OSError, UnsupportedError) as error:
+        watched.close()
+        pytest.skip(f"needs fanotify: {error}")
+    watcher.drain()
+    (root / "a/early").touch()
+    watcher.skim()
+    (root / "a/late").touch()
+    watcher.drain()
+    watcher.close()
+    assert {b"a/early", b"a/late"} <= {*told}

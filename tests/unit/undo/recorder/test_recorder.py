@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import pytest
 
 from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.completion.step_sealer import StepEnd, seal_step
+from holdfast.undo.journal import segments
 from holdfast.undo.journal.preimages import Preimages
 from holdfast.undo.journal.records import Content, Link, Make, Remove
 from holdfast.undo.journal.segments import read_journal
@@ -318,3 +320,25 @@ def test_whatever_moves_a_directory_says_so(bench: Bench) -> None:
         with service.quiet():
             moved()
         assert moved()
+
+
+def test_a_journal_that_could_not_be_read_any_more_takes_no_more_changes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the step has done by then is recorded, and can be taken back."""
+    before = bench.photograph()
+    monkeypatch.setattr(segments, "_FULL_BYTES", 4000)
+
+    def fill(actor: InterceptedActor) -> None:
+        for number in range(1000):
+            actor.mkdir(b"%d" % number)
+
+    with bench.keeper() as log:
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            bench.open_step(log, fill)
+        (step,) = log.recorder.open_steps
+        assert 1 < len(os.listdir(bench.tree)) < 100
+        seal_step(log, log.recorder.end(step.id, 0), StepEnd("done", 0, 0))
+        log.restart()
+        undo(log, [step.id])
+    bench.assert_as(before)
