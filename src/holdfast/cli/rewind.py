@@ -31,8 +31,10 @@ def _rewind(console: Console, arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "textual":
             raise
+        from holdfast.model.extras import install_command
+
         raise UnsupportedError(
-            "rewind needs the library textual, which is not installed", hint="pip install 'holdfast[tui]'"
+            "rewind needs the library textual, which is not installed", hint=install_command("tui")
         ) from error
     # (A workspace is for one thread. This one asks at the terminal, the screen has one of its own.)
     with console.open() as workspace:

@@ -7,7 +7,7 @@ import sys
 from importlib import metadata, util
 from typing import Literal, TypeAlias
 
-Extra: TypeAlias = Literal["encryption", "server", "structure", "vm"]
+Extra: TypeAlias = Literal["encryption", "server", "structure", "tui", "vm"]
 
 
 def install_command(extra: Extra) -> str:
