@@ -65,6 +65,8 @@ for line in sys.stdin:
     print(json.dumps(answers), flush=True)
 """
 _TREES = 30
+_LATE = 15_000_000_000
+"""A time of which nanoseconds take all 64 bits; where the file system has none as late, the last that it has."""
 _CALLS = 60
 
 
@@ -76,6 +78,8 @@ class Agent:
         for number in range(_TREES):
             plant(self.top / str(number))
             (self.top / str(number) / "ws/large").write_bytes(random.Random(number).randbytes(50_000))
+            for late in ("ws/large", "ws/x", "ws/a"):
+                os.utime(self.top / str(number) / late, (_LATE, _LATE))
         self._environment = os.environ | {SWITCH: str(int(is_native)), "HOLDFAST_HOME": str(base / "home")}
         self.holdfast("init")
         self.before = photograph(self.top)
@@ -186,6 +190,7 @@ def _usual_call(chance: random.Random) -> tuple[str, tuple[int | bytes, ...]]:
         ("fchmod", (-1, chance.choice((0o600, 0o755)))),
         ("fchown", (-1, chance.choice((0, 12345)), 0)),
         ("utimensat", (-1, 0, 0, 0)),
+        ("utimensat", (CWD, path(), struct.pack("qqqq", _LATE, 0, _LATE, 0), 0)),
     )
     return chance.choice(calls)
 
