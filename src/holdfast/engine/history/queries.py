@@ -34,6 +34,32 @@ class RowDetails(NamedTuple):
     """Of a run: when it began, in microseconds since 1970-01-01 UTC."""
 
 
+class HistoryPosition(NamedTuple):
+    """Where a tree stands in its history."""
+
+    head: CheckpointId | None
+    """The checkpoint that it stands on; None if there is none yet."""
+    ahead: Sequence[CheckpointId]
+    """The states that were undone and that `redo` leads to, the next first."""
+
+
+def position(context: Context) -> HistoryPosition:
+    """Where the tree stands, as the catalog has it; changes that are not saved are no matter of it."""
+    at = context.catalog.cursor(context.workspace.id)
+    if at.position is None or at.redo_tip is None or at.position == at.redo_tip:
+        return HistoryPosition(at.head, ())
+    from holdfast.engine.history._undo_guards import redo_chain
+
+    return HistoryPosition(at.head, [event.checkpoint for event in redo_chain(context, at.position, at.redo_tip)])
+
+
+def history_revision(context: Context) -> str:
+    """What changes with every event, step, edit by others and command of a session. Reads no undo log."""
+    newest = context.catalog.events(context.workspace.id, limit=1)
+    revisions = context.catalog.session_revisions(context.workspace.id)
+    return f"{newest[0].seq if newest else 0}.{context.undo_seq()}.{revisions}"
+
+
 def log(context: Context, limit: int | None = None, *, everything: bool = False) -> Log:
     """The checkpoints of the workspace (``everything``: of all in the home) and what happened to its tree.
 

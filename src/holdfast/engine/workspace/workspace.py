@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.engine.forks.checkpoint_mount import Mounted
     from holdfast.engine.forks.mount_server_client import MountServer
     from holdfast.engine.forks.snapshots import Snapshots
-    from holdfast.engine.history.queries import RowDetails
+    from holdfast.engine.history.queries import HistoryPosition, RowDetails
     from holdfast.engine.history.retention import Policy
     from holdfast.engine.history.timeline import SessionCommands
     from holdfast.engine.merging.fork_merge import ForkMerge
@@ -116,6 +116,45 @@ class WorkspaceQueries(WorkspaceFace):
 
         wanted = TimelineFilter(_below_root(paths), author, (), since, until, text)
         return log_rows(self._context, wanted, steps=steps, sessions=self._session_commands())
+
+    def log_page(
+        self,
+        *,
+        path: str | bytes = b"",
+        author: str = "",
+        kinds: Sequence[TimelineKind] = (),
+        since: int | None = None,
+        until: int | None = None,
+        text: str = "",
+        steps: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+        down_to: str | None = None,
+    ) -> TimelinePage:
+        """At most ``limit`` of the rows that `log_rows` gives, from where the ``cursor`` of the page before says;
+        ``down_to``: no further than to that cursor. A page costs what is on it, however long the history is, and has
+        fewer rows where most do not hold for the filters.
+        """
+        from holdfast.engine.history.timeline import log_page
+        from holdfast.model.timeline import TimelineFilter
+
+        wanted = TimelineFilter(_below_root([path]), author, tuple(kinds), since, until, text)
+        sessions = self._session_commands()
+        return log_page(
+            self._context, wanted, limit=limit, cursor=cursor, until=down_to, steps=steps, sessions=sessions
+        )
+
+    def position(self) -> HistoryPosition:
+        """Where the tree stands in the history, and what `redo` would bring again."""
+        from holdfast.engine.history.queries import position
+
+        return position(self._context)
+
+    def history_revision(self) -> str:
+        """A text that is another one when anything has happened that the timeline tells: a glance, without a lock."""
+        from holdfast.engine.history.queries import history_revision
+
+        return history_revision(self._context)
 
     def _session_commands(self) -> Sequence[SessionCommands]:
         """The sessions here, for the timeline."""
