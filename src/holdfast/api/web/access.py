@@ -145,6 +145,7 @@ class Gate:
         # (A redirect would still be caused by where the address was clicked, and have no cookie that is strict.)
         page = (
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Holdfast</title>'
+            f'<link rel="icon" href="{self._access.base}/static/0/icon.svg">'
             f'<meta http-equiv="refresh" content="0;url={self._access.base}/">'
             f'<p><a href="{self._access.base}/">Go to the timeline</a></p></html>'
         )

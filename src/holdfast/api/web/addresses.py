@@ -15,7 +15,9 @@ class Query:
         self._values: dict[str, bytes] = {}
         for pair in raw.split(b"&"):
             name, _, value = pair.partition(b"=")
-            self._values[unquote_to_bytes(name).decode("utf-8", "replace")] = unquote_to_bytes(value.replace(b"+", b" "))
+            self._values[unquote_to_bytes(name).decode("utf-8", "replace")] = unquote_to_bytes(
+                value.replace(b"+", b" ")
+            )
 
     def path(self, name: str) -> bytes:
         """A path."""

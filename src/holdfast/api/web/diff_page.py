@@ -189,6 +189,8 @@ class FileView(NamedTuple):
     ends: str
     """What is to be said of the last line."""
     history: str
+    is_two_sided: bool
+    """False of what was added or deleted: there is nothing to stand beside it."""
 
 
 class Difference(NamedTuple):
@@ -222,9 +224,7 @@ class _Item(NamedTuple):
 
 def _items(diff: Diff) -> list[_Item]:
     items = [_Item(one.path, one.path, one.before, one.after, one.status, 0) for one in diff.changes]
-    items += [
-        _Item(one.path, one.before_path, one.before, one.after, "R", one.similarity) for one in diff.renamed
-    ]
+    items += [_Item(one.path, one.before_path, one.before, one.after, "R", one.similarity) for one in diff.renamed]
     return sorted(items)
 
 
@@ -258,9 +258,7 @@ def difference(workspace: Workspace, known: Differences, addresses: Addresses, q
         views=views,
         counts=counts,
         split=split,
-        other_view=addresses.page(
-            "diff", from_=key.base, to=key.target, view="unified" if split else "split", **said
-        ),
+        other_view=addresses.page("diff", from_=key.base, to=key.target, view="unified" if split else "split", **said),
         exchanged=""
         if key.target == NOW or key.base == NOTHING
         else addresses.page("diff", from_=key.target, to=key.base, view="" if split else "unified", **said),
@@ -296,9 +294,7 @@ def _side(workspace: Workspace, name: str) -> Side:
 class _Page:
     """Makes what is on the page of a difference."""
 
-    def __init__(
-        self, workspace: Workspace, addresses: Addresses, key: DiffKey, diff: Diff, *, split: bool
-    ) -> None:
+    def __init__(self, workspace: Workspace, addresses: Addresses, key: DiffKey, diff: Diff, *, split: bool) -> None:
         self._contents = workspace.diff_contents(diff)
         self._addresses = addresses
         self._key = key
@@ -345,6 +341,7 @@ class _Page:
             after_raw=self._raw(self._key.target, item.path, item.after),
             ends="",
             history=self._addresses.page("", path=item.path),
+            is_two_sided=item.before is not None and item.after is not None,
         )
         before, after = item.before, item.after
         if before is not None and after is not None and before.hash == after.hash:
@@ -430,7 +427,9 @@ def _hunk(group: Sequence[Region], before: list[list[Piece]], after: list[list[P
     rows: list[LineRow] = []
     for region in group:
         rows += _same(before, after, a, b, region.before_start - a)
-        rows += _changed(before[region.before_start : region.before_end], after[region.after_start : region.after_end], region)
+        rows += _changed(
+            before[region.before_start : region.before_end], after[region.after_start : region.after_end], region
+        )
         a, b = region.before_end, region.after_end
         if len(rows) > most:
             break

@@ -39,9 +39,7 @@ def image_type(path: bytes, content: bytes) -> str | None:
 
 def may_be_image(path: bytes) -> bool:
     """Whether a name is that of an image: its content is worth a look."""
-    return path.lower().endswith(
-        (b".png", b".jpg", b".jpeg", b".gif", b".bmp", b".ico", b".webp", b".avif", b".svg")
-    )
+    return path.lower().endswith((b".png", b".jpg", b".jpeg", b".gif", b".bmp", b".ico", b".webp", b".avif", b".svg"))
 
 
 def raw_type(path: bytes, content: bytes) -> str:

@@ -35,9 +35,14 @@ class GraphRow(NamedTuple):
     below: bool
     """Whether its own lane goes on to the bottom."""
     has_fork: bool
-    """A fork began here: a line leaves it to the right, upward."""
+    """A fork began here, which is drawn as a branch to the right."""
     has_merge: bool
-    """The work of a fork was merged here: a line comes from the right, below."""
+    """The work of a fork was merged here, which comes from the right."""
+
+    @property
+    def width(self) -> int:
+        """How many lanes there is to be room for; never less than two, so that few pages differ."""
+        return max(2, 1 + max((self.lane + (self.has_fork or self.has_merge), *self.passing, *self.above)))
 
 
 class Lanes:
@@ -65,7 +70,9 @@ class Lanes:
         passing = self._used()
         self._waiting[lane] = parent
         self._last = lane
-        return GraphRow(lane, True, [one for one in passing if one != lane], found, parent is not None, has_fork, has_merge)
+        return GraphRow(
+            lane, True, [one for one in passing if one != lane], found, parent is not None, has_fork, has_merge
+        )
 
     def move(self, name: str | None, kept: Collection[str]) -> GraphRow:
         """The row of what made no state; ``name``: the state that the tree was in then, if that is known."""

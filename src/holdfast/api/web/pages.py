@@ -187,6 +187,8 @@ def web_router(face: WebFace) -> Router:
     def diff_page(request: Request[Any, Any, Any]) -> Response[str]:
         with face.workspaces.borrow() as workspace:
             found = difference(workspace, known, addresses, _query(request))
+            if _is_part(request):
+                return _html(renderer.part("diff_body.html", diff=found))
             return _html(renderer.page("diff.html", workspace, diff=found))
 
     @get("/diff/file", sync_to_thread=True)
@@ -194,7 +196,7 @@ def web_router(face: WebFace) -> Router:
         with face.workspaces.borrow() as workspace:
             found, split = file_view(workspace, known, addresses, _query(request))
             if _is_part(request):
-                return _html(renderer.part("diff_file.html", view=found, split=split))
+                return _html(renderer.part("diff_part.html", view=found, split=split))
             return _html(renderer.page("diff_one.html", workspace, view=found, split=split))
 
     @get("/raw/{name:str}", sync_to_thread=True)
@@ -269,5 +271,3 @@ async def _changes(face: WebFace, since: str) -> AsyncIterator[dict[str, str]]:
             since = found
             yield {"event": "changed", "data": found}
         await asyncio.sleep(LIVE_SECONDS)
-
-

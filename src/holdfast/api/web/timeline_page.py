@@ -136,9 +136,7 @@ def timeline(workspace: Workspace, addresses: Addresses, query: Query, now: int)
     revision = workspace.history_revision()
     limit = PAGE_ROWS if down_to is None else _MOST_REFRESHED
     is_filtered = filters != Filters()
-    page = workspace.log_page(
-        steps=True, limit=limit, cursor=cursor, down_to=down_to, **filters.arguments(now)
-    )
+    page = workspace.log_page(steps=True, limit=limit, cursor=cursor, down_to=down_to, **filters.arguments(now))
     lanes = Lanes(query.text("lanes"))
     rows = list(_rows(workspace, addresses, page, None if is_filtered else lanes, query.text("day")))
     said = {**filters._asdict()}
@@ -157,7 +155,7 @@ def timeline(workspace: Workspace, addresses: Addresses, query: Query, now: int)
         refresh=addresses.page("rows", down_to=end, **said) if started else "",
         is_first=started,
         is_refresh=down_to is not None,
-        lane_count=max((1 + max((row.graph.lane, *row.graph.passing)) for row in rows if row.graph), default=1),
+        lane_count=max((row.graph.width for row in rows if row.graph), default=2),
         revision=revision,
     )
 
@@ -238,8 +236,8 @@ def _place(addresses: Addresses, path: bytes, checkpoint: CheckpointId) -> Link:
 
 
 def _steps(addresses: Addresses, item: TimelineItem) -> Link | None:
-    if item.kind == "run" and item.steps:
-        return Link(plural(len(item.steps), "step"), addresses.page(f"run/{item.run}"))
+    if item.kind == "run" and (item.steps or item.state):
+        return Link(plural(len(item.steps), "step") if item.steps else "steps", addresses.page(f"run/{item.run}"))
     if item.kind == "step":
         return Link("paths", addresses.page(f"step/{item.number}"))
     return None

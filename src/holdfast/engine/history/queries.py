@@ -77,9 +77,7 @@ def relatives(context: Context, checkpoints: Iterable[CheckpointId]) -> dict[Che
     children = {name: catalog.children(name) for name in kept}
     taken_in = {name: [one.other for one in catalog.merge_parents(name)] for name in kept}
     others = catalog.checkpoints_named({one for many in (*children.values(), *taken_in.values()) for one in many})
-    paths = {
-        one: catalog.workspace(one).path for one in {other.workspace for other in others.values()} if one != own
-    }
+    paths = {one: catalog.workspace(one).path for one in {other.workspace for other in others.values()} if one != own}
 
     def elsewhere(names: Iterable[CheckpointId]) -> list[tuple[bytes, CheckpointId]]:
         return [

@@ -15,7 +15,31 @@
     item.scrollIntoView({ block: "nearest" });
     const link = item.querySelector("a");
     if (link) link.focus({ preventScroll: true });
+    clearTimeout(waiting);
+    waiting = setTimeout(() => show(item.querySelector("a.changes")), 120);
   }
+
+  // Where there is room, what a row changed is shown beside the rows.
+  const preview = document.getElementById("preview");
+  const hasRoom = matchMedia("(min-width: 1900px)");
+  let previewed = null;
+  let waiting = 0;
+  function show(link) {
+    if (!preview || !hasRoom.matches || !link) return false;
+    if (previewed !== link.href) {
+      previewed = link.href;
+      htmx.ajax("GET", `${link.href}&view=unified`, { target: preview, swap: "innerHTML" });
+      preview.scrollTop = 0;
+    }
+    return true;
+  }
+  document.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    const link = event.target.closest(".row a.changes");
+    if (!link) return;
+    choose(link.closest(".row"));
+    if (show(link)) event.preventDefault();
+  });
 
   function move(by) {
     const all = items();
@@ -120,7 +144,8 @@
 
   function addSlider(images) {
     const [before, after] = images.querySelectorAll("img");
-    if (!before || !after || images.classList.contains("over")) return;
+    if (!before || !after || images.dataset.slider) return;
+    images.dataset.slider = "ready";
     const stack = document.createElement("div");
     stack.className = "over-stack";
     const slider = document.createElement("label");
