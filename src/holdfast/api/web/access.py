@@ -1,4 +1,4 @@
-"""Who may see the page that `holdfast ui` serves: the browser that came with the one-time token, and no other page in it.
+"""Who may see what `holdfast ui` serves: the browser that came with the one-time token, and no other page in it.
 
 What a browser sends here may have been caused by any page that it shows. So a request must name our own address as its
 host (a name of another owner that leads to this machine would have its pages come from our origin), must not be caused
@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from litestar.types import ASGIApp, Message, Receive, Scope, Send
+    from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 COOKIE: Final = "holdfast"
 FORM_HEADER: Final = "x-holdfast-form"
@@ -88,7 +88,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # (the beginning and the end of the server; it has no WebSockets)
             await self._app(scope, receive, send)
             return
 
@@ -111,7 +111,7 @@ class Gate:
         else:
             await self._app(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope, headers: _Headers) -> tuple[int, str] | None:
+    def _refusal(self, scope: HTTPScope, headers: _Headers) -> tuple[int, str] | None:
         """Status and reason, if a request may not come in."""
         if headers.one("host") != self._authority:
             return 403, f"This server is http://{self._authority} and has no other name."
@@ -132,7 +132,7 @@ class Gate:
                 return 403, "A page of this server has to ask for a change."
         return None
 
-    async def _enter(self, scope: Scope, headers: _Headers, send: Send) -> None:
+    async def _enter(self, scope: HTTPScope, headers: _Headers, send: Send) -> None:
         token = parse_qs(scope["query_string"].decode("ascii", "replace")).get("token", [""])[-1]
         cookie = self._access.exchange(token)
         if cookie is None:

@@ -52,9 +52,9 @@ class Addresses(NamedTuple):
 
     def page(self, name: str, /, **query: str | bytes | int | None) -> str:
         """The address of a page; what is empty or None is not said."""
-        said = [
-            f"{key.rstrip('_')}={quote_from_bytes(value, safe='/') if isinstance(value, bytes) else quote(str(value), safe='/:,;')}"
-            for key, value in query.items()
-            if value not in (None, "", b"")
-        ]
+        said = [f"{key.rstrip('_')}={_quoted(value)}" for key, value in query.items() if value not in (None, "", b"")]
         return f"{self.base}/{name}{'?' + '&'.join(said) if said else ''}"
+
+
+def _quoted(value: str | bytes | int | None) -> str:
+    return quote_from_bytes(value, safe="/") if isinstance(value, bytes) else quote(str(value), safe="/:,;")

@@ -236,7 +236,8 @@ def difference(workspace: Workspace, known: Differences, addresses: Addresses, q
     below = query.path("path")
     items = [one for one in _items(diff) if not below or one.path == below or one.path.startswith(below + b"/")]
     page = _Page(workspace, addresses, key, diff, split=split)
-    until, views = time.monotonic() + _INLINE_SECONDS, []
+    until = time.monotonic() + _INLINE_SECONDS
+    views: list[FileView | FileItem] = []
     listed: list[FileItem] = []
     for number, item in enumerate(items[:_MOST_LISTED]):
         if number < _MOST_INLINE and time.monotonic() < until:

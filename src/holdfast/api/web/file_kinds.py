@@ -47,4 +47,4 @@ def raw_type(path: bytes, content: bytes) -> str:
     found = image_type(path, content)
     if found is not None:
         return found
-    return "application/octet-stream" if is_binary(content) else "text/plain; charset=utf-8"
+    return "application/octet-stream" if is_binary(content) else "text/plain"

@@ -15,7 +15,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pygments.token import _TokenType
+    from pygments.lexer import Lexer
 
 MOST_BYTES: Final = 256 << 10
 """Longer texts stay plain: lexers are regular expressions, and some take long on what is not their language."""
@@ -72,12 +72,12 @@ def pieces(path: bytes, lines: Sequence[str]) -> list[list[Piece]]:
     plain = [[Piece(line, "")] for line in lines]
     if sum(map(len, lines)) > MOST_BYTES or any(len(line) > _MOST_OF_LINE for line in lines):
         return plain
-    from pygments.lexers import get_lexer_for_filename
+    from pygments.lexers import get_lexer_for_filename  # pyright: ignore[reportUnknownVariableType]
     from pygments.util import ClassNotFound
 
     name = display(path.rpartition(b"/")[2])
     try:
-        lexer = get_lexer_for_filename(name, "\n".join(lines[:50]), stripnl=False, ensurenl=True)
+        lexer: Lexer = get_lexer_for_filename(name, "\n".join(lines[:50]), stripnl=False, ensurenl=True)
     except ClassNotFound:
         return plain
     found: list[list[Piece]] = [[]]
@@ -86,8 +86,7 @@ def pieces(path: bytes, lines: Sequence[str]) -> list[list[Piece]]:
         first, *rest = text.split("\n")
         if first:
             found[-1].append(Piece(first, style))
-        for part in rest:
-            found.append([Piece(part, style)] if part else [])
+        found += [[Piece(part, style)] if part else [] for part in rest]
     # (A lexer that loses or adds lines cannot be trusted with any.)
     if len(found) == len(lines) + 1 and not found[-1]:
         found.pop()
@@ -98,10 +97,10 @@ def pieces(path: bytes, lines: Sequence[str]) -> list[list[Piece]]:
     return found
 
 
-_known: dict[object, str] = {}
+_known: dict[tuple[str, ...], str] = {}
 
 
-def _style(kind: _TokenType) -> str:
+def _style(kind: tuple[str, ...]) -> str:
     known = _known.get(kind)
     if known is None:
         name = ".".join(kind)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -34,7 +33,7 @@ from holdfast.model.errors import (
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
-    from litestar.types import ExceptionHandlersMap
+    from collections.abc import AsyncIterator, Callable
 
     from holdfast.api.web.workspaces import Workspaces
     from holdfast.engine.workspace.workspace import Workspace
@@ -43,11 +42,11 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 _STATIC: Final = {
-    "style.css": "text/css; charset=utf-8",
-    "keys.js": "text/javascript; charset=utf-8",
+    "style.css": "text/css",
+    "keys.js": "text/javascript",
     "icon.svg": "image/svg+xml",
-    "vendor/htmx.min.js": "text/javascript; charset=utf-8",
-    "vendor/htmx-sse.min.js": "text/javascript; charset=utf-8",
+    "vendor/htmx.min.js": "text/javascript",
+    "vendor/htmx-sse.min.js": "text/javascript",
 }
 _STATUS: Final[tuple[tuple[type[HoldfastError], int], ...]] = (
     (EscapeError, 400),
@@ -100,20 +99,24 @@ class _Renderer:
 
     def __init__(self, face: WebFace, addresses: Addresses, version: str) -> None:
         self._templates = _templates()
-        self._templates.globals.update(
-            page=addresses.page, version=version, form_token=face.form_token, kinds=KINDS, base=face.base
-        )
+        self._everywhere: dict[str, Any] = {
+            "page": addresses.page,
+            "version": version,
+            "form_token": face.form_token,
+            "kinds": KINDS,
+            "base": face.base,
+        }
 
     def page(self, template: str, workspace: Workspace, /, **values: Any) -> str:
         """A whole page."""
         path = path_text(workspace.path)
         return self._templates.get_template(template).render(
-            workspace_path=path, workspace_name=path.rpartition("/")[2] or path, **values
+            self._everywhere, workspace_path=path, workspace_name=path.rpartition("/")[2] or path, **values
         )
 
     def part(self, template: str, /, **values: Any) -> str:
         """A page without a workspace, or a part of one."""
-        return self._templates.get_template(template).render(**values)
+        return self._templates.get_template(template).render(self._everywhere, **values)
 
 
 def _query(request: Request[Any, Any, Any]) -> Query:
@@ -162,25 +165,25 @@ def web_router(face: WebFace) -> Router:
         return response
 
     @get("/run/{name:str}", sync_to_thread=True)
-    def run_page(request: Request[Any, Any, Any], name: str) -> Response[str]:
+    def run_page(request: Request[Any, Any, Any]) -> Response[str]:
         with face.workspaces.borrow() as workspace:
-            found = run(workspace, addresses, name)
+            found = run(workspace, addresses, request.path_params["name"])
             if _is_part(request):
                 return _html(renderer.part("steps.html", run=found))
             return _html(renderer.page("run.html", workspace, run=found))
 
     @get("/step/{number:str}", sync_to_thread=True)
-    def step_page(request: Request[Any, Any, Any], number: str) -> Response[str]:
+    def step_page(request: Request[Any, Any, Any]) -> Response[str]:
         with face.workspaces.borrow() as workspace:
-            found = step(workspace, number)
+            found = step(workspace, request.path_params["number"])
             if _is_part(request):
                 return _html(renderer.part("step_paths.html", step=found))
             return _html(renderer.page("step.html", workspace, step=found))
 
     @get("/state/{name:str}", sync_to_thread=True)
-    def state_page(request: Request[Any, Any, Any], name: str) -> Response[str]:
+    def state_page(request: Request[Any, Any, Any]) -> Response[str]:
         with face.workspaces.borrow() as workspace:
-            found = state(workspace, addresses, name, _query(request).path("path"))
+            found = state(workspace, addresses, request.path_params["name"], _query(request).path("path"))
             return _html(renderer.page("state.html", workspace, state=found))
 
     @get("/diff", sync_to_thread=True)
@@ -200,17 +203,17 @@ def web_router(face: WebFace) -> Router:
             return _html(renderer.page("diff_one.html", workspace, view=found, split=split))
 
     @get("/raw/{name:str}", sync_to_thread=True)
-    def raw_file(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
+    def raw_file(request: Request[Any, Any, Any]) -> Response[bytes]:
         with face.workspaces.borrow() as workspace:
-            content, kind = raw(workspace, name, _query(request).path("path"))
+            content, kind = raw(workspace, request.path_params["name"], _query(request).path("path"))
         headers = {"content-security-policy": SANDBOX}
         if not kind.startswith(("image/", "text/")):
             headers["content-disposition"] = "attachment"
         return Response(content, headers=headers, media_type=kind)
 
-    @get("/static/{_version:str}/{name:path}", sync_to_thread=False)
-    def static_file(_version: str, name: str) -> Response[bytes]:
-        found = static.get(name.lstrip("/"))
+    @get("/static/{version:str}/{name:path}", sync_to_thread=False)
+    def static_file(request: Request[Any, Any, Any]) -> Response[bytes]:
+        found = static.get(str(request.path_params["name"]).lstrip("/"))
         if found is None:
             raise NotFoundError("there is no such page")
         headers = {"cache-control": "private, max-age=31536000, immutable"}
@@ -234,12 +237,8 @@ def web_router(face: WebFace) -> Router:
             static_file,
             live,
         ],
-        exception_handlers=_handlers(show_error),
+        exception_handlers={HTTPException: show_error, HoldfastError: show_error, Exception: show_error},
     )
-
-
-def _handlers(show: Callable[[Request[Any, Any, Any], Exception], Response[str]]) -> ExceptionHandlersMap:
-    return {HTTPException: show, HoldfastError: show, Exception: show}
 
 
 def _error(error: Exception) -> tuple[int, str, str]:

@@ -88,7 +88,7 @@ async def _run(workspaces: Workspaces, listener: socket.socket, ready: Callable[
     app = make_app(workspaces, access, authority, lambda: server.should_exit)
     server = _Server(
         uvicorn.Config(
-            app,  # pyright: ignore[reportArgumentType]  (Litestar's names for the same protocol)
+            app,
             http="h11",
             ws="none",
             lifespan="off",

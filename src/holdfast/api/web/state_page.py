@@ -149,8 +149,8 @@ def _file(workspace: Workspace, addresses: Addresses, found: State, path: bytes,
 
 
 def raw(workspace: Workspace, name: str, path: bytes) -> tuple[bytes, str]:
-    """A file as it is, and the media type that it is served with. Raises `NotFoundError`, `RefusedError` for one that is
-    too large, and `EscapeError` for a path that leads out of the tree.
+    """A file as it is, and the media type that it is served with. Raises `NotFoundError`, `RefusedError` for one that
+    is too large, and `EscapeError` for a path that leads out of the tree.
     """
     if name == NOW:
         from holdfast.engine.diffs.file_browser import read_file

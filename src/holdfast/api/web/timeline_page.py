@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from holdfast.api.web.graph import Lanes
 from holdfast.api.web.words import lines_text, moment, parse_moment, path_text, short
-from holdfast.model.entries import Counts
 from holdfast.model.errors import UsageError
 from holdfast.model.message_text import first_line, named_steps, plural, visible
-from holdfast.model.timeline import TimelineKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,10 +17,14 @@ if TYPE_CHECKING:
     from holdfast.api.web.words import Moment
     from holdfast.engine.history.queries import HistoryPosition, Relatives
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.entries import Counts
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.timeline import TimelineItem, TimelinePage
+    from holdfast.model.timeline import TimelineItem, TimelineKind, TimelinePage
 
-KINDS: Final[tuple[TimelineKind, ...]] = get_args(TimelineKind)
+KINDS: Final[tuple[TimelineKind, ...]] = (
+    *("checkpoint", "prompt", "run", "step", "command", "undo", "redo", "restore", "merge", "fork", "promote"),
+    *("barrier", "held"),
+)
 PAGE_ROWS: Final = 60
 _MOST_REFRESHED: Final = 300
 """Rows that a page on which something has happened is given anew; beyond that it begins at the newest again."""

@@ -1,4 +1,4 @@
-"""The words of the pages: times, paths and texts of others, made fit to show. Jinja escapes them, nothing here is HTML."""
+"""The words of the pages: times, paths and texts of others, made fit to show. None is HTML: templates escape them."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _MOST = 1000
-_MOST_SCANNED = 5000
+_MOST_SCANNED = 300
 """Entries that are looked at for one page of `log_page` at most: a filter that holds for few of a long history gives
 pages with fewer rows, or none, and where to go on."""
-_MOST_COMPARED = 500
+_MOST_COMPARED = 100
 """The same where paths are wanted: states are compared for each entry."""
 _BATCH = 200
 _MOST_TO_JOIN = 30_000_000
@@ -253,7 +253,8 @@ class _RowPosition(NamedTuple):
 
     def is_beyond(self, end: _RowPosition) -> bool:
         """Whether a row that ends here is none of the pages before ``end``."""
-        return any(one < other for one, other in zip(self.entry, end.entry, strict=True))
+        (event, log, command), last = self.entry, end.entry
+        return event < last.event or log < last.log or command < last.command
 
 
 def _newest(context: Context) -> _Position:
