@@ -138,7 +138,7 @@ def timeline(workspace: Workspace, addresses: Addresses, query: Query, now: int)
     revision = workspace.history_revision()
     limit = PAGE_ROWS if down_to is None else _MOST_REFRESHED
     is_filtered = filters != Filters()
-    page = workspace.log_page(steps=True, limit=limit, cursor=cursor, down_to=down_to, **filters.arguments(now))
+    page = workspace.log_page(limit=limit, cursor=cursor, down_to=down_to, **filters.arguments(now))
     lanes = Lanes(query.text("lanes"))
     rows = list(_rows(workspace, addresses, page, None if is_filtered else lanes, query.text("day")))
     said = {**filters._asdict()}
@@ -165,7 +165,7 @@ def timeline(workspace: Workspace, addresses: Addresses, query: Query, now: int)
 def _rows(
     workspace: Workspace, addresses: Addresses, page: TimelinePage, lanes: Lanes | None, day: str
 ) -> Iterator[Row]:
-    items = [item for item in page.items if not (item.kind == "step" and item.run)]
+    items = page.items
     position = workspace.position()
     relatives = workspace.relatives({item.checkpoint for item in items if item.checkpoint is not None})
     here = next((item.name for item in items if item.made is not None and item.made.id == position.head), None)

@@ -118,11 +118,11 @@ def log_page(
     limit: int = 100,
     cursor: str | None = None,
     until: str | None = None,
-    steps: bool = False,
     sessions: Iterable[SessionCommands] = (),
 ) -> TimelinePage:
     """At most ``limit`` of the `log_rows`, from where ``cursor`` says (None: from the newest) down to ``until``, which
-    is the cursor of an earlier page. Changes nothing.
+    is the cursor of an earlier page; and of what the undo log knows by itself all but the steps of runs, which the row
+    of the run stands for. Changes nothing.
 
     It costs what the page does, and once for a context 4 µs for each event that there is. A page has fewer rows where
     many have to be looked at for each that is wanted. Otherwise as `timeline`.
@@ -132,7 +132,7 @@ def log_page(
     start = _RowPosition.of(_newest(context)) if cursor is None else _RowPosition.parsed(cursor)
     end = None if until is None else _RowPosition.parsed(until)
     found: list[TimelineItem] = []
-    merger = _Merger(context, wanted, start.entry, sessions, all_of_log=steps)
+    merger = _Merger(context, wanted, start.entry, sessions, steps_of_runs=False)
     most = _MOST_COMPARED if wanted.paths else _MOST_SCANNED
     position = start
     for number, (entry, after) in enumerate(merger.rows(start)):
@@ -274,13 +274,17 @@ class _Merger:
         sessions: Iterable[SessionCommands],
         *,
         all_of_log: bool = True,
+        steps_of_runs: bool = True,
     ) -> None:
-        """Without ``all_of_log``, what the undo log knows by itself is left out."""
+        """Without ``all_of_log``, what the undo log knows by itself is left out; without ``steps_of_runs`` the steps of
+        runs alone.
+        """
         self._context = context
         self._wanted = wanted
         self._start = start
         self._sessions = sessions
         self._all_of_log = all_of_log
+        self._steps_of_runs = steps_of_runs
         self._checkpoints: dict[CheckpointId, Checkpoint | None] = {}
         """Those that the last events name; None for one that was forgotten."""
         self._found_index: HistoryIndex | None = None
@@ -522,6 +526,7 @@ class _Merger:
                 (step.begun, 0, step.id),
             )
             for step in steps.values()
+            if self._steps_of_runs or not step.run
         ]
         found += [
             _Entry(

@@ -126,23 +126,20 @@ class WorkspaceQueries(WorkspaceFace):
         since: int | None = None,
         until: int | None = None,
         text: str = "",
-        steps: bool = False,
         limit: int = 100,
         cursor: str | None = None,
         down_to: str | None = None,
     ) -> TimelinePage:
         """At most ``limit`` of the rows that `log_rows` gives, from where the ``cursor`` of the page before says;
-        ``down_to``: no further than to that cursor. A page costs what is on it, however long the history is, and has
-        fewer rows where most do not hold for the filters.
+        ``down_to``: no further than to that cursor. Of the steps those are in it that belong to no run. A page costs
+        what is on it, however long the history is, and has fewer rows where most do not hold for the filters.
         """
         from holdfast.engine.history.timeline import log_page
         from holdfast.model.timeline import TimelineFilter
 
         wanted = TimelineFilter(_below_root([path]), author, tuple(kinds), since, until, text)
         sessions = self._session_commands()
-        return log_page(
-            self._context, wanted, limit=limit, cursor=cursor, until=down_to, steps=steps, sessions=sessions
-        )
+        return log_page(self._context, wanted, limit=limit, cursor=cursor, until=down_to, sessions=sessions)
 
     def position(self) -> HistoryPosition:
         """Where the tree stands in the history, and what `redo` would bring again."""
