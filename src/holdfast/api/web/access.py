@@ -119,8 +119,9 @@ class Gate:
         if origin is not None and origin != f"http://{self._authority}":
             return 403, "Pages of another origin may not ask."
         if scope["path"] == f"{self._access.base}/enter":
-            # (Whoever has the token may bring it: a page that shows the terminal, as well.)
-            return None if scope["method"] in _SAFE_METHODS else (405, "This address is only read.")
+            # (The token may come from any page, such as one that shows a terminal. What only asks for the head of an
+            # address, to show what is there, is no browser that is to be let in.)
+            return None if scope["method"] == "GET" else (405, "This address is only read.")
         if headers.one("sec-fetch-site") not in (None, *_OWN_SITES):
             return 403, "Pages of another origin may not ask."
         cookie = headers.one("cookie")

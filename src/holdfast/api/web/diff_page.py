@@ -14,6 +14,7 @@ from holdfast.api.web.highlight import line_html, pieces, text_lines
 from holdfast.api.web.words import moment, path_text, short
 from holdfast.engine.diffs.git_patch import is_binary, split_lines
 from holdfast.engine.diffs.line_diff import Region, changed_regions
+from holdfast.engine.diffs.renames import detect
 from holdfast.model.command_results import Diff
 from holdfast.model.content import whole
 from holdfast.model.errors import HoldfastError, NotFoundError
@@ -41,11 +42,16 @@ _MOST_BYTES_ASKED: Final = 16 << 20
 _MOST_LINES: Final = 600
 """Lines of a file that are shown without being asked for."""
 _MOST_LINES_ASKED: Final = 20_000
-_INLINE_SECONDS: Final = 0.08
+_INLINE_SECONDS: Final = 0.05
 _MOST_INLINE: Final = 40
 """For so long, and so many, files are put on the page itself; the others come when they are looked at."""
 _MOST_LISTED: Final = 2000
 _MOST_STEPS: Final = 400_000
+_MOST_CANDIDATES: Final = 30
+"""Of more files that came and went, the page is shown before it is known which were renamed."""
+_MOST_INLINE_BYTES: Final = 40_000
+"""Of a file among many that is put on the page itself."""
+_MANY: Final = 20
 _KEPT: Final = 8
 
 
@@ -56,10 +62,8 @@ class DiffKey(NamedTuple):
     target: str
     number: int
     """Of one to the tree as it is, which is another one each time."""
-
-    def text(self) -> str:
-        """As it stands in an address."""
-        return str(self.number)
+    renames: bool
+    """Whether files that came and went are compared, however many they are."""
 
 
 class Differences:
@@ -70,13 +74,13 @@ class Differences:
         self._kept: OrderedDict[DiffKey, Diff] = OrderedDict()
         self._number = 0
 
-    def begin(self, workspace: Workspace, base: str, target: str) -> tuple[DiffKey, Diff]:
+    def begin(self, workspace: Workspace, base: str, target: str, *, renames: bool) -> tuple[DiffKey, Diff]:
         """The difference as it is now."""
         is_fixed = target != NOW
         base, target = _resolved(workspace, base), _resolved(workspace, target)
         with self._lock:
             self._number += 1
-            key = DiffKey(base, target, 0 if is_fixed else self._number)
+            key = DiffKey(base, target, 0 if is_fixed else self._number, renames)
         return key, self.get(workspace, key)
 
     def get(self, workspace: Workspace, key: DiffKey) -> Diff:
@@ -105,7 +109,17 @@ def _diff(workspace: Workspace, key: DiffKey) -> Diff:
         return Diff(None, workspace.resolve(key.target), workspace.show(key.target).changes, [], 0)
     if key.target == NOTHING:
         raise NotFoundError("nothing can only be the older side", hint="exchange the two states")
-    return workspace.diff(key.base, None if key.target == NOW else key.target)
+    found = workspace.diff(key.base, None if key.target == NOW else key.target, renames=False)
+    if not key.renames and _has_many_candidates(found):
+        return found
+    changes, renamed = detect(found.changes, workspace.diff_contents(found).read_small)
+    return found._replace(changes=changes, renamed=renamed)
+
+
+def _has_many_candidates(diff: Diff) -> bool:
+    """Whether it takes long to find out which files were renamed."""
+    came = sum(change.before is None for change in diff.changes)
+    return min(came, sum(change.after is None for change in diff.changes)) > _MOST_CANDIDATES
 
 
 class Side(NamedTuple):
@@ -211,6 +225,8 @@ class Difference(NamedTuple):
     """The address of the way back; empty where there is none."""
     is_now: bool
     paths: str
+    with_renames: str
+    """The address of the same once renames are found; empty where they are."""
 
 
 class _Item(NamedTuple):
@@ -222,6 +238,10 @@ class _Item(NamedTuple):
     similarity: int
 
 
+def _largest(item: _Item) -> int:
+    return max(item.before.size if item.before else 0, item.after.size if item.after else 0)
+
+
 def _items(diff: Diff) -> list[_Item]:
     items = [_Item(one.path, one.path, one.before, one.after, one.status, 0) for one in diff.changes]
     items += [_Item(one.path, one.before_path, one.before, one.after, "R", one.similarity) for one in diff.renamed]
@@ -231,7 +251,7 @@ def _items(diff: Diff) -> list[_Item]:
 def difference(workspace: Workspace, known: Differences, addresses: Addresses, query: Query) -> Difference:
     """The page of a difference. Raises `NotFoundError`, `LockedError` where the tree is in use."""
     base, target = query.text("from") or "@", query.text("to") or NOW
-    key, diff = known.begin(workspace, base, target)
+    key, diff = known.begin(workspace, base, target, renames=query.choice("renames", ("", "yes")) == "yes")
     split = query.choice("view", ("split", "unified")) == "split"
     below = query.path("path")
     items = [one for one in _items(diff) if not below or one.path == below or one.path.startswith(below + b"/")]
@@ -240,7 +260,8 @@ def difference(workspace: Workspace, known: Differences, addresses: Addresses, q
     views: list[FileView | FileItem] = []
     listed: list[FileItem] = []
     for number, item in enumerate(items[:_MOST_LISTED]):
-        if number < _MOST_INLINE and time.monotonic() < until:
+        is_small = len(items) <= _MANY or _largest(item) <= _MOST_INLINE_BYTES
+        if number < _MOST_INLINE and is_small and time.monotonic() < until:
             view = page.view(item)
             views.append(view)
             listed.append(view.item)
@@ -265,13 +286,19 @@ def difference(workspace: Workspace, known: Differences, addresses: Addresses, q
         else addresses.page("diff", from_=key.target, to=key.base, view="" if split else "unified", **said),
         is_now=key.target == NOW,
         paths=path_text(below),
+        with_renames=""
+        if key.renames or not _has_many_candidates(diff)
+        else addresses.page(
+            "diff", from_=key.base, to=key.target, view="" if split else "unified", renames="yes", **said
+        ),
     )
 
 
 def file_view(workspace: Workspace, known: Differences, addresses: Addresses, query: Query) -> tuple[FileView, bool]:
     """One file of a difference, and whether its sides stand beside each other. Raises `NotFoundError`."""
     base, target = _resolved(workspace, query.text("from")), _resolved(workspace, query.text("to"))
-    key = DiffKey(base, target, query.number("number", 0, 999_999_999))
+    renames = query.choice("renames", ("", "yes")) == "yes"
+    key = DiffKey(base, target, query.number("number", 0, 999_999_999), renames)
     diff = known.get(workspace, key)
     path = query.path("path")
     split = query.choice("view", ("split", "unified")) == "split"
@@ -327,6 +354,7 @@ class _Page:
             number=self._key.number,
             path=item.path,
             view="" if self._split else "unified",
+            renames="yes" if self._key.renames else "",
             all="yes" if everything else "",
         )
 
@@ -348,8 +376,7 @@ class _Page:
         if before is not None and after is not None and before.hash == after.hash:
             return view
         sizes = f"{_size_of(before)} → {_size_of(after)}"
-        largest = max(before.size if before else 0, after.size if after else 0)
-        if largest > (_MOST_BYTES_ASKED if asked else _MOST_BYTES):
+        if _largest(item) > (_MOST_BYTES_ASKED if asked else _MOST_BYTES):
             return view._replace(kind="large", item=_noted(view.item, sizes))
         try:
             old, new = self._read(before), self._read(after)
@@ -374,8 +401,10 @@ class _Page:
         added = sum(one.after_end - one.after_start for one in regions)
         removed = sum(one.before_end - one.before_start for one in regions)
         crlf = all(line.endswith(b"\r\n") for line in (*old_lines, *new_lines))
-        before = pieces(item.before_path, text_lines(old, crlf=crlf))
-        after = pieces(item.path, text_lines(new, crlf=crlf))
+        last = regions[-1] if regions else Region(0, 0, 0, 0)
+        # (What follows the last change is not shown, and need not be looked at.)
+        before = pieces(item.before_path, text_lines(old, crlf=crlf)[: last.before_end + CONTEXT])
+        after = pieces(item.path, text_lines(new, crlf=crlf)[: last.after_end + CONTEXT])
         most = _MOST_LINES_ASKED if asked else _MOST_LINES
         hunks: list[Hunk] = []
         shown = 0

@@ -12,6 +12,7 @@ import uvicorn
 from litestar import Litestar
 
 from holdfast.api.web.access import Access, Gate
+from holdfast.api.web.highlight import pieces
 from holdfast.api.web.pages import WebFace, web_router
 from holdfast.api.web.workspaces import Workspaces
 from holdfast.model.clock import SystemClock
@@ -58,7 +59,9 @@ def serve_ui(options: UiOptions) -> None:
     workspaces = Workspaces(options.open_workspace)
     try:
         with workspaces.borrow() as workspace:
-            workspace.log_page(limit=1)  # (what the first page would have to read of a long history)
+            # (What the first pages would have to load: a long history, and the languages of source files.)
+            workspace.log_page(limit=1)
+        pieces(b"a.py", [""])
         with _listener(options.port) as listener:
             asyncio.run(_run(workspaces, listener, options.ready))
     finally:

@@ -34,6 +34,11 @@ def test_the_token_lets_one_browser_in_once(outside):
     assert (again.status_code, "set-cookie" in again.headers) == (403, False)
 
 
+def test_what_only_looks_at_the_address_is_not_let_in(outside):
+    assert outside.client.head(outside.access.entry).status_code == 405
+    outside.enter()
+
+
 def test_the_browser_that_is_in_may_open_the_address_again(site):
     answer = site.get("enter?token=anything")
     assert (answer.status_code, answer.headers["location"]) == (303, f"{site.access.base}/")

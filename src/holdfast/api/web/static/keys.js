@@ -2,7 +2,7 @@
 // Everything works without it, by links.
 "use strict";
 (() => {
-  const items = () => [...document.querySelectorAll(".row, tr.item")];
+  const items = () => [...document.querySelectorAll(".row, tr.item, main > .page .file")];
   const chosen = () => document.querySelector(".chosen");
   const base = document.querySelector("a.brand").getAttribute("href");
   let compareBase = null;
@@ -13,7 +13,7 @@
     if (!item) return;
     item.classList.add("chosen");
     item.scrollIntoView({ block: "nearest" });
-    const link = item.querySelector("a");
+    const link = item.querySelector("summary, a");
     if (link) link.focus({ preventScroll: true });
     clearTimeout(waiting);
     waiting = setTimeout(() => show(item.querySelector("a.changes")), 120);
@@ -56,7 +56,7 @@
 
   function fold() {
     const item = chosen();
-    const details = item && item.querySelector("details");
+    const details = item && (item.matches("details") ? item : item.querySelector("details"));
     if (details) details.open = !details.open;
   }
 
@@ -141,6 +141,18 @@
     if (chosenName && all.has(chosenName)) all.get(chosenName).classList.add("chosen");
     known = null;
   });
+
+  // What could not be loaded is said where it would stand; and that the server has ended, at the top.
+  document.addEventListener("htmx:responseError", (event) => {
+    const heading = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html").querySelector("h1");
+    const said = document.createElement("p");
+    said.className = "failed";
+    said.textContent = heading ? heading.textContent : `This could not be loaded (${event.detail.xhr.status}).`;
+    event.detail.target.replaceChildren(said);
+  });
+  const ended = document.getElementById("ended");
+  document.addEventListener("htmx:sseError", () => { ended.hidden = false; });
+  document.addEventListener("htmx:sseOpen", () => { ended.hidden = true; });
 
   function addSlider(images) {
     const [before, after] = images.querySelectorAll("img");
