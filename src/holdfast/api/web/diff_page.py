@@ -41,6 +41,8 @@ _MOST_BYTES: Final = 2 << 20
 _MOST_BYTES_ASKED: Final = 16 << 20
 _MOST_LINES: Final = 600
 """Lines of a file that are shown without being asked for."""
+_MOST_DELETED: Final = 40
+"""Lines of a deleted file that are not folded."""
 _MOST_LINES_ASKED: Final = 20_000
 _INLINE_SECONDS: Final = 0.05
 _MOST_INLINE: Final = 40
@@ -205,6 +207,11 @@ class FileView(NamedTuple):
     history: str
     is_two_sided: bool
     """False of what was added or deleted: there is nothing to stand beside it."""
+
+    @property
+    def is_long_deletion(self) -> bool:
+        """Whether there is little to see in it but that it is gone."""
+        return self.item.status == "D" and (self.item.removed or 0) > _MOST_DELETED
 
 
 class Difference(NamedTuple):

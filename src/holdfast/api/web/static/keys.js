@@ -146,7 +146,7 @@
   document.addEventListener("htmx:responseError", (event) => {
     const heading = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html").querySelector("h1");
     const said = document.createElement("p");
-    said.className = "failed";
+    said.className = "unloaded";
     said.textContent = heading ? heading.textContent : `This could not be loaded (${event.detail.xhr.status}).`;
     event.detail.target.replaceChildren(said);
   });
