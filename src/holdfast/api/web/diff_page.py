@@ -15,7 +15,6 @@ from holdfast.api.web.words import moment, path_text, short
 from holdfast.engine.diffs.git_patch import is_binary, split_lines
 from holdfast.engine.diffs.line_diff import Region, changed_regions
 from holdfast.engine.diffs.renames import detect
-from holdfast.model.command_results import Diff
 from holdfast.model.content import whole
 from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.message_text import size, visible
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.api.web.addresses import Addresses, Query
     from holdfast.api.web.highlight import Piece
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.command_results import Diff
     from holdfast.model.entries import Entry
 
 NOTHING: Final = "nothing"
@@ -108,7 +108,7 @@ def _diff(workspace: Workspace, key: DiffKey) -> Diff:
     if key.base == NOTHING:
         if key.target in (NOW, NOTHING):
             raise NotFoundError(f"nothing can be compared with a checkpoint, not with {key.target}")
-        return Diff(None, workspace.resolve(key.target), workspace.show(key.target).changes, [], 0)
+        return workspace.diff_from_nothing(key.target)
     if key.target == NOTHING:
         raise NotFoundError("nothing can only be the older side", hint="exchange the two states")
     found = workspace.diff(key.base, None if key.target == NOW else key.target, renames=False)

@@ -216,6 +216,12 @@ class WorkspaceQueries(WorkspaceFace):
         base = self.resolve("@" if a is None else a)
         return diff(self._context, base, target, paths=encode_paths(paths), renames=renames)
 
+    def diff_from_nothing(self, name: str) -> Diff:
+        """All that a checkpoint holds, as added."""
+        from holdfast.engine.diffs.tree_diff import diff
+
+        return diff(self._context, None, self.resolve(name))
+
     def patch(self, diff: Diff, *, context: int = 3, binary: bool = False) -> Iterator[bytes]:
         """The unified text of a diff, as ``git apply`` takes it; ``binary`` includes the content of binary files."""
         from holdfast.engine.diffs.patch_text import patch

@@ -208,6 +208,24 @@ def test_a_difference_shows_words_images_and_what_cannot_be_shown(site):
     assert "more changed lines" in later
 
 
+def test_the_difference_from_nothing_is_all_that_a_state_holds(site):
+    text = site.text("diff?from=nothing&to=later")
+    assert "numbers</bdi>" in text
+    assert "/raw/nothing" not in text
+    assert site.get("diff?from=now&to=later").status_code == 404
+    assert site.get("diff?from=later&to=nothing").status_code == 404
+    assert site.get("diff?from=nothing&to=now").status_code == 404
+
+
+def test_many_files_that_came_and_went_show_before_renames_are_found(site, monkeypatch):
+    monkeypatch.setattr("holdfast.api.web.diff_page._MOST_CANDIDATES", 0)
+    text = site.text("diff?from=changed&to=later")
+    assert "src/cart.py</bdi> → " not in text
+    found = site.text(next(one for one in site.links(text) if "renames=yes" in one), hx_request="true")
+    assert "src/cart.py</bdi> → <bdi>src/basket.py" in found
+    assert "renames=yes" in next(one for one in site.links(found) if "all=yes" in one)
+
+
 def test_a_long_difference_is_folded_until_it_is_asked_for(site):
     later = site.text("diff?from=changed&to=later")
     address = next(one for one in site.links(later) if "all=yes" in one and "numbers" in one)
