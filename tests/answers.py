@@ -97,6 +97,7 @@ SECTIONS: dict[str, list[type]] = {
     "completion": [commands.Completion],
     "serve": [commands.Listening, commands.Token, commands.NewToken, commands.Tokens, commands.RevokedToken],
     "mcp": [commands.SocketListening],
+    "ui": [commands.UiListening],
     "promote": [
         merges.Promoted,
         merges.Promotions,

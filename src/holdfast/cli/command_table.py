@@ -17,6 +17,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("status_cat", "show the changes since the last checkpoint"),
         "log": ("log_show", "list the past, newest first: checkpoints, prompts, runs, undos, …"),
         "show": ("log_show", "show one checkpoint, or another row of the log"),
+        "ui": ("ui", "look at the timeline in a browser"),
         "cat": ("status_cat", "print a file as a checkpoint holds it"),
         "diff": ("diff", "show the differences between two states"),
         "rewind": ("rewind", "look at all that happened, full screen, and go back from there"),

@@ -14,6 +14,7 @@ from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
     from holdfast.cli.console import Console
     from holdfast.cli.terminal import Row
@@ -80,7 +81,7 @@ def _refuse(arguments: argparse.Namespace, *names: str) -> None:
 
 def _serve(console: Console, arguments: argparse.Namespace) -> int:
     console.prepare_log(news=True, for_programs=True)
-    _require("uvicorn", "litestar")
+    require(("uvicorn", "litestar"))
     from holdfast.api.rest.server import ServeOptions, serve
 
     def ready(address: str, isolation: BuildIsolation) -> None:
@@ -113,7 +114,7 @@ def _serve(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _require(*names: str) -> None:
+def require(names: Iterable[str], *, what: str = "serving") -> None:
     """Raise `UnsupportedError` unless all these libraries are installed: nothing is begun that could not go on."""
     from importlib.util import find_spec
 
@@ -129,7 +130,7 @@ def _require(*names: str) -> None:
         from holdfast.model.extras import install_command
 
         raise UnsupportedError(
-            f"serving needs libraries that are not installed: {', '.join(missing)}",
+            f"{what} needs libraries that are not installed: {', '.join(missing)}",
             hint=install_command("server"),
         )
 

@@ -219,11 +219,11 @@ def _replacements(context: Context, position: int, tip: int) -> list[HistoryEven
     """The states after ``position`` up to ``tip``, each of which replaced the one before; None if they do not."""
     path: list[HistoryEvent] = []
     seq: int | None = tip
-    while seq is not None and seq != position:
+    while seq is not None and seq > position:  # (an event replaces one before it: what is older does not lead there)
         event = context.catalog.event(seq)
         path.append(event)
         seq = event.previous
-    return None if seq is None else path[::-1]
+    return path[::-1] if seq == position else None
 
 
 def only_unignored_files(context: Context, cursor: Cursor) -> bool:

@@ -9,10 +9,11 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.engine.history.timeline import SessionCommands
     from holdfast.engine.opening.context import Context, StoreContext
+    from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.command_results import Read
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import CheckpointId
@@ -34,6 +35,106 @@ class RowDetails(NamedTuple):
     """Of a run: when it began, in microseconds since 1970-01-01 UTC."""
     before: CheckpointId | None = None
     """The state that ``changes`` are against; None: nothing at all."""
+
+
+class HistoryPosition(NamedTuple):
+    """Where a tree stands in its history."""
+
+    head: CheckpointId | None
+    """The checkpoint that it stands on; None if there is none yet."""
+    ahead: Sequence[CheckpointId]
+    """The states that were undone and that `redo` leads to, the next first."""
+
+
+def position(context: Context) -> HistoryPosition:
+    """Where the tree stands, as the catalog has it; changes that are not saved are no matter of it."""
+    at = context.catalog.cursor(context.workspace.id)
+    if at.position is None or at.redo_tip is None or at.position == at.redo_tip:
+        return HistoryPosition(at.head, ())
+    from holdfast.engine.history._undo_guards import redo_chain
+
+    return HistoryPosition(at.head, [event.checkpoint for event in redo_chain(context, at.position, at.redo_tip)])
+
+
+def history_revision(context: Context) -> str:
+    """What changes with every event, step, edit by others and command of a session. Reads no undo log."""
+    newest = context.catalog.events(context.workspace.id, limit=1)
+    revisions = context.catalog.session_revisions(context.workspace.id)
+    return f"{newest[0].seq if newest else 0}.{context.undo_seq()}.{revisions}"
+
+
+class Relatives(NamedTuple):
+    """What a checkpoint has to do with other workspaces."""
+
+    forks: Sequence[tuple[bytes, CheckpointId]]
+    """The forks that began with it: where each is, and its first checkpoint."""
+    merged: Sequence[tuple[bytes, CheckpointId]]
+    """What was merged into it: where that is, and the state that was taken in."""
+
+
+def relatives(context: Context, checkpoints: Iterable[CheckpointId]) -> dict[CheckpointId, Relatives]:
+    """Those of ``checkpoints`` that are kept; each with what it has to do with other workspaces."""
+    catalog, own = context.catalog, context.workspace.id
+    kept = catalog.checkpoints_named(checkpoints)
+    children = {name: catalog.children(name) for name in kept}
+    taken_in = {name: [one.other for one in catalog.merge_parents(name)] for name in kept}
+    others = catalog.checkpoints_named({one for many in (*children.values(), *taken_in.values()) for one in many})
+    paths = {one: catalog.workspace(one).path for one in {other.workspace for other in others.values()} if one != own}
+
+    def elsewhere(names: Iterable[CheckpointId]) -> list[tuple[bytes, CheckpointId]]:
+        return [
+            (paths[others[name].workspace], name)
+            for name in names
+            if name in others and others[name].workspace in paths
+        ]
+
+    return {name: Relatives(elsewhere(children[name]), elsewhere(taken_in[name])) for name in kept}
+
+
+class StateItem(NamedTuple):
+    """What a directory of a state holds: a file, a link, or a directory with all that is below it."""
+
+    name: bytes
+    entry: Entry | None
+    """None: it is a directory."""
+    files: int
+    size: int
+    """In bytes; of a directory that of all below it."""
+
+
+class StatePlace(NamedTuple):
+    """What is at a path of a state."""
+
+    checkpoint: Checkpoint
+    path: bytes
+    entry: Entry | None
+    """None: it is a directory."""
+    items: Sequence[StateItem]
+    """Of a directory: what it holds, directories first."""
+
+
+def browse(context: Context, name: CheckpointId, path: bytes) -> StatePlace:
+    """What is at ``path`` (empty: the root) in a checkpoint. Of a directory all that is below it is looked at. Raises
+    `NotFoundError` if nothing is there.
+    """
+    from holdfast.store.manifests import manifest
+
+    checkpoint, pages = context.catalog.checkpoint(name), context.store.pages
+    if path and (entry := manifest.get(pages, checkpoint.root, path)) is not None:
+        return StatePlace(checkpoint, path, entry, ())
+    items: dict[bytes, StateItem] = {}
+    skip = len(path) + 1 if path else 0
+    for below, entry in manifest.iterate(pages, checkpoint.root, path):
+        child, is_deeper, _ = below[skip:].partition(b"/")
+        known = items.get(child)
+        if known is None:
+            items[child] = StateItem(child, None if is_deeper else entry, 1, entry.size)
+        else:
+            items[child] = known._replace(files=known.files + 1, size=known.size + entry.size)
+    if path and not items:
+        _entry(context, name, path)  # (raises, and says what helps)
+    found = sorted(items.values(), key=lambda item: (item.entry is not None, item.name))
+    return StatePlace(checkpoint, path, None, found)
 
 
 def log(context: Context, limit: int | None = None, *, everything: bool = False) -> Log:

@@ -87,8 +87,8 @@ class Context:
     """One workspace, opened. Use-cases are functions over it; it holds no logic of its own."""
 
     __slots__ = (
-        *("_adjust", "_configuration", "_make_tree", "_refusal", "_tree", "clock", "folder", "misconfigured"),
-        *("random", "recovery_failed", "settings", "store", "undo_log", "workspace"),
+        *("_adjust", "_configuration", "_make_tree", "_refusal", "_tree", "clock", "folder", "history_index"),
+        *("misconfigured", "random", "recovery_failed", "settings", "store", "undo_log", "workspace"),
     )
 
     def __init__(
@@ -120,6 +120,8 @@ class Context:
         self.random = random
         self.misconfigured = misconfigured
         """What is wrong with the workspace's own file, if it is not obeyed: then nothing is to be deleted by rules."""
+        self.history_index: object = None
+        """What `holdfast.engine.history.timeline.history_index` keeps here."""
         self.undo_log: UndoService | None = None
         """The undo log, for as long as this process has reached it (`holdfast.engine.opening.undo_log.open_service`).
         """

@@ -15,7 +15,7 @@ from holdfast.model.errors import NotFoundError, UsageError
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from holdfast.engine.diffs.patch_text import FileStat
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.engine.forks.checkpoint_mount import Mounted
     from holdfast.engine.forks.mount_server_client import MountServer
     from holdfast.engine.forks.snapshots import Snapshots
-    from holdfast.engine.history.queries import RowDetails
+    from holdfast.engine.history.queries import HistoryPosition, Relatives, RowDetails, StatePlace
     from holdfast.engine.history.retention import Policy
     from holdfast.engine.history.timeline import SessionCommands
     from holdfast.engine.merging.fork_merge import ForkMerge
@@ -119,6 +119,54 @@ class WorkspaceQueries(WorkspaceFace):
         wanted = TimelineFilter(_below_root(paths), author, (), since, until, text)
         return log_rows(self._context, wanted, steps=steps, sessions=self._session_commands(), progress=progress)
 
+    def log_page(
+        self,
+        *,
+        path: str | bytes = b"",
+        author: str = "",
+        kinds: Sequence[TimelineKind] = (),
+        since: int | None = None,
+        until: int | None = None,
+        text: str = "",
+        limit: int = 100,
+        cursor: str | None = None,
+        down_to: str | None = None,
+    ) -> TimelinePage:
+        """At most ``limit`` of the rows that `log_rows` gives, from where the ``cursor`` of the page before says;
+        ``down_to``: no further than to that cursor. Of the steps those are in it that belong to no run. A page costs
+        what is on it, however long the history is, and has fewer rows where most do not hold for the filters.
+        """
+        from holdfast.engine.history.timeline import log_page
+        from holdfast.model.timeline import TimelineFilter
+
+        wanted = TimelineFilter(_below_root([path]), author, tuple(kinds), since, until, text)
+        sessions = self._session_commands()
+        return log_page(self._context, wanted, limit=limit, cursor=cursor, until=down_to, sessions=sessions)
+
+    def position(self) -> HistoryPosition:
+        """Where the tree stands in the history, and what `redo` would bring again."""
+        from holdfast.engine.history.queries import position
+
+        return position(self._context)
+
+    def history_revision(self) -> str:
+        """A text that is another one when anything has happened that the timeline tells: a glance, without a lock."""
+        from holdfast.engine.history.queries import history_revision
+
+        return history_revision(self._context)
+
+    def relatives(self, checkpoints: Iterable[CheckpointId]) -> Mapping[CheckpointId, Relatives]:
+        """What each of ``checkpoints`` that is kept has to do with other workspaces: forks, and what was merged."""
+        from holdfast.engine.history.queries import relatives
+
+        return relatives(self._context, checkpoints)
+
+    def browse(self, name: str, path: str | bytes = b"") -> StatePlace:
+        """What is at ``path`` (empty: the root) in a checkpoint: a file, or a directory and what it holds."""
+        from holdfast.engine.history.queries import browse
+
+        return browse(self._context, self.resolve(name), os.fsencode(path).strip(b"/"))
+
     def _session_commands(self) -> Sequence[SessionCommands]:
         """The sessions here, for the timeline."""
         if not self._context.catalog.has_sessions(self._context.workspace.id):
@@ -186,11 +234,17 @@ class WorkspaceQueries(WorkspaceFace):
         base = self.resolve("@" if a is None else a)
         return diff(self._context, base, target, paths=encode_paths(paths), renames=renames)
 
+    def diff_from_nothing(self, name: str) -> Diff:
+        """All that a checkpoint holds, as added."""
+        from holdfast.engine.diffs.tree_diff import diff
+
+        return diff(self._context, None, self.resolve(name))
+
     def patch(self, diff: Diff, *, context: int = 3, binary: bool = False) -> Iterator[bytes]:
         """The unified text of a diff, as ``git apply`` takes it; ``binary`` includes the content of binary files."""
         from holdfast.engine.diffs.patch_text import patch
 
-        return patch(diff, self._contents(diff).fetch, context=context, binary=binary)
+        return patch(diff, self.diff_contents(diff).fetch, context=context, binary=binary)
 
     def planned_diff(self, planned: RestoreResult) -> PlannedDiff:
         """How the tree is to change, by a dry run of a `restore`, an `undo` or a `redo`."""
@@ -208,15 +262,16 @@ class WorkspaceQueries(WorkspaceFace):
         """How many lines each file of a diff gains and loses."""
         from holdfast.engine.diffs.patch_text import stat
 
-        return stat(diff, self._contents(diff).fetch)
+        return stat(diff, self.diff_contents(diff).fetch)
 
     def diff_json(self, diff: Diff) -> answers.Diff:
         """A diff as the documented JSON object, with the text of each modified file."""
         from holdfast.engine.diffs.patch_text import to_json
 
-        return to_json(diff, self._contents(diff).fetch)
+        return to_json(diff, self.diff_contents(diff).fetch)
 
-    def _contents(self, diff: Diff) -> DiffContents:
+    def diff_contents(self, diff: Diff) -> DiffContents:
+        """The content of both sides of a diff, file by file, for as long as the workspace is open."""
         from holdfast.engine.diffs.tree_diff import DiffContents
 
         return DiffContents(self._context, diff)

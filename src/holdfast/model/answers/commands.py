@@ -226,6 +226,13 @@ class Listening(TypedDict):
     """But for ``namespace``: why."""
 
 
+class UiListening(TypedDict):
+    """Where a browser can come."""
+
+    address: str
+    """It lets one browser in, once."""
+
+
 class SocketListening(TypedDict):
     """Where clients can come, and where their token is."""
 

@@ -475,6 +475,16 @@ class Catalog:
                 )
             )
 
+    def session_revisions(self, workspace: WorkspaceId) -> int:
+        """A number that grows whenever a command of a session in a workspace begins or ends."""
+        with self.database.reading(once=True) as transaction:
+            found = transaction.one(
+                """SELECT coalesce(sum(j.revision), 0) FROM session_journals j
+                JOIN sessions s ON s.tenant = j.tenant AND s.id = j.session WHERE s.tenant = ? AND s.workspace = ?""",
+                (self.tenant, workspace),
+            )
+        return 0 if found is None else int(found[0])
+
     # --- history ---
 
     def record_event(
@@ -533,6 +543,16 @@ class Catalog:
                 self._texts,
                 f"AND workspace = ? AND seq < ? {where}ORDER BY seq DESC LIMIT ?",
                 *(workspace, most if before is None else before, *values, most if limit is None else limit),
+            )
+
+    def names_in_events(self, workspace: WorkspaceId, *, after: int = 0) -> list[tuple[int, CheckpointId, str]]:
+        """Number, checkpoint and run of the events of a workspace that came ``after`` one, the first first: a fifth of
+        what `events` costs.
+        """
+        with self.database.reading(once=True) as transaction:
+            return transaction.all(
+                "SELECT seq, checkpoint, run FROM history WHERE tenant = ? AND workspace = ? AND seq > ? ORDER BY seq",
+                (self.tenant, workspace, after),
             )
 
     def event(self, seq: int) -> HistoryEvent:

@@ -1,0 +1,1 @@
+"""The web page: the timeline of a workspace, its states and differences, in a browser."""

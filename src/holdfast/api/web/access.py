@@ -1,0 +1,181 @@
+"""Who may see what `holdfast ui` serves: the browser that came with the one-time token, and no other page in it.
+
+What a browser sends here may have been caused by any page that it shows. So a request must name our own address as its
+host (a name of another owner that leads to this machine would have its pages come from our origin), must not be caused
+by a page of another origin, other ports of this machine among them, and must have our cookie. The cookie is given in
+exchange for the token in the address, once. It is for a path that no other server on this machine knows: browsers send
+cookies to every port of a host.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+
+COOKIE: Final = "holdfast"
+FORM_HEADER: Final = "x-holdfast-form"
+"""What a request that changes something has to say: a form of another page cannot add a header."""
+
+_SAFE_METHODS: Final = ("GET", "HEAD")
+_OWN_SITES: Final = ("same-origin", "none")
+"""What a browser says of a request by our own page, or by the user."""
+
+HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), clipboard-read=()",
+    "cache-control": "no-store",
+}
+"""What every answer says, unless a page has said it already."""
+
+
+class Access:
+    """The one-time token, and the cookie that it is exchanged for. On the loop's thread alone."""
+
+    def __init__(self) -> None:
+        self.base = f"/{secrets.token_hex(6)}"
+        """Where all pages are."""
+        self.form_token = secrets.token_urlsafe(16)
+        self._token: str | None = secrets.token_urlsafe(24)
+        self._cookie = secrets.token_urlsafe(24)
+
+    @property
+    def entry(self) -> str:
+        """The path and query that lets one browser in, once."""
+        return f"{self.base}/enter?token={self._token}"
+
+    def exchange(self, token: str) -> str | None:
+        """The ``Set-Cookie`` for the right token, which is void from then on; None for another one."""
+        if self._token is None or not hmac.compare_digest(token.encode(), self._token.encode()):
+            return None
+        self._token = None
+        return f"{COOKIE}={self._cookie}; Path={self.base}; HttpOnly; SameSite=Strict"
+
+    def is_cookie(self, header: str) -> bool:
+        """Whether a ``Cookie`` header has the cookie."""
+        try:
+            found = SimpleCookie(header).get(COOKIE)
+        except CookieError:
+            return False
+        return found is not None and hmac.compare_digest(found.value.encode(), self._cookie.encode())
+
+    def is_form_token(self, given: str) -> bool:
+        """Whether a request says what a page of ours was told to say when it changes something."""
+        return hmac.compare_digest(given.encode(), self.form_token.encode())
+
+
+class Gate:
+    """Lets requests through to the pages that `Access` allows, and sees to the headers of every answer."""
+
+    def __init__(self, app: ASGIApp, access: Access, authority: str) -> None:
+        """``authority``: the address and port that we listen at, as a browser names them."""
+        self._app = app
+        self._access = access
+        self._authority = authority
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":  # (the beginning and the end of the server; it has no WebSockets)
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message["headers"])
+                there = {name.lower() for name, _ in headers}
+                headers += [
+                    (name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in there
+                ]
+                message["headers"] = headers
+            await send(message)
+
+        headers = _Headers(scope["headers"])
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await _answer(send_with_headers, *refusal)
+        elif scope["path"] == f"{self._access.base}/enter":
+            await self._enter(scope, headers, send_with_headers)
+        else:
+            await self._app(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: HTTPScope, headers: _Headers) -> tuple[int, str] | None:
+        """Status and reason, if a request may not come in."""
+        if headers.one("host") != self._authority:
+            return 403, f"This server is http://{self._authority} and has no other name."
+        origin = headers.one("origin")
+        if origin is not None and origin != f"http://{self._authority}":
+            return 403, "Pages of another origin may not ask."
+        if scope["path"] == f"{self._access.base}/enter":
+            # (The token may come from any page, such as one that shows a terminal. What only asks for the head of an
+            # address, to show what is there, is no browser that is to be let in.)
+            return None if scope["method"] == "GET" else (405, "This address is only read.")
+        if headers.one("sec-fetch-site") not in (None, *_OWN_SITES):
+            return 403, "Pages of another origin may not ask."
+        cookie = headers.one("cookie")
+        if cookie is None or not self._access.is_cookie(cookie):
+            return 401, "Open the address that `holdfast ui` has printed; it lets one browser in, once."
+        if scope["method"] not in _SAFE_METHODS:
+            form = headers.one(FORM_HEADER)
+            if origin is None or form is None or not self._access.is_form_token(form):
+                return 403, "A page of this server has to ask for a change."
+        return None
+
+    async def _enter(self, scope: HTTPScope, headers: _Headers, send: Send) -> None:
+        token = parse_qs(scope["query_string"].decode("ascii", "replace")).get("token", [""])[-1]
+        cookie = self._access.exchange(token)
+        if cookie is None:
+            if self._access.is_cookie(headers.one("cookie") or ""):
+                await _answer(send, 303, "", [("location", f"{self._access.base}/")])
+            else:
+                reason = "This address has let a browser in already. Start `holdfast ui` again for a new one."
+                await _answer(send, 403, reason)
+            return
+        # (A redirect would still be caused by where the address was clicked, and have no cookie that is strict.)
+        page = (
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Holdfast</title>'
+            f'<link rel="icon" href="{self._access.base}/static/0/icon.svg">'
+            f'<meta http-equiv="refresh" content="0;url={self._access.base}/">'
+            f'<p><a href="{self._access.base}/">Go to the timeline</a></p></html>'
+        )
+        await _answer(send, 200, page, [("set-cookie", cookie)], kind="text/html")
+
+
+class _Headers:
+    """The headers of a request. One that is there twice counts as none of the right ones."""
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._all: dict[str, list[str]] = {}
+        for name, value in raw:
+            self._all.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+
+    def one(self, name: str) -> str | None:
+        values = self._all.get(name)
+        return None if values is None else values[0] if len(values) == 1 else ""
+
+
+async def _answer(
+    send: Send, status: int, body: str, headers: Iterable[tuple[str, str]] = (), *, kind: str = "text/plain"
+) -> None:
+    content = body.encode() + (b"\n" if body and kind == "text/plain" else b"")
+    said = [("content-type", f"{kind}; charset=utf-8"), ("content-length", str(len(content))), *headers]
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(name.encode(), value.encode()) for name, value in said],
+        }
+    )
+    await send({"type": "http.response.body", "body": content, "more_body": False})

@@ -1,0 +1,60 @@
+"""The addresses of the pages, and what is read from them: paths are bytes, so they are quoted byte by byte."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
+
+from holdfast.model.errors import UsageError
+
+
+class Query:
+    """What stands behind the question mark. Of what is said twice, the last counts; empty is as good as not said."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._values: dict[str, bytes] = {}
+        for pair in raw.split(b"&"):
+            name, _, value = pair.partition(b"=")
+            self._values[unquote_to_bytes(name).decode("utf-8", "replace")] = unquote_to_bytes(
+                value.replace(b"+", b" ")
+            )
+
+    def path(self, name: str) -> bytes:
+        """A path."""
+        return self._values.get(name, b"").strip(b"/")
+
+    def text(self, name: str) -> str:
+        """A text; what is not UTF-8 stands for characters that are in none."""
+        return self._values.get(name, b"").decode("utf-8", "replace").strip()
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """One of ``choices``: the first if it is not said. Raises `UsageError` for another one."""
+        found = self.text(name) or choices[0]
+        if found not in choices:
+            raise UsageError(f"{name} is one of {', '.join(filter(None, choices))}, not {found!r}")
+        return found
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """A whole number from 0 to ``most``. Raises `UsageError`."""
+        found = self.text(name)
+        if not found:
+            return default
+        if not found.isascii() or not found.isdigit() or len(found) > 9 or int(found) > most:
+            raise UsageError(f"{name} is a whole number up to {most}, not {found!r}")
+        return int(found)
+
+
+class Addresses(NamedTuple):
+    """Makes addresses of pages below ``base``."""
+
+    base: str
+    """The path that all pages have in common, without a slash at its end."""
+
+    def page(self, name: str, /, **query: str | bytes | int | None) -> str:
+        """The address of a page; what is empty or None is not said."""
+        said = [f"{key.rstrip('_')}={_quoted(value)}" for key, value in query.items() if value not in (None, "", b"")]
+        return f"{self.base}/{name}{'?' + '&'.join(said) if said else ''}"
+
+
+def _quoted(value: str | bytes | int | None) -> str:
+    return quote_from_bytes(value, safe="/") if isinstance(value, bytes) else quote(str(value), safe="/:,;")

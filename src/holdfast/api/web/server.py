@@ -1,0 +1,73 @@
+"""Serving the page on loopback from beginning to end: the workspaces, the gate, the server, and its end by a signal."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from litestar import Litestar
+
+from holdfast.api._http_server import HttpLimits, serve_http, tcp_listener
+from holdfast.api.web.access import Access, Gate
+from holdfast.api.web.highlight import pieces
+from holdfast.api.web.pages import WebFace, web_router
+from holdfast.api.web.workspaces import Workspaces
+from holdfast.model.clock import SystemClock
+from holdfast.model.log import install_sender
+from holdfast.model.log_format import adopt
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from litestar.types import ASGIApp
+
+    from holdfast.engine.workspace.workspace import Workspace
+
+_HOST: Final = "127.0.0.1"
+_LIMITS: Final = HttpLimits(connections=64, end_seconds=2)
+
+
+class UiOptions(NamedTuple):
+    """What is shown, and where."""
+
+    open_workspace: Callable[[], Workspace]
+    port: int = 0
+    """0: one that is free."""
+    ready: Callable[[str], None] = lambda _: None
+    """Called with the address that lets one browser in, once it can come."""
+
+
+def make_app(workspaces: Workspaces, access: Access, authority: str, ending: Callable[[], bool]) -> ASGIApp:
+    """The page behind its gate. ``authority``: address and port as a browser names them."""
+    face = WebFace(workspaces, access.base, access.form_token, SystemClock(), ending)
+    app = Litestar([web_router(face)], openapi_config=None, logging_config=None)
+    return Gate(app, access, authority)
+
+
+def serve_ui(options: UiOptions) -> None:
+    """Serve until SIGINT, SIGTERM or SIGHUP. Raises `StorageError` where the port is taken."""
+    install_sender()
+    adopt("uvicorn.error")
+    workspaces = Workspaces(options.open_workspace)
+    try:
+        with workspaces.borrow() as workspace:
+            # (What the first pages would have to load: a long history, and the languages of source files.)
+            workspace.log_page(limit=1)
+        pieces(b"a.py", [""])
+        with tcp_listener(_HOST, options.port, hint="without --port a free one is taken") as listener:
+            asyncio.run(_run(workspaces, listener, options.ready))
+    finally:
+        workspaces.close()
+
+
+async def _run(workspaces: Workspaces, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    access, has_ended = Access(), asyncio.Event()
+    authority = f"{_HOST}:{listener.getsockname()[1]}"
+    await serve_http(
+        make_app(workspaces, access, authority, has_ended.is_set),
+        listener,
+        _LIMITS,
+        ready=lambda: ready(f"http://{authority}{access.entry}"),
+        ending=has_ended.set,
+    )
