@@ -80,4 +80,4 @@ def test_without_the_libraries_it_says_what_to_install(cli, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "litestar" else found(name))
     ran = cli("ui", "--no-browser", code=1)
     assert "the page needs libraries that are not installed: litestar" in ran.err
-    assert "pip install 'holdfast[server]'" in ran.err
+    assert "-m pip install 'jinja2" in ran.err
