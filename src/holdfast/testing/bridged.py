@@ -64,7 +64,7 @@ class Bridged:
     ) -> None:
         """Mount ``directory`` and serve it."""
         self.world = SingleStep(log, root_fd, step)
-        self.world.hidden = (log.preimages.fd,)
+        self.world.hidden = (*self.world.hidden, log.preimages.fd)
         flags = os.fstatvfs(root_fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
         # (Where something is mounted over the tree, it could not be looked at any more.)
         own = ServingThreads()
