@@ -755,7 +755,7 @@ static int number_in(const struct call *call, const char *path)
     static const char head[] = "/proc/self/fd/";
     const char *digits = path + sizeof head - 1;
     if (strncmp(path, head, sizeof head - 1) || !*digits || strlen(digits) > 6 ||
-        digits[strspn(digits, "0123456789")])
+        digits[strspn(digits, "0123456789")] || (*digits == '0' && digits[1]))
         return -1;
     // (They are the process's, which another one of its threads need not share.)
     int leader = (int)syscall(SYS_pidfd_open, call->tid, 0);

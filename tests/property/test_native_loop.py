@@ -187,6 +187,7 @@ def _usual_call(chance: random.Random) -> tuple[str, tuple[int | bytes, ...]]:
         ("utimensat", (CWD, path(), struct.pack("qqqq", 5, 6, 7, chance.choice((8, (1 << 30) - 2))), 0)),
         ("openat", (CWD, b"/dev/null", flags | chance.choice((0, os.O_CREAT, os.O_CREAT | os.O_EXCL)), 0o640)),
         ("fchmodat", (CWD, b"/proc/self/fd/OPENED", chance.choice((0o600, 0o755)))),
+        ("fchmodat", (CWD, b"/proc/self/fd/0OPENED", 0o700)),
         ("fchmod", (-1, chance.choice((0o600, 0o755)))),
         ("fchown", (-1, chance.choice((0, 12345)), 0)),
         ("utimensat", (-1, 0, 0, 0)),
