@@ -174,11 +174,15 @@ class Listener:
         return _at_once.ioctl(self.fd, _ID_VALID, id_.to_bytes(8, "little")) == 0
 
     def _send(self, answer: bytes) -> None:
-        try:
-            ioctl(self.fd, _SEND, answer)
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                raise
+        while True:
+            try:
+                ioctl(self.fd, _SEND, answer)
+            except InterruptedError:
+                continue  # (What stops this thread for a moment, such as the machine's sleep, interrupts it.)
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+            return
 
 
 def _fail() -> int:

@@ -13,7 +13,7 @@ import re
 import select
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.watch import open_watcher
@@ -155,7 +155,8 @@ class OutsideWatcher:
         try:
             while not over.poll(_PAUSE_MILLISECONDS if self._made else _BREATH_MILLISECONDS):
                 wakers.poll()
-                watcher.skim()  # (Without the gate: calls go on meanwhile.)
+                with suppress(OSError):  # (`settle` meets it as well, and says so)
+                    watcher.skim()  # (Without the gate: calls go on meanwhile.)
                 self.settle()
                 if self._failed:
                     return
