@@ -62,4 +62,4 @@ def test_a_writer_that_has_ended_is_an_outsider_unless_the_log_explains_it(tmp_p
     has_ended.set()
     watcher.end()
     os.waitpid(pid, 0)
-    assert service.outsides == ([] if explained else [(b"f",)])
+    assert set(service.outsides) == (set() if explained else {(b"f",)})  # (by each of its writes, if read apart)
