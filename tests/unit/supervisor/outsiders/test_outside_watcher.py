@@ -54,6 +54,7 @@ def test_a_writer_that_has_ended_is_an_outsider_unless_the_log_explains_it(tmp_p
         service, log, bytes(tmp_path), (), lambda _: not has_ended.wait(timeout=60), backend="fanotify"
     )
     watcher.start()
+    assert watcher._ready.wait(60)
     if not (pid := os.fork()):
         with open(tmp_path / "f", "a") as file:
             file.write("late")
