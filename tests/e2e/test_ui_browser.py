@@ -17,7 +17,7 @@ import pytest
 from .conftest import INSTALLED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
 pytest.importorskip("litestar", reason="needs litestar (extra server)")
@@ -83,7 +83,7 @@ class Ui:
         self.run("undo")
 
     @contextmanager
-    def serve(self) -> Iterator[str]:
+    def serve(self) -> Generator[str]:
         """The base of the pages; `entry` lets one browser in."""
         process = subprocess.Popen(
             [*INSTALLED, "ui", "--no-browser", "--json"],
@@ -391,7 +391,7 @@ def test_a_page_of_another_port_of_this_machine_gets_nothing(chromium, signed_in
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_):
+        def log_message(self, format, *args):  # noqa: A002 - the base class names it so
             pass
 
     with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:

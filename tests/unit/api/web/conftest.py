@@ -21,7 +21,7 @@ from holdfast.api.web.server import make_app
 from holdfast.api.web.workspaces import Workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
 AUTHORITY = "127.0.0.1:7000"
@@ -112,7 +112,7 @@ def lived(tmp_path_factory) -> Iterator[tuple[holdfast.Workspace, Path, Workspac
 
 
 @contextmanager
-def browser(workspaces, workspace, tree) -> Iterator[Site]:
+def browser(workspaces, workspace, tree) -> Generator[Site]:
     """A page that has let no browser in yet."""
     access = Access()
     app = make_app(workspaces, access, AUTHORITY, ending=lambda: True)

@@ -60,7 +60,9 @@ def test_without_the_cookie_there_is_no_page(outside, page):
 
 def test_the_cookie_of_another_server_is_none(outside):
     other = Access()
-    cookie = other.exchange(other.entry.rpartition("=")[2]).partition(";")[0]
+    given = other.exchange(other.entry.rpartition("=")[2])
+    assert given is not None
+    cookie = given.partition(";")[0]
     assert outside.get("", cookie=cookie).status_code == 401
     assert other.base != outside.access.base
 
