@@ -12,7 +12,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qs
 
 from holdfast.api.web.addresses import Query
@@ -20,7 +20,7 @@ from holdfast.api.web.addresses import Query
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+    from litestar.types import ASGIApp, HTTPReceiveMessage, HTTPScope, Message, Receive, Scope, Send
 
 COOKIE: Final = "holdfast"
 FORM_HEADER: Final = "x-holdfast-form"
@@ -157,15 +157,7 @@ class Gate:
         elif not self._access.is_form_token(Query(body).text(FORM_FIELD)):
             await _answer(send, *_NOT_BY_A_PAGE)
         else:
-            given = iter([body])
-
-            async def receive_again() -> Message:
-                content = next(given, None)
-                if content is None:
-                    return await receive()
-                return {"type": "http.request", "body": content, "more_body": False}
-
-            await self._app(scope, receive_again, send)
+            await self._app(scope, _given_again(body, receive), send)
 
     async def _enter(self, scope: HTTPScope, headers: _Headers, send: Send) -> None:
         token = parse_qs(scope["query_string"].decode("ascii", "replace")).get("token", [""])[-1]
@@ -199,8 +191,20 @@ async def _body(receive: Receive) -> bytes | None:
         total += len(parts[-1])
         if total > MOST_FORM_BYTES:
             return None
-        goes_on = message["more_body"]
+        goes_on = message.get("more_body", False)
     return b"".join(parts)
+
+
+def _given_again(body: bytes, receive: Receive) -> Receive:
+    """What gives a body that was read already, and then what comes."""
+    given = [body]
+
+    async def receive_again() -> HTTPReceiveMessage:
+        if given:
+            return {"type": "http.request", "body": given.pop(), "more_body": False}
+        return cast("HTTPReceiveMessage", await receive())
+
+    return receive_again
 
 
 class _Headers:

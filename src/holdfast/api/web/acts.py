@@ -16,7 +16,6 @@ from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.api.web.addresses import Query
 from holdfast.api.web.words import lines_text, path_text, short
 from holdfast.engine.diffs.git_patch import split_lines
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -25,7 +24,7 @@ from holdfast.model.message_text import listed, named_steps, plural, size, visib
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from holdfast.api.web.addresses import Addresses
+    from holdfast.api.web.addresses import Addresses, Query
     from holdfast.engine.diffs.tree_diff import PlannedDiff
     from holdfast.engine.merging.partial_restore import RestoreFile, RestorePart
     from holdfast.engine.workspace.workspace import Workspace
@@ -384,12 +383,16 @@ def _restore(workspace: Workspace, addresses: Addresses, query: Query) -> Act:
     to, path = workspace.resolve(query.text("to") or "@"), query.path("path")
     paths = [path] if path else []
     what = f"{path_text(path)} as {short(to)} has it" if path else f"the state {short(to)}"
+
+    def carry_out(_: Query) -> Outcome:
+        return _outcome(addresses, workspace.restore(to, paths), "Restored")
+
     act = Act(
         name="restore",
         title=f"Restore {what}",
         address=addresses.page("act/restore", to=to, path=path),
         button="Restore",
-        carry_out=lambda _: _outcome(addresses, workspace.restore(to, paths), "Restored"),
+        carry_out=carry_out,
         lines=["What is unsaved is saved in a checkpoint first, and this can be undone."],
         links=[Link("Choose files and lines", addresses.page("act/parts", to=to, path=path))],
     )
@@ -482,6 +485,9 @@ def _reversal(workspace: Workspace, addresses: Addresses, name: str, query: Quer
             return workspace.undo(count, to=to, step=steps, run=run, force=force, dry_run=dry_run)
         return workspace.redo(count, step=steps, force=force, dry_run=dry_run)
 
+    def carry_out(_: Query) -> Outcome:
+        return _outcome(addresses, go(dry_run=False), "Went back" if is_undo else "Went forward")
+
     verb = "Undo" if is_undo else "Redo"
     if run:
         title = f"{verb} the run {short(visible(run))}"
@@ -493,10 +499,9 @@ def _reversal(workspace: Workspace, addresses: Addresses, name: str, query: Quer
         title = f"{verb} the newest {'change' if count == 1 else f'{count:,} changes'}"
     planned = go(dry_run=True)
     by = f"By {named_steps(planned.steps)}, " if planned.steps else "To "
-    lines = [
-        f"{by}{'ignored files included' if planned.steps else f'the state {short(planned.checkpoint)}'}. "
-        f"What is unsaved is saved first; `holdfast {'redo' if is_undo else 'undo'}` takes this back.",
-    ]
+    what = "ignored files included" if planned.steps else f"the state {short(planned.checkpoint)}"
+    back = f"`holdfast {'redo' if is_undo else 'undo'}` takes this back"
+    lines = [f"{by}{what}. What is unsaved is saved first; {back}."]
     if not force:
         lines.append("It is refused if other processes have changed the same files since: nothing is lost then.")
     act = Act(
@@ -504,7 +509,7 @@ def _reversal(workspace: Workspace, addresses: Addresses, name: str, query: Quer
         title=title,
         address=_address(addresses, name, query),
         button=verb if not force else f"{verb}, and overwrite what others have changed",
-        carry_out=lambda _: _outcome(addresses, go(dry_run=False), "Went back" if is_undo else "Went forward"),
+        carry_out=carry_out,
         lines=lines,
         warning="With --force, files that other processes have changed since are overwritten, and ignored files among "
         "them are in no checkpoint."

@@ -9,7 +9,9 @@ from holdfast.model.errors import UsageError
 
 
 class Query:
-    """What stands behind the question mark, or in a form. Of what is said twice, the last counts; empty is as good as not said."""
+    """What stands behind the question mark, or in a form. Of what is said twice, the last counts; empty is as good as
+    not said.
+    """
 
     def __init__(self, raw: bytes) -> None:
         self._values: dict[str, bytes] = {}

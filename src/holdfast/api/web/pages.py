@@ -239,14 +239,13 @@ def web_router(face: WebFace) -> Router:
         return ServerSentEvent(_changes(face, query.text("since"), query.text("held")))
 
     outcomes = Outcomes()
+    no_form = Query(b"")
 
     @get("/act/{name:str}", sync_to_thread=True)
     def act_page(request: Request[Any, Any, Any]) -> Response[str]:
         return show_act(request.path_params["name"], _query(request))
 
-    def show_act(
-        name: str, query: Query, status: int = 200, note: str = "", form: Query | None = None
-    ) -> Response[str]:
+    def show_act(name: str, query: Query, status: int = 200, note: str = "", form: Query = no_form) -> Response[str]:
         with face.workspaces.borrow() as workspace:
             try:
                 found = plan(workspace, addresses, name, query)
@@ -254,17 +253,20 @@ def web_router(face: WebFace) -> Router:
                 refused = refusal(addresses, name, query, error)
                 return _html(renderer.page("outcome.html", workspace, outcome=refused), _error(error)[0])
             number = outcomes.new_number()
-            ticked = set() if form is None else {*form.texts("part"), *form.texts("file")}
+            ticked = {*form.texts("part"), *form.texts("file")}
             page = renderer.page("act.html", workspace, act=found, number=number, note=note, ticked=ticked)
             return _html(page, status)
 
-    @post("/act/{name:str}", sync_to_thread=True, request_max_body_size=MOST_FORM_BYTES)
-    def carry_out(request: Request[Any, Any, Any], body: bytes) -> Response[str]:
-        name, query, form = request.path_params["name"], _query(request), Query(body)
+    @post("/act/{name:str}", request_max_body_size=MOST_FORM_BYTES)
+    async def carry_out(request: Request[Any, Any, Any]) -> Response[str]:
+        form = Query(await request.body())
+        return await asyncio.to_thread(carry_out_once, request.path_params["name"], _query(request), form)
+
+    def carry_out_once(name: str, query: Query, form: Query) -> Response[str]:
         number = form.text("number")
         if outcomes.begin(number):
             try:
-                outcomes.end(number, _carried_out(name, query, form))
+                outcomes.end(number, carried_out(name, query, form))
             except StalePlanError as error:
                 outcomes.abandon(number)
                 return show_act(name, query, 409, str(error), form)
@@ -273,7 +275,7 @@ def web_router(face: WebFace) -> Router:
                 raise
         return _see(addresses.page(f"done/{number}"))
 
-    def _carried_out(name: str, query: Query, form: Query) -> Outcome:
+    def carried_out(name: str, query: Query, form: Query) -> Outcome:
         """What comes of an act, if it is still planned as it was shown."""
         try:
             with face.workspaces.borrow() as workspace:
@@ -297,15 +299,18 @@ def web_router(face: WebFace) -> Router:
                 return _html(renderer.part("held.html", waiting=held(workspace, addresses)))
             return _html(renderer.page("waiting.html", workspace))
 
-    @post("/held/{number:str}", sync_to_thread=True, request_max_body_size=MOST_FORM_BYTES)
-    def answer_held(request: Request[Any, Any, Any], body: bytes) -> Response[str]:
-        form = Query(body)
+    @post("/held/{number:str}", request_max_body_size=MOST_FORM_BYTES)
+    async def answer_held(request: Request[Any, Any, Any]) -> Response[str]:
+        form = Query(await request.body())
+        return await asyncio.to_thread(answer_once, request.path_params["number"], form)
+
+    def answer_once(ticket_number: str, form: Query) -> Response[str]:
         allow = form.choice("answer", ("deny", "allow")) == "allow"
         number = outcomes.new_number()
         outcomes.begin(number)
         try:
             with face.workspaces.borrow() as workspace:
-                ticket = answer(workspace, request.path_params["number"], form.text("plan"), allow=allow)
+                ticket = answer(workspace, ticket_number, form.text("plan"), allow=allow)
             outcomes.end(number, answered(ticket, allow=allow))
         except HoldfastError as error:
             outcomes.end(number, refusal(addresses, "answer", form, error))
