@@ -8,6 +8,7 @@ from html import unescape
 import pytest
 
 from holdfast.api.web.access import MOST_FORM_BYTES
+
 from .conftest import AUTHORITY
 
 ORIGIN = {"origin": f"http://{AUTHORITY}"}
