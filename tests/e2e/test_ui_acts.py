@@ -101,7 +101,7 @@ def test_chosen_lines_are_restored_from_a_difference(desk):
     page.wait_for_url("**/act/parts?**")
     page.get_by_label("Restore these lines").nth(1).check()
     page.get_by_label("Bring this file back").check()
-    page.get_by_role("button", name="Restore what is ticked").first.click()
+    page.get_by_role("button", name="Restore the ticked parts").first.click()
     page.wait_for_url("**/done/*")
     lines = (desk.tree / "cart.py").read_text().splitlines()
     assert (lines[3], lines[30]) == ("changed", "line 30")

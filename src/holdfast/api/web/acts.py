@@ -393,7 +393,7 @@ def _restore(workspace: Workspace, addresses: Addresses, query: Query) -> Act:
         address=addresses.page("act/restore", to=to, path=path),
         button="Restore",
         carry_out=carry_out,
-        lines=["What is unsaved is saved in a checkpoint first, and this can be undone."],
+        lines=["Unsaved changes are saved in a checkpoint first, and this can be undone."],
         links=[Link("Choose files and lines", addresses.page("act/parts", to=to, path=path))],
     )
     return _planned(workspace, act, workspace.restore(to, paths, dry_run=True))
@@ -429,14 +429,14 @@ def _parts(workspace: Workspace, addresses: Addresses, query: Query) -> Act:
         if wanted - known:
             raise StalePlanError("Files have changed since you looked. These are the differences now.")
         if not chosen:
-            raise StalePlanError("Nothing is chosen: tick what is to be restored.")
+            raise StalePlanError("Nothing is chosen: tick the files and lines to restore.")
         return _outcome(addresses, workspace.restore_parts(found.target, chosen), "Restored in part")
 
     return Act(
         name="parts",
         title=f"Choose what to restore from {short(to)}",
         address=addresses.page("act/parts", to=to, path=path),
-        button="Restore what is ticked" if files else "",
+        button="Restore the ticked parts" if files else "",
         carry_out=carry_out,
         lines=["Ticked changes are made to the tree; all else stays. It is saved first, and this can be undone."]
         if files
@@ -501,14 +501,14 @@ def _reversal(workspace: Workspace, addresses: Addresses, name: str, query: Quer
     by = f"By {named_steps(planned.steps)}, " if planned.steps else "To "
     what = "ignored files included" if planned.steps else f"the state {short(planned.checkpoint)}"
     back = f"`holdfast {'redo' if is_undo else 'undo'}` takes this back"
-    lines = [f"{by}{what}. What is unsaved is saved first; {back}."]
+    lines = [f"{by}{what}. Unsaved changes are saved first; {back}."]
     if not force:
         lines.append("It is refused if other processes have changed the same files since: nothing is lost then.")
     act = Act(
         name=name,
         title=title,
         address=_address(addresses, name, query),
-        button=verb if not force else f"{verb}, and overwrite what others have changed",
+        button=verb if not force else f"{verb}, and overwrite the changes of others",
         carry_out=carry_out,
         lines=lines,
         warning="With --force, files that other processes have changed since are overwritten, and ignored files among "
