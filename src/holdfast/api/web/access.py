@@ -12,17 +12,23 @@ from __future__ import annotations
 import hmac
 import secrets
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qs
+
+from holdfast.api.web.addresses import Query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+    from litestar.types import ASGIApp, HTTPReceiveMessage, HTTPScope, Message, Receive, Scope, Send
 
 COOKIE: Final = "holdfast"
 FORM_HEADER: Final = "x-holdfast-form"
 """What a request that changes something has to say: a form of another page cannot add a header."""
+FORM_FIELD: Final = "form"
+"""Where a plain form says the same, which can add no header either."""
+MOST_FORM_BYTES: Final = 512 << 10
+"""Of the body of a form."""
 
 _SAFE_METHODS: Final = ("GET", "HEAD")
 _OWN_SITES: Final = ("same-origin", "none")
@@ -32,7 +38,8 @@ HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    # (With no-referrer a browser would not name the origin of a plain form either.)
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "x-frame-options": "DENY",
@@ -74,7 +81,10 @@ class Access:
 
     def is_form_token(self, given: str) -> bool:
         """Whether a request says what a page of ours was told to say when it changes something."""
-        return hmac.compare_digest(given.encode(), self.form_token.encode())
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self.form_token.encode())
+
+
+_NOT_BY_A_PAGE: Final = (403, "A page of this server has to ask for a change.")
 
 
 class Gate:
@@ -108,6 +118,8 @@ class Gate:
             await _answer(send_with_headers, *refusal)
         elif scope["path"] == f"{self._access.base}/enter":
             await self._enter(scope, headers, send_with_headers)
+        elif scope["method"] not in _SAFE_METHODS and headers.one(FORM_HEADER) is None:
+            await self._change_by_form(scope, headers, receive, send_with_headers)
         else:
             await self._app(scope, receive, send_with_headers)
 
@@ -129,9 +141,23 @@ class Gate:
             return 401, "Open the address that `holdfast ui` has printed; it lets one browser in, once."
         if scope["method"] not in _SAFE_METHODS:
             form = headers.one(FORM_HEADER)
-            if origin is None or form is None or not self._access.is_form_token(form):
-                return 403, "A page of this server has to ask for a change."
+            if origin is None or (form is not None and not self._access.is_form_token(form)):
+                return _NOT_BY_A_PAGE
         return None
+
+    async def _change_by_form(self, scope: HTTPScope, headers: _Headers, receive: Receive, send: Send) -> None:
+        """Let a plain form through that has the token in a field. Its body is read here, and given to the app again."""
+        kind = (headers.one("content-type") or "").partition(";")[0].strip().lower()
+        if kind != "application/x-www-form-urlencoded":
+            await _answer(send, *_NOT_BY_A_PAGE)
+            return
+        body = await _body(receive)
+        if body is None:
+            await _answer(send, 413, "This form is too large.")
+        elif not self._access.is_form_token(Query(body).text(FORM_FIELD)):
+            await _answer(send, *_NOT_BY_A_PAGE)
+        else:
+            await self._app(scope, _given_again(body, receive), send)
 
     async def _enter(self, scope: HTTPScope, headers: _Headers, send: Send) -> None:
         token = parse_qs(scope["query_string"].decode("ascii", "replace")).get("token", [""])[-1]
@@ -151,6 +177,34 @@ class Gate:
             f'<p><a href="{self._access.base}/">Go to the timeline</a></p></html>'
         )
         await _answer(send, 200, page, [("set-cookie", cookie)], kind="text/html")
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The body of a request; None if it is larger than a form may be, or its sender is gone."""
+    parts: list[bytes] = []
+    total, goes_on = 0, True
+    while goes_on:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        parts.append(message["body"])
+        total += len(parts[-1])
+        if total > MOST_FORM_BYTES:
+            return None
+        goes_on = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _given_again(body: bytes, receive: Receive) -> Receive:
+    """What gives a body that was read already, and then what comes."""
+    given = [body]
+
+    async def receive_again() -> HTTPReceiveMessage:
+        if given:
+            return {"type": "http.request", "body": given.pop(), "more_body": False}
+        return cast("HTTPReceiveMessage", await receive())
+
+    return receive_again
 
 
 class _Headers:

@@ -9,15 +9,22 @@ from holdfast.model.errors import UsageError
 
 
 class Query:
-    """What stands behind the question mark. Of what is said twice, the last counts; empty is as good as not said."""
+    """What stands behind the question mark, or in a form. Of what is said twice, the last counts; empty is as good as
+    not said.
+    """
 
     def __init__(self, raw: bytes) -> None:
         self._values: dict[str, bytes] = {}
+        self._all: dict[str, list[bytes]] = {}
         for pair in raw.split(b"&"):
             name, _, value = pair.partition(b"=")
-            self._values[unquote_to_bytes(name).decode("utf-8", "replace")] = unquote_to_bytes(
-                value.replace(b"+", b" ")
-            )
+            key = unquote_to_bytes(name).decode("utf-8", "replace")
+            self._values[key] = unquote_to_bytes(value.replace(b"+", b" "))
+            self._all.setdefault(key, []).append(self._values[key])
+
+    def texts(self, name: str) -> list[str]:
+        """All that is said of a name, in its order."""
+        return [value.decode("utf-8", "replace").strip() for value in self._all.get(name, ())]
 
     def path(self, name: str) -> bytes:
         """A path."""

@@ -232,6 +232,8 @@ class Difference(NamedTuple):
     """The address of the way back; empty where there is none."""
     is_now: bool
     paths: str
+    path_query: bytes
+    """The same as an address says it."""
     with_renames: str
     """The address of the same once renames are found; empty where they are."""
 
@@ -293,6 +295,7 @@ def difference(workspace: Workspace, known: Differences, addresses: Addresses, q
         else addresses.page("diff", from_=key.target, to=key.base, view="" if split else "unified", **said),
         is_now=key.target == NOW,
         paths=path_text(below),
+        path_query=below,
         with_renames=""
         if key.renames or not _has_many_candidates(diff)
         else addresses.page(

@@ -12,13 +12,16 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from litestar import MediaType, Request, Response, Router, get
+from litestar import MediaType, Request, Response, Router, get, post
 from litestar.exceptions import HTTPException
 from litestar.response import ServerSentEvent
 
+from holdfast.api.web.access import MOST_FORM_BYTES
+from holdfast.api.web.acts import Outcome, Outcomes, StalePlanError, plan, refusal
 from holdfast.api.web.addresses import Addresses, Query
 from holdfast.api.web.diff_page import Differences, difference, file_view
 from holdfast.api.web.file_kinds import SANDBOX
+from holdfast.api.web.held_page import answer, answered, digest_of, held
 from holdfast.api.web.state_page import raw, state
 from holdfast.api.web.timeline_page import KINDS, run, step, timeline
 from holdfast.api.web.words import path_text
@@ -99,6 +102,7 @@ class _Renderer:
 
     def __init__(self, face: WebFace, addresses: Addresses, version: str) -> None:
         self._templates = _templates()
+        self._addresses = addresses
         self._everywhere: dict[str, Any] = {
             "page": addresses.page,
             "version": version,
@@ -107,11 +111,16 @@ class _Renderer:
             "base": face.base,
         }
 
-    def page(self, template: str, workspace: Workspace, /, **values: Any) -> str:
-        """A whole page."""
+    def page(self, template: str, workspace: Workspace, /, *, revision: str | None = None, **values: Any) -> str:
+        """A whole page. ``revision``: of the history as it shows it (None: as it is)."""
         path = path_text(workspace.path)
         return self._templates.get_template(template).render(
-            self._everywhere, workspace_path=path, workspace_name=path.rpartition("/")[2] or path, **values
+            self._everywhere,
+            workspace_path=path,
+            workspace_name=path.rpartition("/")[2] or path,
+            revision=workspace.history_revision() if revision is None else revision,
+            waiting=held(workspace, self._addresses),
+            **values,
         )
 
     def part(self, template: str, /, **values: Any) -> str:
@@ -132,6 +141,11 @@ def _html(content: str, status: int = 200) -> Response[str]:
     return Response(content, media_type=MediaType.HTML, status_code=status)
 
 
+def _see(address: str) -> Response[str]:
+    """Where what came of a form is, so that no reload sends the form again."""
+    return Response("", media_type=MediaType.HTML, status_code=303, headers={"location": address})
+
+
 def web_router(face: WebFace) -> Router:
     """All routes below ``face.base``. To be served behind a gate that decides who may ask, and that adds
     `holdfast.api.web.access.HEADERS`.
@@ -149,7 +163,7 @@ def web_router(face: WebFace) -> Router:
     def timeline_page(request: Request[Any, Any, Any]) -> Response[str]:
         with face.workspaces.borrow() as workspace:
             found = timeline(workspace, addresses, _query(request), face.clock.now())
-            return _html(renderer.page("timeline.html", workspace, timeline=found))
+            return _html(renderer.page("timeline.html", workspace, revision=found.revision, timeline=found))
 
     @get("/rows", sync_to_thread=True)
     def rows(request: Request[Any, Any, Any]) -> Response[str]:
@@ -157,7 +171,7 @@ def web_router(face: WebFace) -> Router:
         with face.workspaces.borrow() as workspace:
             found = timeline(workspace, addresses, query, face.clock.now())
             if not _is_part(request):
-                return _html(renderer.page("timeline.html", workspace, timeline=found))
+                return _html(renderer.page("timeline.html", workspace, revision=found.revision, timeline=found))
         response = _html(renderer.part("rows.html", timeline=found))
         if found.is_refresh and found.end != query.text("down_to"):
             # (So much has happened that the pages that follow would not follow: the list begins anew.)
@@ -221,7 +235,86 @@ def web_router(face: WebFace) -> Router:
 
     @get("/live")
     async def live(request: Request[Any, Any, Any]) -> ServerSentEvent:
-        return ServerSentEvent(_changes(face, _query(request).text("since")))
+        query = _query(request)
+        return ServerSentEvent(_changes(face, query.text("since"), query.text("held")))
+
+    outcomes = Outcomes()
+    no_form = Query(b"")
+
+    @get("/act/{name:str}", sync_to_thread=True)
+    def act_page(request: Request[Any, Any, Any]) -> Response[str]:
+        return show_act(request.path_params["name"], _query(request))
+
+    def show_act(name: str, query: Query, status: int = 200, note: str = "", form: Query = no_form) -> Response[str]:
+        with face.workspaces.borrow() as workspace:
+            try:
+                found = plan(workspace, addresses, name, query)
+            except (NotFoundError, RefusedError, UsageError) as error:
+                refused = refusal(addresses, name, query, error)
+                return _html(renderer.page("outcome.html", workspace, outcome=refused), _error(error)[0])
+            number = outcomes.new_number()
+            ticked = {*form.texts("part"), *form.texts("file")}
+            page = renderer.page("act.html", workspace, act=found, number=number, note=note, ticked=ticked)
+            return _html(page, status)
+
+    @post("/act/{name:str}", request_max_body_size=MOST_FORM_BYTES)
+    async def carry_out(request: Request[Any, Any, Any]) -> Response[str]:
+        form = Query(await request.body())
+        return await asyncio.to_thread(carry_out_once, request.path_params["name"], _query(request), form)
+
+    def carry_out_once(name: str, query: Query, form: Query) -> Response[str]:
+        number = form.text("number")
+        if outcomes.begin(number):
+            try:
+                outcomes.end(number, carried_out(name, query, form))
+            except StalePlanError as error:
+                outcomes.abandon(number)
+                return show_act(name, query, 409, str(error), form)
+            except BaseException:
+                outcomes.abandon(number)
+                raise
+        return _see(addresses.page(f"done/{number}"))
+
+    def carried_out(name: str, query: Query, form: Query) -> Outcome:
+        """What comes of an act, if it is still planned as it was shown."""
+        try:
+            with face.workspaces.borrow() as workspace:
+                found = plan(workspace, addresses, name, query)
+                if not found.button or found.fingerprint != form.text("plan"):
+                    raise StalePlanError("Things have changed since you looked. This is what it would do now.")
+                return found.carry_out(form)
+        except HoldfastError as error:
+            return refusal(addresses, name, query, error)
+
+    @get("/done/{number:str}", sync_to_thread=True)
+    def done_page(request: Request[Any, Any, Any]) -> Response[str]:
+        outcome = outcomes.get(request.path_params["number"])
+        with face.workspaces.borrow() as workspace:
+            return _html(renderer.page("outcome.html", workspace, outcome=outcome))
+
+    @get("/held", sync_to_thread=True)
+    def held_page(request: Request[Any, Any, Any]) -> Response[str]:
+        with face.workspaces.borrow() as workspace:
+            if _is_part(request):
+                return _html(renderer.part("held.html", waiting=held(workspace, addresses)))
+            return _html(renderer.page("waiting.html", workspace))
+
+    @post("/held/{number:str}", request_max_body_size=MOST_FORM_BYTES)
+    async def answer_held(request: Request[Any, Any, Any]) -> Response[str]:
+        form = Query(await request.body())
+        return await asyncio.to_thread(answer_once, request.path_params["number"], form)
+
+    def answer_once(ticket_number: str, form: Query) -> Response[str]:
+        allow = form.choice("answer", ("deny", "allow")) == "allow"
+        number = outcomes.new_number()
+        outcomes.begin(number)
+        try:
+            with face.workspaces.borrow() as workspace:
+                ticket = answer(workspace, ticket_number, form.text("plan"), allow=allow)
+            outcomes.end(number, answered(ticket, allow=allow))
+        except HoldfastError as error:
+            outcomes.end(number, refusal(addresses, "answer", form, error))
+        return _see(addresses.page(f"done/{number}"))
 
     return Router(
         path=face.base,
@@ -236,6 +329,11 @@ def web_router(face: WebFace) -> Router:
             raw_file,
             static_file,
             live,
+            act_page,
+            carry_out,
+            done_page,
+            held_page,
+            answer_held,
         ],
         exception_handlers={HTTPException: show_error, HoldfastError: show_error, Exception: show_error},
     )
@@ -253,19 +351,24 @@ def _error(error: Exception) -> tuple[int, str, str]:
     return 500, "This page could not be made; the log of the server says why.", ""
 
 
-async def _changes(face: WebFace, since: str) -> AsyncIterator[dict[str, str]]:
-    """Says ``changed`` whenever something has happened after the revision ``since``."""
+async def _changes(face: WebFace, since: str, waiting: str) -> AsyncIterator[dict[str, str]]:
+    """Says ``changed`` whenever something has happened after the revision ``since``, and ``held`` when something else
+    waits for a person than what the digest ``waiting`` says.
+    """
 
-    def look() -> str:
+    def look() -> tuple[str, str]:
         with face.workspaces.borrow() as workspace:
-            return workspace.history_revision()
+            return workspace.history_revision(), digest_of(workspace.held())
 
     while not face.ending():
         try:
-            found = await asyncio.to_thread(look)
+            found, waits = await asyncio.to_thread(look)
         except HoldfastError as error:
             _LOG.warning("the history cannot be looked at: %s", error.message)
-            found = since
+            found, waits = since, waiting
+        if waits != waiting:
+            waiting = waits
+            yield {"event": "held", "data": waits or "nothing"}
         if found != since:
             since = found
             yield {"event": "changed", "data": found}

@@ -58,6 +58,8 @@ class State(NamedTuple):
     total: str
     crumbs: Sequence[Crumb]
     path: str
+    path_query: bytes
+    """The path as an address says it."""
     items: Sequence[Listed]
     more: int
     """Items that are not in the list."""
@@ -99,6 +101,7 @@ def state(workspace: Workspace, addresses: Addresses, name: str, path: bytes) ->
         f"{size(checkpoint.total_bytes)}",
         crumbs=[Crumb(path_text(part), address(b"/".join(parts[: at + 1]))) for at, part in enumerate(parts)],
         path=path_text(path),
+        path_query=path,
         items=[],
         more=0,
         is_directory=place.entry is None,

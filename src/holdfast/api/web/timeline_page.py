@@ -345,6 +345,7 @@ class StepPaths(NamedTuple):
     paths: Sequence[StepPath]
     more: int
     """How many paths are left out."""
+    is_undone: bool
 
 
 _MOST_STEP_PATHS: Final = 500
@@ -361,4 +362,4 @@ def step(workspace: Workspace, number: str) -> StepPaths:
         for one in changes[:_MOST_STEP_PATHS]
     ]
     command = visible(b" ".join(found.command).decode("utf-8", "surrogateescape"))
-    return StepPaths(found.id, command, paths, max(0, len(changes) - _MOST_STEP_PATHS))
+    return StepPaths(found.id, command, paths, max(0, len(changes) - _MOST_STEP_PATHS), found.state == "undone")

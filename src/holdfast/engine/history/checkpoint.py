@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.files.tree import ScanResult
     from holdfast.model.content import Content, Progress
-    from holdfast.model.ids import Hash
+    from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.blobs.content_writer import WrittenBlobs
     from holdfast.store.manifests.manifest import BuiltManifest
 
@@ -438,6 +438,19 @@ def _commit(
         )
     )
     return checkpoint
+
+
+def label_checkpoint(context: Context, name: CheckpointId, label: str) -> Checkpoint:
+    """Add ``label`` to those that a checkpoint has, which is a manual one from then on; its record. Raises
+    `UsageError` for what is no label, `NotFoundError`.
+    """
+    from holdfast.engine.history.revisions import check_label
+
+    if not check_label(label):
+        raise UsageError("a label has at least one character")
+    with context.lock():
+        existing = context.catalog.checkpoint(name)
+        return _claim_existing(context, existing, CheckpointRequest(label=label, provenance=existing.provenance))
 
 
 def _claim_existing(context: Context, existing: Checkpoint, request: CheckpointRequest) -> Checkpoint:

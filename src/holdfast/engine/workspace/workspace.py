@@ -10,7 +10,7 @@ from holdfast.engine.opening.context import ask_watcher, pause_watcher
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.workspace.home import WorkspaceFace
-from holdfast.model.checkpoint import Kind, Provenance
+from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
 from holdfast.model.errors import NotFoundError, UsageError
 from holdfast.model.fast_typing import TYPE_CHECKING
 
@@ -349,10 +349,10 @@ class WorkspaceSteps(WorkspaceFace):
         return list_barriers(self._context)
 
     def held(self) -> Sequence[TicketInfo]:
-        """The operations that safeguards hold until a person has decided."""
-        from holdfast.engine.opening.undo_log import open_service
+        """The operations that safeguards hold until a person has decided: a glance, without a lock."""
+        from holdfast.engine.opening.undo_log import open_if_running
 
-        with open_service(self._context) as log:
+        with open_if_running(self._context) as log:  # (what is held is held by a keeper)
             return [] if log is None else log.held()
 
     def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
@@ -527,6 +527,15 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return checkpoint(
             self._context, CheckpointRequest(kind, label, Provenance(who, message, command), full_hash), progress
         )
+
+    def label(self, name: str, label: str) -> Checkpoint:
+        """Add a label to those that a checkpoint has, which is a manual one from then on; its record. Raises
+        `UsageError` for what is no label.
+        """
+        forbid_inside_run(self._context, "a label")
+        from holdfast.engine.history.checkpoint import label_checkpoint
+
+        return label_checkpoint(self._context, self.resolve(name), label)
 
     def prompt(self, text: str, *, author: str | None = None) -> CheckpointResult:
         """Save the present state, as of the kind ``auto``, before an agent, ``author``, does what ``text`` asks for;

@@ -19,6 +19,9 @@ PAGES = (
     "raw/now?path=blob",
     "live",
     "static/x/style.css",
+    "act/undo",
+    "done/x",
+    "held",
 )
 
 
@@ -125,7 +128,7 @@ def test_every_answer_says_what_a_browser_may_do_with_it(site, page):
         assert "unsafe-inline" not in policy.replace("style-src 'unsafe-inline'; sandbox", "")
         assert "unsafe-eval" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["referrer-policy"] == "same-origin"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
         assert answer.headers["x-frame-options"] == "DENY"
         assert "access-control-allow-origin" not in answer.headers

@@ -84,6 +84,16 @@
     b: markBase,
     c: compare,
     f: () => follow("a.state"),
+    r: () => {
+      const item = chosen();
+      if (item && item.dataset.state) location.href = `${base}act/restore?to=${encodeURIComponent(item.dataset.state)}`;
+    },
+    z: () => { location.href = `${base}act/undo`; },
+    Z: () => { location.href = `${base}act/redo`; },
+    w: () => {
+      const answer = document.querySelector("#held button");
+      if (answer) answer.focus();
+    },
     u: () => { location.href = base; },
     "?": () => document.getElementById("keys").showModal(),
     "/": () => {
@@ -140,6 +150,12 @@
     }
     if (chosenName && all.has(chosenName)) all.get(chosenName).classList.add("chosen");
     known = null;
+  });
+
+  // What waits for an answer is in the title, for whom the page is in another tab.
+  document.addEventListener("htmx:afterSettle", () => {
+    const waits = Number(document.getElementById("held").dataset.count);
+    document.title = (waits ? `(${waits} waiting) ` : "") + document.title.replace(/^\(\d+ waiting\) /, "");
   });
 
   // What could not be loaded is said where it would stand; and that the server has ended, at the top.
