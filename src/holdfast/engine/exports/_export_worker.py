@@ -196,6 +196,9 @@ class _NotifyingWatcher:
         self._first = False
         return answer
 
+    def skim(self) -> None:
+        self._watcher.skim()
+
     def refresh(self) -> bool:
         return self._watcher.refresh()
 
