@@ -16,7 +16,7 @@ from .conftest import INSTALLED
 from .test_ui_browser import CHROMIUM, Ui, Watched, playwright
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 SCRIPT = "<img src=x onerror=alert(1)>"
 FILES = 60
@@ -144,7 +144,7 @@ def test_what_others_have_changed_stays_unless_it_is_forced(desk):
 
 
 @contextmanager
-def guarded(desk: Desk, command: str) -> Iterator[subprocess.Popen[str]]:
+def guarded(desk: Desk, command: str) -> Generator[subprocess.Popen[str]]:
     """A run that is asked about at its 50th file."""
     run = subprocess.Popen(
         [*INSTALLED, "run", "--guard", "--", "sh", "-c", command],

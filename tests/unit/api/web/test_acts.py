@@ -20,6 +20,7 @@ class Form:
     def __init__(self, site, text):
         self.site = site
         form = re.search(r'<form class="confirm" method="post" action="([^"]*)">(.*?)</form>', text, re.DOTALL)
+        assert form is not None
         self.address = unescape(form[1])
         self.fields = {
             unescape(name): unescape(value)
@@ -99,8 +100,8 @@ def test_what_is_like_it_already_has_no_button(growing):
 def test_only_the_chosen_lines_and_files_are_restored(growing):
     first = lose(growing)
     form = form_of(growing, f"act/parts?to={first}")
-    hunks = [value for name, value, _, text in form.boxes if text.strip() == "Restore these lines"]
-    files = [value for name, value, _, text in form.boxes if text.strip() == "Bring this file back"]
+    hunks = [value for _, value, _, text in form.boxes if text.strip() == "Restore these lines"]
+    files = [value for _, value, _, text in form.boxes if text.strip() == "Bring this file back"]
     assert len(hunks) == 2
     said = done(growing, form.send(("part", hunks[1]), ("part", files[0])))
     assert "Restored in part" in said
