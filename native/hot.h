@@ -166,7 +166,7 @@ struct log {
     bool counts_names;          // the names in the directory of preimages are counted
     atomic_uint_fast64_t epoch; // another number whenever what a process changes may belong to another step
     int64_t most_copied;        // of a step, before it is not protected any more
-    int64_t copying;            // files that Python copies without the gate: who opens one waits until it is whole
+    int64_t copying;            // files that Python copies without the gate: meanwhile what keeps content is left to it
     int64_t read_at;            // what was changed before that, as file systems count, was told of (ns)
     struct numbers objects;     // by inode number, the ctime with which a finished step has left the object
     struct keys places;         // the hashes of paths at which a finished step has left something
@@ -247,7 +247,7 @@ struct place {
 bool find_caller(struct call *);
 bool find_place(struct call *, int from, const char *path, struct place *);
 bool find_object(struct call *, int number, bool is_named, struct place *, int *fd);
-bool is_below(const char *path, const char *top, size_t size);
+bool is_at_border(const struct tree *, const char *path);
 bool is_alive(const struct caller *);
 void forget_caller(struct caller *);
 void forget_directories(struct tree *);

@@ -656,11 +656,8 @@ static bool open_file(struct call *call, const struct place *place, int flags)
 static bool open_null(struct call *call, int flags)
 {
     struct stat about;
-    const char *border = call->tree->borders;
-    for (size_t at = 0; at < call->tree->border_count; at++, border += strlen(border) + 1)
-        if (is_below(call->first, border, strlen(border)))
-            return false;
-    if (flags & O_EXCL || monotonic_ns() > call->tree->territory_until || !is_alive(call->caller))
+    if (flags & O_EXCL || monotonic_ns() > call->tree->territory_until || is_at_border(call->tree, call->first) ||
+        !is_alive(call->caller))
         return false;
     // (It may be anything, such as a pipe, which would have us wait for a reader.)
     int found = open(call->first, O_PATH | O_NOFOLLOW | O_CLOEXEC), fd = -1;

@@ -105,9 +105,19 @@ static dev_t device_of(const struct seen *found)
     return makedev(found->device_major, found->device_minor);
 }
 
-bool is_below(const char *path, const char *top, size_t size)
+static bool is_below(const char *path, const char *top, size_t size)
 {
     return !strncmp(path, top, size) && (path[size] == '/' || !path[size]);
+}
+
+// Whether nothing may be changed at an absolute path.
+bool is_at_border(const struct tree *tree, const char *path)
+{
+    const char *border = tree->borders;
+    for (size_t at = 0; at < tree->border_count; at++, border += strlen(border) + 1)
+        if (is_below(path, border, strlen(border)))
+            return true;
+    return false;
 }
 
 // The path of what `fd` refers to, below the workspace's root, whose own path is left out. Null where a rule may apply
@@ -130,10 +140,8 @@ static const char *path_below(const struct tree *tree, int fd, char room[PATH_RO
         return NULL;
     if (!is_below(room, tree->top, tree->top_size) || strstr(room + tree->top_size, "/.holdfast"))
         return NULL;
-    const char *border = tree->borders;
-    for (size_t at = 0; at < tree->border_count; at++, border += strlen(border) + 1)
-        if (is_below(room, border, strlen(border)))
-            return NULL;
+    if (is_at_border(tree, room))
+        return NULL;
     const char *path = room + tree->top_size;
     return *path ? path + 1 : path;
 }

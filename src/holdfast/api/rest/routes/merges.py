@@ -54,7 +54,7 @@ def take_reapply(
     name: ExportName,
     data: JSONBody[TakeReapply],  # noqa: ARG001 - there is nothing in it
 ) -> faces.TakenReapply:
-    """Take the change that waits longest: it is the caller's for `merge.lease`, and then somebody else's."""
+    """Take the change that waits longest: it is the caller's for `merge.lease`, and then another caller's."""
     found = call.workspace(name).next_reapply()
     if found is None:
         return {"change": None}
