@@ -29,6 +29,14 @@ def has_ended(process: int) -> bool:
         return True
 
 
+def process_name(process: int) -> str:
+    """The name of a process; empty when it has ended."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def wait_until_settled(log: UndoLog) -> None:
     """Wait until nothing that finished steps have left is still written to: what is written to through a mount, its
     kernel lets go of a moment after that was unmounted.

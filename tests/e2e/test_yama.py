@@ -76,8 +76,10 @@ def test_all_kinds_of_arguments_are_read_and_what_they_do_is_taken_back(place: C
 
 
 def test_a_run_whose_parent_is_stopped_holds_no_other_one_up(place: Cli) -> None:
-    waiting: subprocess.Popen[Any] = place.start("run", "--", "sh", "-c", "until [ -e go ]; do :; done; touch mine")
-    wait_until(lambda: bool(_of(waiting, b"until [ -e go ]", b"sh")))
+    script = "echo loaded; until [ -e go ]; do :; done; touch mine"
+    waiting: subprocess.Popen[Any] = place.start("run", "--", "sh", "-c", script, stdout=subprocess.PIPE)
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == b"loaded\n"  # (Its loader, too, opens by way of the parent.)
     (parent,) = _of(waiting, b"holdfast.supervisor.launch.tree_parent")
     os.kill(parent, signal.SIGSTOP)
     try:
@@ -88,9 +90,8 @@ def test_a_run_whose_parent_is_stopped_holds_no_other_one_up(place: Cli) -> None
         assert not (place.root / "mine").exists()
     finally:
         os.kill(parent, signal.SIGCONT)
-    assert waiting.wait(60) == 0
-    assert waiting.stderr is not None
-    waiting.stderr.close()
+        waiting.communicate(timeout=60)
+    assert waiting.returncode == 0
     assert (place.root / "mine").exists()
 
 

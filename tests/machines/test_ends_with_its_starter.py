@@ -19,7 +19,7 @@ from holdfast.processes.process_tree import descendants
 from holdfast.sandbox.images.manifest import Image
 
 from ..e2e.isolated import USERS, copied, need_namespaces, python_for, switch_to
-from ..waiting import has_ended, wait_until
+from ..waiting import has_ended, process_name, wait_until
 
 pytestmark = pytest.mark.slow
 STARTER = Path(__file__).with_name("starter.py")
@@ -55,11 +55,8 @@ def test_killing_the_starter_ends_all(built_image: Image, tmp_path: Path, networ
         assert starter.stdout is not None
         child = int(starter.stdout.readline().split()[1])
 
-        def runs_qemu() -> bool:
-            return any(Path(f"/proc/{pid}/comm").read_text().startswith("qemu") for pid in (child, *descendants(child)))
-
         if when == "later":
-            wait_until(runs_qemu)
+            wait_until(lambda: any(process_name(pid).startswith("qemu") for pid in (child, *descendants(child))))
         below = [child, *descendants(child)]
         os.kill(starter.pid, signal.SIGKILL)
         # (What was started meanwhile belongs to the same group.)

@@ -21,7 +21,7 @@ from holdfast.sandbox.vm.machine import Machine
 from holdfast.testing.tree_state import photograph
 
 from ..e2e.isolated import need_namespaces
-from ..waiting import has_ended, wait_until
+from ..waiting import has_ended, process_name, wait_until
 from .guests import EMULATION, MEMORY, USER, Guest, Served, compare_at_random, plan, running
 
 pytestmark = pytest.mark.slow
@@ -102,8 +102,7 @@ def test_a_directory_is_at_its_path_and_the_same_on_both_sides(working: Working)
 
 
 def test_qemu_sees_the_system_s_files_and_nothing_of_the_user_s(working: Working) -> None:
-    qemu = max(descendants(working.machine.pid), key=lambda pid: int(Path(f"/proc/{pid}/statm").read_text().split()[0]))
-    assert Path(f"/proc/{qemu}/comm").read_text().startswith("qemu-system")
+    (qemu,) = (pid for pid in descendants(working.machine.pid) if process_name(pid).startswith("qemu-system"))
     status = dict(
         line.split(":\t", 1) for line in Path(f"/proc/{qemu}/status").read_text().splitlines() if ":\t" in line
     )
@@ -187,7 +186,7 @@ def test_a_machine_that_did_not_come_up_was_killed_or_hangs(built_image: Image, 
         assert (failure.code, failure.message[:34]) == ("vm_not_started", "the machine did not come up in time"[:34])
         assert machine.failure(answered=True).code == "vm_hung"
         below = descendants(machine.pid)
-        (qemu,) = (pid for pid in below if Path(f"/proc/{pid}/comm").read_text().startswith("qemu"))
+        (qemu,) = (pid for pid in below if process_name(pid).startswith("qemu"))
         os.kill(qemu, signal.SIGKILL)
         assert machine.wait(60)
         failure = machine.failure()
