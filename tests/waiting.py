@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,35 @@ def has_ended(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def stop(*processes: int) -> None:
+    """Stop processes; all their threads stand still on return.
+
+    Only the thread that takes the signal stops the others: on a busy machine they go on for some milliseconds.
+    """
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    for process in processes:
+        wait_until(lambda process=process: _stands_still(process), f"the stop of process {process}")
+
+
+def _stands_still(process: int) -> bool:
+    stats = Path(f"/proc/{process}/task").glob("*/stat")
+    return all(stat.read_bytes().rpartition(b") ")[2][:1] in b"TZX" for stat in stats)
+
+
+def group(number: int) -> list[int]:
+    """The processes of a process group."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = path.read_text().rpartition(") ")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == number and state not in "ZX":
+            found.append(int(path.parent.name))
+    return found
 
 
 def process_name(process: int) -> str:

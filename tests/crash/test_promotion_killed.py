@@ -19,7 +19,7 @@ from holdfast.store.catalog.promotion_rows import PromotionRows
 
 from ..promoted import PAGES, Ground, make_app
 from ..sampling import some
-from ..waiting import wait_until
+from ..waiting import stop, wait_until
 
 KILLER = Path(__file__).parents[1] / "promotion_killer.py"
 POINTS = sorted(
@@ -295,7 +295,7 @@ def test_i3_one_that_was_stopped_and_taken_over_does_nothing_more(ground: Ground
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
         try:
             wait_until(begun.exists)
-            first.send_signal(signal.SIGSTOP)
+            stop(first.pid)
             with ground.opened() as workspace, workspace._context.catalog.database.writing() as session:
                 session.run("UPDATE leases SET expires_at = 0")
             second = Thread(target=ground.promotions.resume)

@@ -21,6 +21,7 @@ from holdfast.undo.journal.heartbeat import read_beat
 from holdfast.undo.reports import unreported_rollbacks
 
 from ..contexts import context_of
+from ..waiting import group, stop
 from .test_run import bench, keeper_of
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def test_nothing_is_taken_back_while_its_keeper_lives_and_all_once_everything_wa
         assert bench.json("steps")["steps"][-1]["state"] == "open"
         keeper = keeper_of(bench.home)
         # (Neither sees the other's end: the keeper would close the step, the launcher would take it back.)
-        os.killpg(running.pid, signal.SIGSTOP)
+        stop(*group(running.pid))
         os.kill(keeper, signal.SIGKILL)
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate(timeout=30)

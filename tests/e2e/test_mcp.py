@@ -23,7 +23,7 @@ from holdfast.sandbox.policy import FileAccess, SandboxPolicy
 from holdfast.testing.tree_state import differences, photograph
 
 from ..processes import command_of
-from ..waiting import wait_until
+from ..waiting import stop, wait_until
 from .mcp_client import Place, call, refused, run, text, until
 from .test_hosting import torn
 
@@ -579,9 +579,9 @@ def test_a_killed_keeper_is_told_of_by_this_server_and_by_the_next(place: Place)
                 await until((place.tree / "half").exists)
                 (server,) = [pid for pid in descendants(os.getpid()) if b"mcp" in command_of(pid)]
                 victims = (server, keeper())
-                for number in (signal.SIGSTOP, signal.SIGKILL):
-                    for pid in victims:
-                        os.kill(pid, number)
+                stop(*victims)
+                for pid in victims:
+                    os.kill(pid, signal.SIGKILL)
                 scope.cancel()
 
     async def third() -> None:

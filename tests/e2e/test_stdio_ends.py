@@ -17,7 +17,7 @@ import pytest
 from holdfast.processes.process_tree import descendants
 
 from ..processes import command_of
-from ..waiting import wait_until
+from ..waiting import stop, wait_until
 from .frontend import HOLDFAST, ROOT, Frontend, Message, Start
 
 MIB = 1 << 20
@@ -159,9 +159,9 @@ def killed(client: Frontend, victims: Callable[[int], list[int]]) -> list[int]:
     """Kill processes of a server in one moment; all that there were."""
     everything = [client.process.pid, *descendants(client.process.pid)]
     chosen = victims(client.process.pid)
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in chosen:
-            os.kill(pid, number)
+    stop(*chosen)
+    for pid in chosen:
+        os.kill(pid, signal.SIGKILL)
     client.process.wait(60)
     return everything
 
@@ -291,7 +291,7 @@ def test_what_looks_after_the_commands_is_killed_with_the_keeper_and_the_step_is
         next(pid for pid in descendants(client.process.pid) if name in command_of(pid))
         for name in (b"supervisor.keeper", b"supervisor.launch.tree_parent")
     )
-    os.kill(parent, signal.SIGSTOP)
+    stop(parent)
     os.kill(keeper, signal.SIGKILL)
     os.kill(parent, signal.SIGKILL)
     failed = client.answer(running)["error"]

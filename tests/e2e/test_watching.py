@@ -15,7 +15,7 @@ import holdfast
 from holdfast.engine.opening.watch_client import connect
 from holdfast.model.errors import LockedError
 
-from ..waiting import wait_until
+from ..waiting import has_ended, stop, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,9 +103,8 @@ def test_a_watcher_that_hangs_is_not_waited_for(cli: Cli, monkeypatch: pytest.Mo
     cli.write("f", "1")
     pid = cli.json("watch", "--detach")["pid"]
     assert cli.json("checkpoint")["created"]
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
-        wait_until(lambda: _state(pid) == "T")
         monkeypatch.setenv("HOLDFAST_WATCH_ANSWER_TIMEOUT", "50ms")
         cli.write("f", "2")
         alone = cli("status", "--json")
@@ -172,9 +171,8 @@ def test_a_watcher_that_does_not_stop_is_named_with_a_way_to_end_it(cli: Cli) ->
     pid = cli.json("watch", "--detach")["pid"]
     with holdfast.open(cli.root) as workspace:
         folder = workspace.folder
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
-        wait_until(lambda: _state(pid) == "T")
         watcher = connect(folder, wait=0.05)
         assert watcher is not None
         with watcher, pytest.raises(LockedError, match=f"process {pid}") as refused:
@@ -183,7 +181,7 @@ def test_a_watcher_that_does_not_stop_is_named_with_a_way_to_end_it(cli: Cli) ->
     finally:
         os.kill(pid, signal.SIGCONT)
     # It was told, and obeys as soon as it can.
-    wait_until(lambda: _state(pid) in "ZX")
+    wait_until(lambda: has_ended(pid))
 
 
 @pytest.mark.parametrize("backend", ["auto", "inotify"])
@@ -212,14 +210,6 @@ def test_excludes_outside_of_the_tree_are_obeyed_while_they_change(
     assert (cli.json("show")["total_files"], cli.json("show")["total_bytes"]) == (1, 2)
     cli.write("away/f", "222")
     wait_until(lambda: cli.json("show")["total_bytes"] == 3)
-
-
-def _state(pid: int) -> str:
-    """One letter for what the process does, as proc_pid_stat(5) gives it; X when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return "X"
 
 
 @pytest.mark.parametrize("now", ["", '[capture]\nexclude = ["/data/", "*.pem"]\n'], ids=["fewer", "more"])

@@ -18,7 +18,7 @@ from holdfast.supervisor.confinement import landlock
 from holdfast.supervisor.process_tree.members import parent_of
 from holdfast.testing.tree_state import differences, photograph
 
-from ..waiting import wait_until
+from ..waiting import stop, wait_until
 from .test_supervisor_runs import Place, _place, is_alive, keeper_of
 
 __all__ = ["_place"]  # the fixture, used by its name
@@ -130,7 +130,7 @@ def test_what_outlives_those_who_looked_after_it_approves_nothing(place: Place) 
         keeper = keeper_of(place)
         with place.remote() as person:
             person.visit()
-            run.send_signal(signal.SIGSTOP)  # else it would end what is left
+            stop(run.pid)  # else it would end what is left
             os.kill(loose.parent, signal.SIGKILL)
             wait_until(lambda: parent_of(loose.pid) != loose.parent)
             run.kill()

@@ -15,7 +15,7 @@ from holdfast.processes.process_tree import descendants
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.testing.yama_stub import keepers_that_see_nothing
 
-from ..waiting import wait_until
+from ..waiting import stop, wait_until
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
@@ -81,7 +81,7 @@ def test_a_run_whose_parent_is_stopped_holds_no_other_one_up(place: Cli) -> None
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == b"loaded\n"  # (Its loader, too, opens by way of the parent.)
     (parent,) = _of(waiting, b"holdfast.supervisor.launch.tree_parent")
-    os.kill(parent, signal.SIGSTOP)
+    stop(parent)
     try:
         place.write("go")
         wait_until(lambda: bool(_of(waiting, b"touch\0mine", b"touch")) and not _runs(waiting))

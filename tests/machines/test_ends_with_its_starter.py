@@ -19,7 +19,7 @@ from holdfast.processes.process_tree import descendants
 from holdfast.sandbox.images.manifest import Image
 
 from ..e2e.isolated import USERS, copied, need_namespaces, python_for, switch_to
-from ..waiting import has_ended, process_name, wait_until
+from ..waiting import group, has_ended, process_name, wait_until
 
 pytestmark = pytest.mark.slow
 STARTER = Path(__file__).with_name("starter.py")
@@ -91,16 +91,3 @@ def test_a_machine_needs_no_privilege(built_image: Image) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[1]) == [0, "1000\n0\n"]
-
-
-def group(number: int) -> list[int]:
-    """The processes of a process group."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, its_group = path.read_text().rpartition(") ")[2].split()[:3]
-        except OSError:
-            continue
-        if int(its_group) == number and state not in "ZX":
-            found.append(int(path.parent.name))
-    return found
