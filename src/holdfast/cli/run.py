@@ -54,7 +54,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         choices=("fuse",),
         help="fuse: record by a mount over the workspace that only the command sees, without supervision",
     )
-    group = parser.add_argument_group("isolation (docs/guide/isolation.md; the configuration has the defaults)")
+    group = parser.add_argument_group("isolation (docs/reference/isolation.md; the configuration has the defaults)")
     group.add_argument(
         "--isolation",
         metavar="LEVEL",

@@ -115,7 +115,7 @@ class MergeParent(NamedTuple):
     other: CheckpointId
     base: CheckpointId
     record: str = ""
-    """How each file that both lines have changed came to be (docs/guide/merge.md); empty for nothing to say."""
+    """How each file that both lines have changed came to be (docs/reference/merge.md); empty for nothing to say."""
 
 
 class CheckpointCommit(NamedTuple):

@@ -166,7 +166,10 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
         "--with-ignored", action="store_true", help="it needs what ignore rules leave out, such as dependencies"
     )
     parser.add_argument(
-        "--provider", metavar="NAME", type=text, help="the provider that makes its directory (docs/guide/snapshots.md)"
+        "--provider",
+        metavar="NAME",
+        type=text,
+        help="the provider that makes its directory (docs/reference/snapshots.md)",
     )
     parser.add_argument(
         "--on-branch", metavar="BRANCH", type=text, help="have Git make it, with this branch checked out"

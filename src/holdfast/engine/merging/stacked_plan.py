@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # What is to become of each file when a fork's stack of small changes comes onto a production that has gone on.
 #
-# The classification of a stacked merge (docs/guide/merge.md has the table): per file, by what either side has made of
+# The classification of a stacked merge (table in docs/reference/merge.md): per file, by what either side has made of
 # it since the fork point, and per changeset of the fork. Where no other side has touched a file, its last version
 # counts, and no state in between is looked at; for one that both have changed, the small changes that led to the fork's
 # version are told one by one, so that each can be applied anew. Pure: nothing here reads a tree or a store.

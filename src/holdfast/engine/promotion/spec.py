@@ -154,7 +154,7 @@ class PromotionFacts(msgspec.Struct):
     merged: str = ""
     """The checkpoint of the merged state."""
     record: str = ""
-    """How each file that both sides have changed came to be in it (docs/guide/merge.md)."""
+    """How each file that both sides have changed came to be in it (docs/reference/merge.md)."""
     changesets: int = 0
     """How many steps of work the fork has done since."""
     changes: PlanCounts | None = None

@@ -259,7 +259,9 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
     try:
         choice = choose(providers, context.settings.snapshot.provider, detected=found)
     except UnsupportedError as error:
-        yield Finding("snapshots", "limited", error.message, "docs/guide/snapshots.md says what each provider needs")
+        yield Finding(
+            "snapshots", "limited", error.message, "docs/reference/snapshots.md says what each provider needs"
+        )
         return
     yield Finding("snapshots", "good", f"{choice.provider.name} is used, as {choice.reason}")
 
@@ -275,7 +277,9 @@ def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Find
             providers, context.settings.promote.provider, ignored=True, key="promote.provider", detected=found
         )
     except UnsupportedError as error:
-        yield Finding("snapshots", "limited", error.message, "docs/guide/promotion.md says what can make such a copy")
+        yield Finding(
+            "snapshots", "limited", error.message, "docs/reference/promotion.md says what can make such a copy"
+        )
         return
     text = f"a promotion to it is built in a copy that {choice.provider.name} makes, as {choice.reason}"
     yield Finding("snapshots", "good", text)
@@ -371,7 +375,7 @@ def _catalog(opener: Opener) -> Iterator[Finding]:
         yield Finding("home", "wrong", text, "set it to on in postgresql.conf")
     if not found.guarded:
         text = "the connection to the catalog's server is open: others can read and change its traffic"
-        yield Finding("home", "limited", text, "sslmode=verify-full in store.catalog (docs/guide/postgresql.md)")
+        yield Finding("home", "limited", text, "sslmode=verify-full in store.catalog (docs/reference/postgresql.md)")
     if abs(found.clock) > _APART_SECONDS:
         text = f"the clock of the catalog's server differs from this machine's by {abs(found.clock):.0f} seconds"
         yield Finding("home", "limited", text, "set both by NTP: leases and the grace time go by them")
@@ -394,7 +398,7 @@ def _store(opener: Opener) -> Iterator[Finding]:
                     "store",
                     "wrong",
                     text,
-                    "docs/guide/object-stores.md lists the rights that Holdfast needs in a bucket",
+                    "docs/reference/object-stores.md lists the rights that Holdfast needs in a bucket",
                 )
         if found.ok:
             claim = f", claimed by this store ({about.id})" if about.claimed else ""

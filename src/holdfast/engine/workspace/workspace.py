@@ -663,7 +663,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ForkMerge:
-        """Merge a fork into the tree: its directory, its workspace's id, or a checkpoint (docs/guide/merge.md).
+        """Merge a fork into the tree: its directory, its workspace's id, or a checkpoint (docs/reference/merge.md).
 
         Both trees are saved first. What overlaps goes up the ladder of the settings, but for files that are decided by
         ``resolutions``. If anything is open then, nothing is changed and the answer says what; else the tree becomes
@@ -695,7 +695,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         """The change that waits longest for an agent to apply it anew, of merges into this workspace; None if none
         does.
 
-        It is the caller's for ``merge.lease``: docs/guide/merge.md has its fields.
+        It is the caller's for ``merge.lease``: docs/reference/merge.md has its fields.
         """
         from holdfast.engine.merging.reapply.answer_queue import take
 

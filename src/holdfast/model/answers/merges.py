@@ -203,7 +203,7 @@ class Promoted(TypedDict):
     overlapping_files: Annotated[list[PromotionOverlap], "answer.overlapping_files"]
     uncaptured: Annotated[list[str], "facts.uncaptured"]
     files: Annotated[list[dict[str, Any]], file_records]
-    """What became of each file that both sides have changed, and what each rung did: docs/guide/merge.md."""
+    """What became of each file that both sides have changed, and what each rung did: docs/reference/merge.md."""
     production: Annotated[str, "path"]
     phase: Annotated[PromotionPhase, "row.phase"]
     theirs: Annotated[str, "row.theirs"]

@@ -44,7 +44,7 @@ KEYS: dict[str, Key] = {
         workspace="yes",
     ),
     "capture.credentials": Key(
-        "switch", "capture files of credentials, known by their exact names (docs/guide/capture.md)"
+        "switch", "capture files of credentials, known by their exact names (docs/reference/capture.md)"
     ),
     "capture.warn_files": Key("integer", "warn before a first checkpoint of more files than this; 0: never", "yes"),
     "capture.warn_bytes": Key("size", "warn before a first checkpoint of more bytes than this; 0: never", "yes"),
@@ -62,12 +62,15 @@ KEYS: dict[str, Key] = {
     ),
     "store.catalog": Key(
         "text",
-        "the place of the catalog: `postgresql://user@host/database` (docs/guide/postgresql.md); empty: in the home",
+        "the place of the catalog: `postgresql://user@host/database` (docs/reference/postgresql.md); empty: in the "
+        "home",
     ),
     "store.connections": Key(
         "integer", "the most connections of a process to a catalog on a server", least=1, most=1000
     ),
-    "store.options": Key("texts", "options of a bucket's service, each as `name=value` (docs/guide/object-stores.md)"),
+    "store.options": Key(
+        "texts", "options of a bucket's service, each as `name=value` (docs/reference/object-stores.md)"
+    ),
     "store.timeout": Key("duration", "give up a request to a bucket that takes longer", least=0.1, most=HOUR),
     "store.retries": Key("integer", "how often to repeat a request that failed for a temporary reason", most=100),
     "store.parallel": Key("integer", "how many parts of a large object to send at once", least=1, most=64),
@@ -164,7 +167,7 @@ KEYS: dict[str, Key] = {
     ),
     "safeguard.notify": Key(
         "texts",
-        "the command to start when a safeguard waits, word by word (docs/guide/run.md); empty: none",
+        "the command to start when a safeguard waits, word by word (docs/reference/run.md); empty: none",
     ),
     "isolation.level": Key(
         "text",
@@ -197,7 +200,7 @@ KEYS: dict[str, Key] = {
         expected=_VARIABLES[1],
     ),
     "isolation.memory": Key(
-        "size", "with namespaces: the most memory of a command (docs/guide/isolation.md#limits); 0: any amount"
+        "size", "with namespaces: the most memory of a command (docs/reference/isolation.md#limits); 0: any amount"
     ),
     "isolation.processes": Key(
         "integer", "with namespaces: the most processes and threads of a command at once; 0: any number", most=1 << 22
@@ -209,7 +212,7 @@ KEYS: dict[str, Key] = {
     ),
     "vm.image": Key(
         "text",
-        "what the disk of a virtual machine begins as (docs/guide/virtual-machines.md)",
+        "what the disk of a virtual machine begins as (docs/reference/virtual-machines.md)",
         pattern=r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}",
     ),
     "vm.mode": Key(
@@ -376,7 +379,7 @@ KEYS: dict[str, Key] = {
     ),
     "safety.programs": Key(
         "texts",
-        "the levels of programs, as `name=level`; they override the built-in levels (docs/guide/safety.md)",
+        "the levels of programs, as `name=level`; they override the built-in levels (docs/reference/safety.md)",
         pattern=r"[^=\s]+=(safe|changes|risky|unknown|dangerous)",
     ),
     "agent.command": Key(

@@ -1,4 +1,4 @@
-"""What either side can do to one file, and the table of docs/guide/merge.md that says what comes of each pair."""
+"""What either side can do to one file, and the table of docs/reference/merge.md that says what comes of each pair."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.model.command_results import Renamed
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "guide/merge.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "reference/merge.md"
 F = b"f"
 
 
@@ -72,7 +72,7 @@ def table() -> str:
 
 
 def documented() -> dict[tuple[str, str], str]:
-    """What docs/guide/merge.md says: (production's action, fork's action) → outcome."""
+    """What docs/reference/merge.md says: (production's action, fork's action) → outcome."""
     text = DOCUMENT.read_text()
     (head,) = re.findall(r"^\| ours ↓ fork → \| (.*) \|$", text, re.MULTILINE)
     names = head.split(" | ")

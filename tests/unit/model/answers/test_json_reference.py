@@ -19,7 +19,7 @@ EVERYWHERE = {workspace.Counts, workspace.NotCaptured, workspace.Paths}
 """The table at the beginning of the page has them."""
 ELSEWHERE: dict[str, list[type]] = {
     "stdio.md": [files.Entry, files.Part],
-    "../guide/merge.md": [merges.FileRecord, merges.RungAttempt],
+    "../reference/merge.md": [merges.FileRecord, merges.RungAttempt],
 }
 """On other pages: the objects that no command prints, and what is recorded of a merge."""
 
