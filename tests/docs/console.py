@@ -19,6 +19,7 @@ import re
 import secrets
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ _PARTS = re.compile(
     re.MULTILINE,
 )
 _CHANGING = {
+    r"\b\d{8}T\d{6,12}Z": "(time)",
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?Z?": "(time)",
     r"\bnow\b|\b\d+ (s|min|h) ago\b": "(age)",
     r"\b\d+(\.\d+)? (ms|s|min)\b": "(duration)",
@@ -104,11 +106,8 @@ def _commands(block: str, start: int) -> list[Step]:
     return found
 
 
-def run(page: Page, folder: Path, substitutes: dict[str, str] | None = None) -> None:
-    """Run the page's commands below ``folder``, and note what they print and how they end.
-
-    ``substitutes``: what stands in the page, and what is there instead where it runs.
-    """
+def run(page: Page, folder: Path) -> None:
+    """Run the page's commands below ``folder``, and note what they print and how they end."""
     home = folder / "you"
     for name, content in _FILES.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -130,12 +129,10 @@ def run(page: Page, folder: Path, substitutes: dict[str, str] | None = None) -> 
         "GIT_COMMITTER_NAME": "you",
         **{name: value for name, value in os.environ.items() if name.startswith(("COVERAGE_", "HOLDFAST_NATIVE"))},
     }
-    exchanged = {"/home/you": str(home), **(substitutes or {})}
+    exchanged = {"/home/you": str(home), "127.0.0.1:7420": f"127.0.0.1:{_free_port()}"}
     mark = f"---{secrets.token_hex(8)} "
-    script = "".join(
-        f"{_replaced(step.command, exchanged)}\n{{ code=$?; printf '\\n{mark}%d\\n' $code; (exit $code); }} 2>/dev/null\n"
-        for step in page.steps
-    )
+    noted = f"{{ code=$?; printf '\\n{mark}%d\\n' $code; (exit $code); }} 2>/dev/null"
+    script = "".join(f"{_replaced(step.command, exchanged)}\n{noted}\n" for step in page.steps)
     with tempfile.TemporaryFile("w+") as output:
         shell = subprocess.Popen(
             ["bash", "-c", script],
@@ -156,6 +153,11 @@ def run(page: Page, folder: Path, substitutes: dict[str, str] | None = None) -> 
         step.code = int(code)
     if len(parts) // 2 != len(page.steps):
         raise AssertionError(f"the shell ended at {page.steps[len(parts) // 2].command!r}: {parts[-1]}")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 def _replaced(text: str, replacements: dict[str, str]) -> str:
@@ -215,12 +217,17 @@ def _write(path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run(page, Path(folder))
     ids: dict[str, str] = {}
-    text = page.text
-    for step in reversed(page.steps):
-        if step.span and not _matches(step.shown.splitlines(), step.printed.splitlines(), dict(ids)):
-            text = text[: step.span[0]] + step.printed + text[step.span[1] :]
+    wrong: list[Step] = []
+    for step in page.steps:
+        if step.span and not _matches(step.shown.splitlines(), step.printed.splitlines(), ids):
+            wrong.append(step)
+            _matches(step.printed.splitlines(), step.printed.splitlines(), ids)
         if step.code:
             print(f"{path.name}: exit {step.code}: {step.command}", file=sys.stderr)
+    text = page.text
+    for step in reversed(wrong):
+        assert step.span
+        text = text[: step.span[0]] + step.printed + text[step.span[1] :]
     path.write_text(text)
 
 

@@ -65,7 +65,7 @@ def _save(workspace: Workspace, client: str, event: HookEvent, run: str | None) 
     state = "saved" if done.created else "nothing has changed since"
     # (A watcher that an earlier version has started enters no prompts.)
     way = "" if done.prompt is None else f"; `holdfast undo --to prompt:{done.prompt}` goes back to before this prompt"
-    steps = "" if run is not None else "; no steps are recordedoutside `holdfast run`"
+    steps = "" if run is not None else "; no steps are recorded outside `holdfast run`"
     return f"{state} {done.checkpoint.id[:12]}{way}{steps}"
 
 

@@ -1,0 +1,80 @@
+"""Every command that the README and the guide show is run, and prints what is shown (``console.py`` has the rules)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .console import PROJECT, Page, Step, check, read, run
+
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs/guide").glob("*.md"))]
+MOST_NOT_RUN = 14
+"""Blocks of commands that no test can run, on all pages together."""
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_commands_of_a_page_print_what_it_shows(path: Path, tmp_path: Path) -> None:
+    page = read(path)
+    if page.steps:
+        run(page, tmp_path)
+        check(page)
+
+
+def test_the_guide_says_why_it_does_not_run_the_few_blocks_that_it_does_not() -> None:
+    reasons = [(path.name, reason) for path in PAGES for reason in read(path).reasons]
+    assert [name for name, reason in reasons if not reason] == []
+    assert len(reasons) <= MOST_NOT_RUN
+
+
+def test_the_set_up_of_the_readme_saves_a_project(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^pip install \. (&& .*)$", (PROJECT / "README.md").read_text(), re.MULTILINE)
+    page = Page("", [Step(f"cd /home/you && PROJECT=/home/you/shop && true {line}")])
+    run(page, tmp_path)
+    check(page)
+    assert "first" in page.steps[0].printed.splitlines()[-1]
+
+
+def test_the_picture_of_the_readme_is_what_happens() -> None:
+    words = [sys.executable, "docs/timeline.py", "--check"]
+    done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_command_that_stands_alone_is_in_a_console_block(path: Path) -> None:
+    """A command in any other block would not be run."""
+    for info, block in re.findall(r"^```(.*)\n((?:.*\n)*?)```$", path.read_text(), re.MULTILINE):
+        if not info.startswith("console"):
+            assert not re.search(r"^(\$ )?(sudo )?holdfast ", block, re.MULTILINE), block
+
+
+def _checked(text: str, printed: str, code: int = 0, following: str = "") -> None:
+    steps = [Step("command", text, (0, 0), code, printed), *([Step(following)] if following else [])]
+    check(Page("", steps))
+
+
+def test_what_changes_each_time_may_differ_and_nothing_else() -> None:
+    _checked("Saved 7f320f439c38, 3 s ago\n", "Saved 8f320f439c38, 12 min ago\n")
+    _checked("a\n...\nd\n", "a\nb\nc\nd\n")
+    _checked("...\n", "")
+    _checked("a\n...\n", "a\nb\n")
+    _checked("", "", 4, "echo $?")
+    for text, printed, code in (
+        ("7f320f439c38 7f320f439c38\n", "8f320f439c38 9f320f439c38\n", 0),
+        ("a\n", "a\nb\n", 0),
+        ("a\nb\n", "a\n", 0),
+        ("a\n...\nd\n", "a\nd\ne\n", 0),
+        ("1 added\n", "2 added\n", 0),
+        ("", "", 4),
+    ):
+        with pytest.raises(AssertionError):
+            _checked(text, printed, code)
+
+
+def test_a_page_that_ends_its_shell_fails(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="exit 3"):
+        run(Page("", [Step("true"), Step("exit 3"), Step("true")]), tmp_path)
