@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,8 +107,13 @@ def _commands(block: str, start: int) -> list[Step]:
     return found
 
 
-def run(page: Page, folder: Path) -> None:
-    """Run the page's commands below ``folder``, and note what they print and how they end."""
+def run(
+    page: Page, folder: Path, services: Mapping[str, str] | None = None, variables: Mapping[str, str] | None = None
+) -> None:
+    """Run the page's commands below ``folder``, and note what they print and how they end.
+
+    ``services``: addresses that the page shows, and those that are there. ``variables``: more of the environment.
+    """
     home = folder / "you"
     for name, content in _FILES.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -128,8 +134,9 @@ def run(page: Page, folder: Path) -> None:
         "GIT_AUTHOR_NAME": "you",
         "GIT_COMMITTER_NAME": "you",
         **{name: value for name, value in os.environ.items() if name.startswith(("COVERAGE_", "HOLDFAST_NATIVE"))},
+        **(variables or {}),
     }
-    exchanged = {"/home/you": str(home), "127.0.0.1:7420": f"127.0.0.1:{_free_port()}"}
+    exchanged = {"/home/you": str(home), "127.0.0.1:7420": f"127.0.0.1:{_free_port()}", **(services or {})}
     mark = f"---{secrets.token_hex(8)} "
     noted = f"{{ code=$?; printf '\\n{mark}%d\\n' $code; (exit $code); }} 2>/dev/null"
     script = "".join(f"{_replaced(step.command, exchanged)}\n{noted}\n" for step in page.steps)

@@ -9,18 +9,37 @@ from pathlib import Path
 
 import pytest
 
+from ..buckets import CREDENTIALS, Service
+from ..fuse import ONLY_WITH_FUSE
+from ..postgresql_server import Server
 from .console import PROJECT, Page, Step, check, read, run
 
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs/guide").glob("*.md"))]
-MOST_NOT_RUN = 14
+DATABASE = "postgresql://holdfast@db.example/holdfast?sslmode=verify-full"
+BUCKET, OPTIONS = "s3://my-bucket", '"region=eu-central-1"'
+"""What the page on operations shows, in whose place a server and a bucket of the tests stand."""
+MOST_NOT_RUN = 9
 """Blocks of commands that no test can run, on all pages together."""
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_the_commands_of_a_page_print_what_it_shows(path: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_print_what_it_shows(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     page = read(path)
+    services, variables = {}, {}
+    if DATABASE in page.text:
+        server: Server = request.getfixturevalue("postgresql_server")
+        service: Service = request.getfixturevalue("service")
+        options = [f'"{name}={value}"' for name, value in service.options(direct=True).items()]
+        services = {
+            DATABASE: server.url(server.new_database()),
+            BUCKET: f"s3://{service.bucket()}",
+            OPTIONS: ", ".join(options),
+        }
+        variables = CREDENTIALS
+    if any("holdfast mount" in step.command for step in page.steps) and ONLY_WITH_FUSE.args[0]:
+        pytest.skip(ONLY_WITH_FUSE.kwargs["reason"])
     if page.steps:
-        run(page, tmp_path)
+        run(page, tmp_path, services, variables)
         check(page)
 
 
