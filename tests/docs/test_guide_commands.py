@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ..buckets import CREDENTIALS, Service
+from ..e2e.isolated import need_namespaces
 from ..fuse import ONLY_WITH_FUSE
 from ..postgresql_server import Server
 from .console import PROJECT, Page, Step, check, read, run
@@ -20,6 +22,17 @@ BUCKET, OPTIONS = "s3://my-bucket", '"region=eu-central-1"'
 """What the page on operations shows, in whose place a server and a bucket of the tests stand."""
 MOST_NOT_RUN = 9
 """Blocks of commands that no test can run, on all pages together."""
+
+
+def _skip_where_it_cannot_run(commands: str) -> None:
+    """Skip, with the reason, what this machine lacks."""
+    if "--isolation namespace" in commands:
+        need_namespaces()
+    if "holdfast mount" in commands and ONLY_WITH_FUSE.args[0]:
+        pytest.skip(ONLY_WITH_FUSE.kwargs["reason"])
+    for program in ("curl", "openssl"):
+        if f"{program} " in commands and not shutil.which(program):
+            pytest.skip(f"needs {program}")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -36,8 +49,7 @@ def test_the_commands_of_a_page_print_what_it_shows(path: Path, tmp_path: Path, 
             OPTIONS: ", ".join(options),
         }
         variables = CREDENTIALS
-    if any("holdfast mount" in step.command for step in page.steps) and ONLY_WITH_FUSE.args[0]:
-        pytest.skip(ONLY_WITH_FUSE.kwargs["reason"])
+    _skip_where_it_cannot_run("".join(step.command for step in page.steps))
     if page.steps:
         run(page, tmp_path, services, variables)
         check(page)
