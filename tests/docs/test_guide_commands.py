@@ -20,7 +20,7 @@ PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs/guide").glob("*.md"))]
 DATABASE = "postgresql://holdfast@db.example/holdfast?sslmode=verify-full"
 BUCKET, OPTIONS = "s3://my-bucket", '"region=eu-central-1"'
 """What the page on operations shows, in whose place a server and a bucket of the tests stand."""
-MOST_NOT_RUN = 9
+MOST_NOT_RUN = 10
 """Blocks of commands that no test can run, on all pages together."""
 
 
