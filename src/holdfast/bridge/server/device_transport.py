@@ -1,4 +1,7 @@
-"""The FUSE device as a transport. Source: ``fs/fuse/dev.c``."""
+"""The FUSE device as a transport. Source: ``fs/fuse/dev.c``.
+
+It is polled, and never waited for in ``read``: a thread that blocks there wakes only by unmounting.
+"""
 
 from __future__ import annotations
 
