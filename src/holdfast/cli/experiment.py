@@ -60,7 +60,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--with-ignored", action="store_true", help="forks need what ignore rules leave out, such as dependencies"
     )
     what.add_argument(
-        "--provider", metavar="NAME", type=text, help="the provider that makes the forks (docs/reference/snapshots.md)"
+        "--provider", metavar="NAME", type=text, help="the provider that makes the forks (docs/reference/snapshot.md)"
     )
     how = parser.add_argument_group("comparison")
     measure = how.add_mutually_exclusive_group()

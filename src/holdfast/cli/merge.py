@@ -120,7 +120,7 @@ COMMANDS = {
         description="Merge the changes of a fork into this workspace, and keep the changes made here since the "
         "fork. A file that only one side changed becomes as that side has it. If both sides changed "
         "a file, the fork's changes are applied to it one after the other, each by the first way of merge.ladder that "
-        "can: an agent, the file's structure, its lines (docs/reference/merge.md). The command lists the files that "
+        "can: an agent, the file's structure, its lines (docs/reference/ladder.md). The command lists the files that "
         "none can merge, and changes nothing until you decide them. It saves both trees first.",
         configure=_configure,
         run=_run,

@@ -54,7 +54,7 @@ def _configure_take(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--with-ignored", action="store_true", help="with what ignore rules leave out, such as dependencies"
     )
-    parser.add_argument("--provider", metavar="NAME", type=text, help="what takes it (docs/reference/snapshots.md)")
+    parser.add_argument("--provider", metavar="NAME", type=text, help="what takes it (docs/reference/snapshot.md)")
 
 
 def _take(console: Console, arguments: argparse.Namespace) -> int:
@@ -139,7 +139,7 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast snapshot run [--from ID] [-m LABEL] [--provider NAME] [--] COMMAND ..."
     parser.add_argument("--from", dest="name", metavar="ID", type=text, help="begin as this snapshot is (default: now)")
     parser.add_argument("-m", "--label", metavar="LABEL", type=text, help="keep what it makes as a snapshot")
-    parser.add_argument("--provider", metavar="NAME", type=text, help="what makes it (docs/reference/snapshots.md)")
+    parser.add_argument("--provider", metavar="NAME", type=text, help="what makes it (docs/reference/snapshot.md)")
     parser.add_argument("words", metavar="COMMAND", nargs=REST, help="what to run")
 
 

@@ -61,7 +61,7 @@ COMMANDS = {
     "vm": Command(
         description="The virtual machines in which commands run with `--isolation vm`: how they fare, and the "
         "disk that keeps the programs installed in one. The files of the workspace are no part of it; undo reverses "
-        "changes to those (docs/reference/virtual-machines.md).",
+        "changes to those (docs/reference/vm.md).",
         configure=_nothing,
         run=_family,
         examples=(

@@ -259,7 +259,7 @@ COMMANDS = {
     ),
     "session classify": Command(
         description="Say what a command may do in a session, without running it: safe, changes, unknown, risky "
-        "or dangerous (docs/reference/safety.md). Holdfast parses the command line for that.",
+        "or dangerous (docs/reference/classify.md). Holdfast parses the command line for that.",
         configure=_configure_classify,
         run=_classify,
         examples=(("holdfast session classify 'rm -rf build'", "before you run it"),),

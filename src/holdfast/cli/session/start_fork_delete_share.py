@@ -169,7 +169,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
         "--provider",
         metavar="NAME",
         type=text,
-        help="the provider that makes its directory (docs/reference/snapshots.md)",
+        help="the provider that makes its directory (docs/reference/snapshot.md)",
     )
     parser.add_argument(
         "--on-branch", metavar="BRANCH", type=text, help="have Git make it, with this branch checked out"

@@ -118,7 +118,7 @@ class Sessions:
 
     @property
     def programs(self) -> Mapping[str, Level]:
-        """What the settings say that programs may do (docs/reference/safety.md)."""
+        """What the settings say that programs may do (docs/reference/classify.md)."""
         from holdfast.engine.safety.classify import levels_of
 
         return levels_of(self._opener.settings(None).safety.programs)

@@ -695,7 +695,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         """The change that waits longest for an agent to apply it anew, of merges into this workspace; None if none
         does.
 
-        It is the caller's for ``merge.lease``: docs/reference/merge.md has its fields.
+        It is the caller's for ``merge.lease``: docs/reference/ladder.md has its fields.
         """
         from holdfast.engine.merging.reapply.answer_queue import take
 
