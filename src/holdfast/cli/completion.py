@@ -246,5 +246,11 @@ COMMANDS = {
             ("holdfast completion zsh > ~/.zfunc/_holdfast", "in a directory of $fpath"),
             ("holdfast completion fish > ~/.config/fish/completions/holdfast.fish", "for fish"),
         ),
+        notes=(
+            (
+                "The script completes commands, options, files, and the checkpoints, forks, steps, runs, prompts, "
+                "held operations, sessions, states, snapshots, images and promotions whose names are plain words."
+            ),
+        ),
     ),
 }

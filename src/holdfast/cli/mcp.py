@@ -104,11 +104,10 @@ def _opener(
 
 COMMANDS = {
     "mcp": Command(
-        description="Give the workspace to a model as tools: commands, files, undo, checkpoints, by the Model "
-        "Context Protocol. A client starts the command and speaks with it on standard input and "
-        "output; with --socket it listens until a signal ends it. Changes by the tools are steps, as "
-        "under `holdfast run`. No tool answers a safeguard, forgets anything, or overwrites the "
-        "changes of other processes.",
+        description="Give the workspace to a model as tools, by the Model Context Protocol "
+        "(docs/reference/mcp.md). A client starts the command and speaks with it on standard "
+        "input and output. Changes by the tools are steps, as under `holdfast run`. No tool "
+        "answers a safeguard, forgets anything, or overwrites the changes of other processes.",
         configure=_configure,
         run=_run,
         examples=(

@@ -207,10 +207,9 @@ class _Signals:
 
 COMMANDS = {
     "mount": Command(
-        description="Show a checkpoint as a read-only directory. Nothing is written out: Holdfast reads files "
-        "from the store when a program reads them. It lasts until Ctrl-C or an unmount (umount DIR, "
-        "fusermount3 -u DIR); with --exec until the command ends, and the exit code is the "
-        "command's. Meanwhile the checkpoint is neither forgotten nor collected. If DIR is a fork by "
+        description="Show a checkpoint as a read-only directory, without writing it out, until Ctrl-C or "
+        "an unmount; with --exec until the command ends, whose exit code it returns. "
+        "Meanwhile the checkpoint is neither forgotten nor collected. If DIR is a fork by "
         "mount that is not mounted, the command mounts it again.",
         configure=_configure,
         run=_mount,

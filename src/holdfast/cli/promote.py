@@ -54,7 +54,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--production",
         metavar="ID:DEVICE:INODE",
         type=text,
-        help="for programs, in place of --to: the id of production's workspace; FORK is then a checkpoint's id",
+        help="for programs: production by its workspace's id; FORK is then a checkpoint's id",
     )
     add_decision_options(parser, here="in production")
     parser.add_argument(
@@ -326,12 +326,11 @@ def _sweep(console: Console, promotions: Promotions, *, force: bool) -> int:
 
 COMMANDS = {
     "promote": Command(
-        description="Bring the changes of a fork to production: the workspace that it was forked from. The "
-        "command copies production with its dependencies and merges the fork's changes there. Then "
-        "it runs setup, build, start and health check in the copy, as the settings promote.* say; "
-        "without them it runs nothing. Only if all succeed does the copy replace production, at "
-        "once; else production stays as it is. `holdfast undo` in production takes the promotion "
-        "back.",
+        description="Bring the changes of a fork to production: the workspace that it was forked from. "
+        "The command merges them in a copy of production, where it runs setup, build, start "
+        "and health check as the settings promote.* say. Only if all succeed does the copy "
+        "replace production, at once; else production stays as it is. `holdfast undo` in "
+        "production takes the promotion back.",
         configure=_configure,
         run=_run,
         examples=(
@@ -343,6 +342,20 @@ COMMANDS = {
             ),
             ("holdfast promote --resume", "go on after a crash"),
             ("holdfast promote --list", "list the promotions and their results"),
+        ),
+        notes=(
+            (
+                "--dry-run saves both sides, and builds and changes nothing. SIGINT, SIGTERM and SIGHUP end the "
+                "build and take it back."
+            ),
+            (
+                "With --production another directory at that path, until the swap, is not touched "
+                "(`production_replaced`)."
+            ),
+            (
+                "In --decisions `prefer` is `ours` (production) or `theirs`, `content` is Base64; neither: the "
+                "file is deleted. `version` is that of `overlapping_files`."
+            ),
         ),
         exits=(
             (1, "a command of the build failed, or another error; production is unchanged"),

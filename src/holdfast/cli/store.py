@@ -91,7 +91,7 @@ def _configure_claim(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--take",
         action="store_true",
-        help="take it from another store, which must be gone for good: its claim is removed",
+        help="remove the claim of another store, which must be gone for good",
     )
 
 
@@ -193,10 +193,9 @@ COMMANDS = {
         exits=(_CLAIMED,),
     ),
     "store copy": Command(
-        description="Copy the whole store into another home, or only its objects to another place. Every byte of "
-        "the copy is read back and verified, every count compared. The source is only read, and "
-        "stays in use. After a crash, run the same command again to continue. Undo logs stay where "
-        "they are.",
+        description="Copy the whole store into another home, or only its objects to another place. Every "
+        "byte of the copy is read back and verified. The source is only read, and stays in "
+        "use. After a crash, the same command continues. Undo logs stay where they are.",
         configure=_configure_copy,
         run=_copy,
         examples=(

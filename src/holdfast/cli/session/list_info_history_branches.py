@@ -241,8 +241,6 @@ def _branch(one: SessionRef) -> Row:
     return [one.checkpoint[:SHORT_HASH], when(one.updated_at), branch_name(one), message]
 
 
-_NONE = (3, "no such session, or no session of yours in this workspace")
-
 COMMANDS = {
     "session list": Command(
         description="List the sessions of this workspace, the last begun first: provider and mode of the "
@@ -257,7 +255,6 @@ COMMANDS = {
         configure=_configure_info,
         run=_info,
         examples=(("holdfast session info", "your newest one here"), ("holdfast session info -s try-2", "another")),
-        exits=(_NONE,),
     ),
     "session history": Command(
         description="List the commands that have led to a session's state, the last one first: exit code, "
@@ -269,7 +266,6 @@ COMMANDS = {
             ("holdfast session history --output", "with the output"),
             ("holdfast session history --json", "with the checkpoints before and after each"),
         ),
-        exits=(_NONE,),
     ),
     "session branches": Command(
         description="List the names of a session's states, given by `holdfast session branch`, and (`_auto/…`) "
@@ -277,6 +273,5 @@ COMMANDS = {
         configure=_configure_branches,
         run=_branches,
         examples=(("holdfast session branches", "the targets of `session checkout`"),),
-        exits=(_NONE,),
     ),
 }

@@ -1,0 +1,34 @@
+"""The pages of docs/reference, and the man page, are what docs/generate.py makes of the source."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+
+
+def generator():
+    specification = importlib.util.spec_from_file_location("generate", PROJECT / "docs" / "generate.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+GENERATE = generator()
+
+
+@pytest.mark.parametrize("path", GENERATE.FILES, ids=lambda path: path.name)
+def test_a_committed_page_is_what_the_source_says(path: Path) -> None:
+    assert path.read_text() == GENERATE.FILES[path](), "run `make docs`"
+
+
+def test_every_template_makes_a_page_and_every_part_is_used() -> None:
+    templates = {path: path.read_text() for path in GENERATE.TEMPLATES.glob("*.md.in")}
+    assert {GENERATE.REFERENCE / path.stem for path in templates} <= set(GENERATE.FILES)
+    for part in GENERATE.PARTS:
+        assert sum(f"\n<!-- {part} -->\n" in text for text in templates.values()) == 1, part
