@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT), str(PROJECT / "src")]
 
-from holdfast.cli import command_table  # noqa: E402
-from holdfast.cli.argparse_parser import build_parser  # noqa: E402
-from holdfast.cli.global_options import add_global_options  # noqa: E402
-from holdfast.model.json_encoder import fields  # noqa: E402
+from holdfast.cli import command_table
+from holdfast.cli.argparse_parser import build_parser
+from holdfast.cli.global_options import add_global_options
+from holdfast.model.json_encoder import fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.cli.command import Command
 
@@ -262,118 +262,139 @@ WORDS = {
     "int": "number",
     "float": "number",
     "bool": "boolean",
-    "None": "null",
-    "Any": "any value",
+    "Any": "value",
     "Path": "path",
     "SystemPath": "path",
     "PlainText": "text",
     "Time": "time",
     "NanoTime": "time",
     "ContentHash": "hash",
-    "OctalPermissions": "octal text",
-    "OctalMode": "octal text",
+    "OctalPermissions": "octal",
+    "OctalMode": "octal",
     "Milliseconds": "number",
     "Seconds": "number",
     "dict": "object",
 }
+"""The types of fields that are no objects, for people."""
+EVERYWHERE = ("Counts", "NotCaptured", "Paths")
+"""Objects that the beginning of the page has."""
 
 
-class JsonPage:
-    """The sections of the page, each object where it is met first."""
-
-    def __init__(self) -> None:
-        self.placed: dict[type, str] = {}
-
-    def text(self) -> str:
-        """All sections."""
-        from tests.answers import SECTIONS
-
-        for title, kinds in SECTIONS.items():
-            for kind in kinds:
-                self.placed.setdefault(kind, title)
-        lines: list[str] = []
-        for title, kinds in SECTIONS.items():
-            if title == "Failures":
-                continue
-            lines += [f"### {title}", ""]
-            for kind in kinds:
-                lines += self.lines(kind, title)
-        return "\n".join(lines).rstrip()
-
-    def lines(self, kind: type, title: str) -> Iterator[str]:
-        """What is said of one object."""
-        name = f"**{kind.__name__}**"
-        if self.placed[kind] != title:
-            yield from (f"{name}: see [{self.placed[kind]}](#{anchor(self.placed[kind])}).", "")
-            return
-        base = next((each for each in kind.__mro__[1:] if each in self.placed), None)
-        inherited = {one.key for one in fields(base)} if base is not None else set[str]()
-        about = plain(kind.__doc__ or "")
-        if base is not None:
-            where = self.placed[base]
-            of = f"**{base.__name__}**" if where == title else f"[{base.__name__}](#{anchor(where)})"
-            about += f" Has the fields of {of}" + (", and:" if len(fields(kind)) > len(inherited) else ".")
-        yield from (f"{name}: {linked(about)}", "")
-        texts = field_texts(kind)
-        shown = [one for one in fields(kind) if one.key not in inherited]
-        yield from (*(self.line(one, texts.get(one.name, ""), title) for one in shown), "")
-
-    def line(self, field: Any, text: str, title: str) -> str:
-        """One field."""
-        missing = "" if field.required else ", may be missing"
-        kind = self.kind(ast.parse(field.annotation, mode="eval").body, field.module, title)
-        return f"- `{field.key}` ({kind}{missing})" + (f": {linked(text).rstrip('.')}" if text else "")
-
-    def kind(self, node: ast.expr, module: str, title: str) -> str:
-        """The type of a field, for people."""
-        match node:
-            case ast.BinOp(left, ast.BitOr(), right):
-                return f"{self.kind(left, module, title)} or {self.kind(right, module, title)}"
-            case ast.Subscript(ast.Name("list"), inner):
-                return f"list of {plural(self.kind(inner, module, title))}"
-            case ast.Subscript(ast.Name("dict"), _):
-                return "object"
-            case ast.Subscript(ast.Name("Literal"), ast.Tuple(values)):
-                return literal([ast.literal_eval(value) for value in values])
-            case ast.Subscript(ast.Name("Literal"), value):
-                return literal([ast.literal_eval(value)])
-            case ast.Constant(None):
-                return "null"
-            case ast.Name(name) | ast.Attribute(_, name):
-                return WORDS.get(name) or self.named(name, module, title)
-            case _:
-                raise TypeError(ast.unparse(node))
-
-    def named(self, name: str, module: str, title: str) -> str:
-        """A named type: another object, or a choice of words."""
-        from holdfast.model.answers import words
-
-        found = getattr(words, name, None) or getattr(sys.modules[module], name, None)
-        if not isinstance(found, type):
-            return literal(list(found.__args__)) if found is not None else name
-        if found.__name__ in ("Counts", "NotCaptured", "Paths"):
-            return f"[{found.__name__}](#values)"
-        if found not in self.placed:
-            return f"**{found.__name__}**"
-        where = self.placed[found]
-        return f"**{name}**" if where == title else f"[{name}](#{anchor(where)})"
+def shown_type(node: ast.expr, module: str) -> str:
+    """The type of a field: of several what it may be, with ``[]`` for a list and ``?`` for what may be null."""
+    match node:
+        case ast.BinOp(left, ast.BitOr(), ast.Constant(None)):
+            return f"{shown_type(left, module)}?"
+        case ast.BinOp(left, ast.BitOr(), right):
+            return f"{shown_type(left, module)}|{shown_type(right, module)}"
+        case ast.Subscript(ast.Name("list"), inner):
+            return f"{shown_type(inner, module)}[]"
+        case ast.Subscript(ast.Name("dict"), _):
+            return "object"
+        case ast.Subscript(ast.Name("Literal"), values):
+            return chosen(ast.literal_eval(values) if isinstance(values, ast.Tuple) else (ast.literal_eval(values),))
+        case ast.Subscript(ast.Name("Annotated"), ast.Tuple([inner, *_])):
+            return shown_type(inner, module)
+        case ast.Name(name) | ast.Attribute(_, name):
+            return WORDS.get(name) or named_type(name, module)
+        case _:
+            raise TypeError(ast.unparse(node))
 
 
-def literal(values: list[Any]) -> str:
+def named_type(name: str, module: str) -> str:
+    """A named type: an object, or a choice of words."""
+    from holdfast.model.answers import words
+
+    found = getattr(words, name, None) or getattr(sys.modules[module], name)
+    return found.__name__ if isinstance(found, type) else chosen(found.__args__)
+
+
+def chosen(values: Iterable[str]) -> str:
     """One of several words."""
-    return " or ".join(f"`{value}`" if value != "" else "empty" for value in values)
+    return "|".join(value or '""' for value in values)
 
 
-def plural(kind: str) -> str:
-    """Several of a type."""
-    return (
-        kind if kind.endswith(("]", ")", "*", "`")) or " or " in kind else {"any value": "values"}.get(kind, f"{kind}s")
-    )
+class Objects:
+    """JSON objects in the sections of a page, each in full where it is met first."""
+
+    def __init__(self, sections: dict[str, list[type]]) -> None:
+        self._sections = sections
+        self._placed: dict[str, str] = {}
+        for title, kinds in sections.items():
+            for kind in kinds:
+                self._placed.setdefault(kind.__name__, title)
+
+    def section(self, title: str) -> Iterator[str]:
+        """What is said of the objects of one section."""
+        for kind in self._sections[title]:
+            yield from self._object(kind, title)
+
+    def _object(self, kind: type, title: str) -> Iterator[str]:
+        name = kind.__name__
+        if self._placed[name] != title:
+            yield from (f"**{name}**: see {self._link(name, self._placed[name])}.", "")
+            return
+        base = next((each for each in kind.__mro__[1:] if each.__name__ in self._placed), None)
+        inherited = {one.key for one in fields(base)} if base is not None else set[str]()
+        texts = field_texts(kind)
+        own = [one for one in fields(kind) if one.key not in inherited]
+        silent = self._silent([one for one in own if not texts.get(one.name)], title)
+        if base is not None:
+            where = self._placed[base.__name__]
+            silent.insert(0, f"all of {base.__name__ if where == title else self._link(base.__name__, where)}")
+        if len(self._sections[title]) > 1:
+            yield from (f"**{name}**: {linked(plain(kind.__doc__ or ''))}", "")
+        if silent:
+            yield f"- {'; '.join(silent)}"
+        for one in own:
+            if texts.get(one.name):
+                yield f"- {self._field(one, title)}: {linked(texts[one.name]).rstrip('.')}"
+        yield ""
+
+    def _silent(self, found: list[Any], title: str) -> list[str]:
+        """Fields of which nothing is said, those of a plain type together."""
+        plural = {"text": "", "number": "numbers ", "boolean": "booleans ", "time": "times ", "path": "paths "}
+        groups: dict[str, list[str]] = {}
+        for one in found:
+            kind = shown_type(ast.parse(one.annotation, mode="eval").body, one.module)
+            if kind in plural and one.required:
+                groups.setdefault(plural[kind], []).append(f"`{one.key}`")
+            else:
+                groups.setdefault(" ", []).append(self._field(one, title))
+        return [f"{kind.lstrip()}{', '.join(names)}" for kind, names in sorted(groups.items())]
+
+    def _field(self, one: Any, title: str) -> str:
+        kind = shown_type(ast.parse(one.annotation, mode="eval").body, one.module)
+        of = re.sub(r"[?\[\]]", "", kind)
+        text = f"`{one.key}{'?' * kind.endswith('?')}`" if of == "text" and "[" not in kind else f"`{one.key}: {kind}`"
+        where = "Values" if of in EVERYWHERE else self._placed.get(of, title)
+        text = text if where == title else f"[{text}](#{anchor(where)})"
+        return text if one.required else f"{text} (optional)"
+
+    def _link(self, name: str, title: str) -> str:
+        return f"[{name}](#{anchor(title)})"
 
 
 def json_part() -> str:
     """Each command and the objects that it prints."""
-    return JsonPage().text()
+    from tests.answers import SECTIONS
+
+    objects = Objects(SECTIONS)
+    lines: list[str] = []
+    for title in SECTIONS:
+        if title != "Failures":
+            lines += [f"### {title}", "", *objects.section(title)]
+    return "\n".join(lines).rstrip()
+
+
+# -- STDIO ---------------------------------------------------------------------------------------------------------
+
+
+def stdio_schema() -> str:
+    """Every message as JSON Schema."""
+    from holdfast.api.stdio import schema
+
+    return schema.text()
 
 
 # -- the pages -----------------------------------------------------------------------------------------------------
@@ -401,6 +422,7 @@ FILES: dict[Path, Callable[[], str]] = {
     REFERENCE / template.stem: partial(page, template) for template in sorted(TEMPLATES.glob("*.md.in"))
 }
 """All that is generated, by its path."""
+FILES[REFERENCE / "stdio-schema.json"] = stdio_schema
 
 
 def main() -> None:
