@@ -20,13 +20,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT), str(PROJECT / "src")]
 
 from holdfast.cli import command_table
 from holdfast.cli.argparse_parser import build_parser
 from holdfast.cli.global_options import add_global_options
-from holdfast.model.json_encoder import fields
+from holdfast.model.json_encoder import fields, is_described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -387,7 +389,150 @@ def json_part() -> str:
     return "\n".join(lines).rstrip()
 
 
+# -- MCP -----------------------------------------------------------------------------------------------------------
+
+COMMON = 3
+"""A field that so many tools take is told once."""
+
+
+def tools_part() -> str:
+    """Every tool: what it does, takes and answers."""
+    from holdfast.api.mcp import _tools as tools
+
+    taken = {tool.name: tool_fields(tools.schema(tool.takes)) for tool in tools.TOOLS}
+    every = [each for found in taken.values() for each in found.items()]
+    common = {name: text for name, text in every if every.count((name, text)) >= COMMON}
+    lines = [*(f"- `{name}`{text}" for name, text in common.items()), ""]
+    for tool in tools.TOOLS:
+        lines += [f"### {tool.name}", "", linked(" ".join([tool.description, tool.note]).strip()), ""]
+        own = {name: text for name, text in taken[tool.name].items() if common.get(name) != text}
+        also = [f"`{name}`" for name in taken[tool.name] if name not in own]
+        lines += [f"- `{name}`{text}" for name, text in own.items()]
+        lines += [f"- {', '.join(also)}"] if also else []
+        lines += ["", f"Answers {answered(tool.answers)}.", ""]
+    return "\n".join(lines).rstrip()
+
+
+def tool_fields(schema: dict[str, Any]) -> dict[str, str]:
+    """What is said of each field that a tool takes."""
+    found: dict[str, str] = {}
+    for name, field in schema["properties"].items():
+        if name != "directory":
+            choices = "|".join(field.get("enum", ()))
+            default = field.get("default")
+            shown = "" if default in (None, "", [], {}, False) else f"default: `{default}`"
+            facts = ["required" if name in schema["required"] else "", choices and f"`{choices}`", shown]
+            facts_text = ", ".join(fact for fact in facts if fact)
+            found[name] = (f" ({facts_text})" if facts_text else "") + f": {field.get('description', '')}"
+    return found
+
+
+def answered(kind: type) -> str:
+    """The fields of an answer; those of an object of the page on JSON by its name."""
+    from tests.answers import SECTIONS
+
+    places = {each: title for title, kinds in SECTIONS.items() for each in kinds}
+    base = next((each for each in kind.__mro__ if each in places), None)
+    known = {one.key for one in fields(base)} if base is not None else set[str]()
+    own = [f"`{one.key}`" for one in fields(kind) if one.key not in known]
+    link = [f"[{base.__name__}](json.md#{anchor(places[base])})"] if base is not None else []
+    return ", ".join(link + own)
+
+
+def prompts_part() -> str:
+    """The prompts, with their defaults."""
+    from holdfast.api.mcp import _prompts as prompts
+
+    listed = prompts.list_prompts(inside=False)
+    inside = {one.name for one in prompts.list_prompts(inside=True)}
+    return "\n".join(
+        f"- `{one.name}`: {one.description}. `count`: {one.arguments[0].description}."
+        + ("" if one.name in inside else " Not listed inside of a run.")
+        for one in listed
+    )
+
+
+def resources_part() -> str:
+    """The resources, by their addresses."""
+    from holdfast.api.mcp import _resources as resources
+
+    shown = {one.uri_template: one.description for one in resources.TEMPLATES}
+    named = {re.sub(r"\{\+?(\w+)\}", lambda found: found[1].upper(), uri): text for uri, text in shown.items()}
+    return "\n".join(f"- `{uri}`: {text}" for uri, text in named.items())
+
+
 # -- STDIO ---------------------------------------------------------------------------------------------------------
+
+
+def operations_part(names: re.Pattern[str]) -> str:
+    """The operations whose names match: what each does, takes and answers."""
+    from holdfast.api.stdio._directory_operations import REQUESTS
+
+    lines: list[str] = []
+    for name, (payload, result) in REQUESTS.items():
+        if names.fullmatch(name):
+            texts = field_texts(payload)
+            taken = [
+                f"`{one.name}`{default_text(one)}" + (f": {texts[one.name].rstrip('.')}" if one.name in texts else "")
+                for one in msgspec.structs.fields(payload)
+                if one.name != "directory"
+            ]
+            takes = f" Takes {'; '.join(taken)}." if taken else ""
+            gives = result_text(result)
+            about = sentence(linked(plain(payload.__doc__ or "")))
+            lines.append(f"- **`{name}`**: {about}{takes}{f' Answers {gives}.' if gives else ''}")
+    return "\n".join(lines)
+
+
+def default_text(one: Any) -> str:
+    """The default of a field of a request, in parentheses; nothing for a required one."""
+    if one.required:
+        return ""
+    default = one.default
+    if default is msgspec.NODEFAULT:
+        default = one.default_factory()
+    if default in (None, msgspec.UNSET) or isinstance(default, msgspec.Struct):
+        return " (optional)"
+    return f" ({msgspec.json.encode(default).decode()})"
+
+
+def result_text(kind: Any) -> str:
+    """The fields of an answer, with what is said of them; of an object of the page on JSON its name."""
+    from holdfast.model import json_schema
+
+    if is_described(kind):
+        return answered(kind)
+    texts = field_texts(kind)
+    return ", ".join(
+        f"`{name}`" + (f" ({texts[name].rstrip('.')})" if name in texts else "") for name in json_schema.hints(kind)
+    )
+
+
+def limits_part() -> str:
+    """The limits of the server."""
+    from holdfast.api.stdio._result_types import Limits
+    from holdfast.api.stdio.server import LIMITS
+
+    texts = field_texts(Limits)
+    return "\n".join(
+        f"- `{name}` ({getattr(LIMITS, name)}): {texts[name].rstrip('.')}" for name in Limits.__struct_fields__
+    )
+
+
+def directory_part() -> str:
+    """The fields of a working directory in the status of a session."""
+    from holdfast.api.stdio._result_types import DirectoryStatus
+
+    return f"Each of `directories`: {result_text(DirectoryStatus)}."
+
+
+def events_part() -> str:
+    """The events, with their fields."""
+    from holdfast.api.stdio._event_messages import EVENTS
+
+    return "\n".join(
+        f"- **`{name}`**: {linked(plain(kind.__doc__ or ''))} {result_text(kind)}." for name, kind in EVENTS.items()
+    )
 
 
 def stdio_schema() -> str:
@@ -403,6 +548,19 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands_part,
     "settings": configuration_part,
     "objects": json_part,
+    "prompts": prompts_part,
+    "resources": resources_part,
+    "tools": tools_part,
+    "stdio-limits": limits_part,
+    "stdio-session": partial(operations_part, re.compile(r"hello|session\..*")),
+    "stdio-commands": partial(operations_part, re.compile(r"agent\..*")),
+    "stdio-steps": partial(operations_part, re.compile(r"step\..*")),
+    "stdio-undo": partial(operations_part, re.compile(r"undo\..*|redo")),
+    "stdio-files": partial(operations_part, re.compile(r"fs\..*")),
+    "stdio-checkpoints": partial(operations_part, re.compile(r"checkpoint\..*|fork")),
+    "stdio-safeguards": partial(operations_part, re.compile(r"safeguard\..*")),
+    "stdio-directory": directory_part,
+    "stdio-events": events_part,
 }
 """What a line ``<!-- NAME -->`` of a template stands for."""
 
