@@ -542,6 +542,21 @@ def stdio_schema() -> str:
     return schema.text()
 
 
+# -- REST ----------------------------------------------------------------------------------------------------------
+
+
+def endpoints_part() -> str:
+    """The endpoints, with the right that each needs."""
+    from holdfast.api.rest._endpoints import ENDPOINTS
+
+    lines = ["| request | right | |", "| --- | --- | --- |"]
+    for one in ENDPOINTS:
+        (method,), (path,) = one.http_methods, one.paths
+        where = re.sub(r":str\}", "}", path)
+        lines.append(f"| `{method} {where}` | {one.opt['rights'] or '–'} | {plain(one.summary or '')} |")
+    return "\n".join(lines)
+
+
 # -- the pages -----------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -551,6 +566,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "prompts": prompts_part,
     "resources": resources_part,
     "tools": tools_part,
+    "endpoints": endpoints_part,
     "stdio-limits": limits_part,
     "stdio-session": partial(operations_part, re.compile(r"hello|session\..*")),
     "stdio-commands": partial(operations_part, re.compile(r"agent\..*")),
