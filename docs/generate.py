@@ -25,6 +25,7 @@ import msgspec
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT), str(PROJECT / "src")]
 
+import holdfast
 from holdfast.cli import command_table
 from holdfast.cli.argparse_parser import build_parser
 from holdfast.cli.global_options import add_global_options
@@ -557,6 +558,84 @@ def endpoints_part() -> str:
     return "\n".join(lines)
 
 
+# -- Python --------------------------------------------------------------------------------------------------------
+
+FACES = {
+    "Workspace": None,
+    "Home": None,
+    "Sessions": ("start", "open", "list", "info", "history", "branches", "delete", "sweep", "close"),
+    "Session": (
+        *("id", "root", "workspace", "state", "config", "head", "owner", "shared", "agent", "directory", "environment"),
+        *("begin", "end", "checkpoint", "branch", "branches", "remove_branch", "find", "checkout", "fork", "history"),
+        *("due", "configure", "share", "unshare", "keep", "delete", "close"),
+    ),
+    "Promotions": None,
+}
+"""The classes whose methods are listed, with those that are for programs of others; None: all."""
+MANY = 12
+"""Of so many fields and more the page lists none: JSON has them."""
+
+
+def first_sentence(text: str | None) -> str:
+    """The first sentence of a docstring."""
+    return re.sub(r" \(I\d+\)", "", re.split(r"(?<=\.)\s", linked(plain(text or "")))[0].rstrip("."))
+
+
+def call(function: Any) -> str:
+    """The parameters of a function, with ``=`` behind those that have a default."""
+    taken = inspect.signature(function).parameters.values()
+    names = [one.name + ("" if one.default is one.empty else "=") for one in taken if one.name != "self"]
+    return f"({', '.join(name for name in names if name != 'progress=')})"
+
+
+def functions_part() -> str:
+    """The functions that the package has."""
+    found = {name: getattr(holdfast, name) for name in holdfast.__all__}
+    functions = {name: one for name, one in found.items() if inspect.isfunction(one)}
+    return "\n".join(f"- `{name}{call(one)}`: {first_sentence(one.__doc__)}" for name, one in functions.items())
+
+
+def methods_part(name: str) -> str:
+    """The public methods and properties of a class, in the order of the source."""
+    lines: list[str] = []
+    wanted = FACES[name]
+    for kind in getattr(holdfast, name).__mro__:
+        for method, value in vars(kind).items():
+            if method.startswith("_") or (wanted is not None and method not in wanted):
+                continue
+            if isinstance(value, property):
+                lines.append(f"- `{method}`: {first_sentence(value.__doc__)}")
+            elif inspect.isfunction(value):
+                lines.append(f"- `{method}{call(value)}`: {first_sentence(value.__doc__)}")
+    return "\n".join(lines)
+
+
+def results_part() -> str:
+    """What methods take and return."""
+    lines: list[str] = []
+    for name in holdfast.__all__:
+        value = getattr(holdfast, name)
+        if isinstance(value, type) and name not in FACES and not issubclass(value, Exception):
+            names = getattr(value, "_fields", None) or list(getattr(value, "__struct_fields__", ()))
+            shown = f" (`{'`, `'.join(names)}`)" if 0 < len(names) < MANY else ""
+            lines.append(f"- `{name}`{shown}: {first_sentence(value.__doc__)}")
+    return "\n".join(lines)
+
+
+def errors_part() -> str:
+    """The errors, each below the one that it is a kind of."""
+    found = [getattr(holdfast, name) for name in holdfast.__all__]
+    errors = [each for each in found if isinstance(each, type) and issubclass(each, Exception)]
+
+    def below(kind: type[Exception], depth: int) -> Iterator[str]:
+        yield f"{'  ' * depth}- `{kind.__name__}` (`{kind.code}`): {first_sentence(kind.__doc__)}"
+        for each in errors:
+            if kind in each.__bases__:
+                yield from below(each, depth + 1)
+
+    return "\n".join(below(holdfast.HoldfastError, 0))
+
+
 # -- the pages -----------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -567,6 +646,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "resources": resources_part,
     "tools": tools_part,
     "endpoints": endpoints_part,
+    "functions": functions_part,
+    "workspace": partial(methods_part, "Workspace"),
+    "home": partial(methods_part, "Home"),
+    "sessions": partial(methods_part, "Sessions"),
+    "session": partial(methods_part, "Session"),
+    "promotions": partial(methods_part, "Promotions"),
+    "results": results_part,
+    "errors": errors_part,
     "stdio-limits": limits_part,
     "stdio-session": partial(operations_part, re.compile(r"hello|session\..*")),
     "stdio-commands": partial(operations_part, re.compile(r"agent\..*")),

@@ -123,7 +123,7 @@ class Safeguard(NamedTuple):
 
 
 class Isolation(NamedTuple):
-    """What of the machine a command that is run sees, changes and reaches (docs/reference/isolation.md)."""
+    """The isolation of a command (docs/guide/isolation.md)."""
 
     level: IsolationLevel = "none"
     network: NetworkMode = "open"
