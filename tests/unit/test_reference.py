@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.log import LEVELS
+from holdfast.model.log_format import _COMPONENTS
+
 PROJECT = Path(__file__).parents[2]
 
 
@@ -32,3 +35,9 @@ def test_every_template_makes_a_page_and_every_part_is_used() -> None:
     assert {GENERATE.REFERENCE / path.stem for path in templates} <= set(GENERATE.FILES)
     for part in GENERATE.PARTS:
         assert sum(f"\n<!-- {part} -->\n" in text for text in templates.values()) == 1, part
+
+
+def test_the_page_of_the_log_has_every_level_and_component() -> None:
+    text = (GENERATE.REFERENCE / "logs.md").read_text()
+    for name in (*LEVELS, *_COMPONENTS.values(), "engine"):
+        assert f"`{name}`" in text, name
