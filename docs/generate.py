@@ -180,6 +180,67 @@ def command_lines(
         yield from ("Exit " + "; ".join(f"{code}: {linked(meaning)}" for code, meaning in sorted(exits)) + ".", "")
 
 
+def global_options_part() -> str:
+    """The options of every command."""
+    return "\n".join(f"- `{names}`: {meaning}" for names, meaning in command_table.GLOBAL_OPTIONS.items())
+
+
+def exit_codes_part() -> str:
+    """What exit codes mean."""
+    rows = (f"| {code} | {meaning} |" for code, meaning in command_table.EXIT_CODES.items())
+    return "\n".join(["| code | |", "| --- | --- |", *rows])
+
+
+# -- the man page --------------------------------------------------------------------------------------------------
+
+MAN_PAGE = PROJECT / "docs" / "holdfast.1"
+
+
+def roff(text: str) -> str:
+    """A text as roff prints it: no word of it is a request or an escape, and code is bold."""
+    escaped = text.replace("\\", r"\e").replace("-", r"\-").replace("'", r"\(aq").replace("…", "...")
+    bold = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", escaped.replace("·", ","))
+    return re.sub(r"^([.\'])", r"\\&\1", bold, flags=re.MULTILINE)
+
+
+def roff_options(found: dict[str, str]) -> Iterator[str]:
+    """Options with what each does."""
+    for names, about in found.items():
+        yield from (".TP", rf"\fB{roff(names)}\fR", roff(about))
+
+
+def man_commands() -> str:
+    """Every command: one line, and its options."""
+    commands = command_table.every()
+    lines: list[str] = []
+    for title, group in command_table.COMMANDS.items():
+        lines.append(f".SS {roff(title.capitalize())}")
+        for family, (_, summary) in group.items():
+            verbs = commands[family].verbs or {}
+            for name, about in {
+                family: summary,
+                **{f"{family} {verb}": text for verb, (_, text) in verbs.items()},
+            }.items():
+                lines += [".TP", rf"\fB{roff(synopsis(name, commands[name]))}\fR", roff(about)]
+                own = options(name, commands[name])
+                lines += [".RS", *roff_options(own), ".RE"] if own else []
+    return "\n".join(lines)
+
+
+MAN_PARTS: dict[str, Callable[[], str]] = {
+    "options": lambda: "\n".join(roff_options(command_table.GLOBAL_OPTIONS)),
+    "commands": man_commands,
+    "exit-codes": lambda: "\n".join(roff_options({str(code): text for code, text in command_table.EXIT_CODES.items()})),
+    "version": lambda: holdfast.__version__,
+}
+
+
+def man_page() -> str:
+    """The man page of its template."""
+    text = (TEMPLATES / "holdfast.1.in").read_text()
+    return re.sub(r"@([a-z-]+)@", lambda found: MAN_PARTS[found[1]](), text)
+
+
 # -- configuration -------------------------------------------------------------------------------------------------
 
 
@@ -640,6 +701,8 @@ def errors_part() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands_part,
+    "global-options": global_options_part,
+    "exit-codes": exit_codes_part,
     "settings": configuration_part,
     "objects": json_part,
     "prompts": prompts_part,
@@ -684,6 +747,7 @@ FILES: dict[Path, Callable[[], str]] = {
 }
 """All that is generated, by its path."""
 FILES[REFERENCE / "stdio-schema.json"] = stdio_schema
+FILES[MAN_PAGE] = man_page
 
 
 def main() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,15 @@ def test_every_template_makes_a_page_and_every_part_is_used() -> None:
     assert {GENERATE.REFERENCE / path.stem for path in templates} <= set(GENERATE.FILES)
     for part in GENERATE.PARTS:
         assert sum(f"\n<!-- {part} -->\n" in text for text in templates.values()) == 1, part
+
+
+def test_the_man_page_has_no_warnings() -> None:
+    checkers = (["groff", "-ww", "-man", "-Tutf8", "-z"], ["mandoc", "-T", "lint", "-W", "warning"])
+    command = next((each for each in checkers if shutil.which(each[0])), None)
+    if command is None:
+        pytest.skip("neither groff nor mandoc is installed")
+    done = subprocess.run([*command, str(GENERATE.MAN_PAGE)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_the_page_of_the_log_has_every_level_and_component() -> None:
