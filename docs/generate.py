@@ -153,8 +153,9 @@ def command_lines(
     told: dict[tuple[str, str], str],
 ) -> Iterator[str]:
     """The section of one command; ``told`` has the section of every option that was told before."""
-    aliases = "".join(f" (`{alias}`)" for alias, of in command_table.ALIASES.items() if of == name)
-    yield from (f"### `{synopsis(name, command)}`{aliases}", "")
+    heading = f"`{synopsis(name, command)}`"
+    heading += "".join(f" (`{alias}`)" for alias, of in command_table.ALIASES.items() if of == name)
+    yield from (f"### {heading}", "")
     is_family = command.verbs is not None
     about = re.sub(r" `holdfast [a-z]+ COMMAND --help` tells all about one command\.", "", command.description)
     yield from (linked(about), "")
@@ -163,12 +164,14 @@ def command_lines(
     bullets: list[str] = []
     known: dict[str, list[str]] = {}
     for text, help_text in (taken | given).items():
-        title = told.setdefault((text, help_text), synopsis(name, command))
-        if title == synopsis(name, command):
+        title = told.setdefault((text, help_text), heading)
+        if title == heading:
             bullets.append(f"- `{text}`: {linked(help_text)}")
         else:
             known.setdefault(title, []).append(f"`{text}`")
-    bullets += [f"- {', '.join(texts)}: as of [{title}](#{anchor(title)})" for title, texts in known.items()]
+    for title, texts in known.items():
+        of = " ".join(word for word in title.split("`")[1].split() if word.islower() and word.isalpha())
+        bullets.append(f"- {', '.join(texts)}: as of [{of}](#{anchor(title)})")
     if bullets:
         yield from (["Several of these take:", ""] if is_family else [])
         yield from (*bullets, "")
