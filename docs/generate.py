@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 REFERENCE = PROJECT / "docs" / "reference"
 TEMPLATES = PROJECT / "docs" / "templates"
-NOTICE = "<!-- docs/generate.py writes this page from docs/templates/{} and the source. -->\n\n"
+NOTICE = "<!-- Generated: docs/generate.py, docs/templates/{} -->\n\n"
 
 
 # -- text ----------------------------------------------------------------------------------------------------------

@@ -61,9 +61,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="how many attempts run at once (default and most: session.max_parallel)",
     )
-    what.add_argument(
-        "--with-ignored", action="store_true", help="forks need what ignore rules leave out, such as dependencies"
-    )
+    what.add_argument("--with-ignored", action="store_true", help="include ignored files, such as dependencies")
     what.add_argument(
         "--provider", metavar="NAME", type=text, help="the provider that makes the forks (docs/reference/snapshot.md)"
     )
@@ -80,13 +78,13 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--score",
         metavar="COMMAND",
         type=text,
-        help="compare by the number that this command prints in each fork; the lowest wins",
+        help="compare by the number that this command prints; the lowest wins",
     )
     measure.add_argument(
         "--score-function",
         metavar="FILE.py:NAME",
         type=text,
-        help="compare by the number that this Python function returns for each",
+        help="compare by the number that this Python function returns",
     )
     how.add_argument("--highest", action="store_true", help="the highest score is the best")
     then = parser.add_argument_group("result")

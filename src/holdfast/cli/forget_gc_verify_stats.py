@@ -52,15 +52,13 @@ def _configure_forget(parser: argparse.ArgumentParser) -> None:
     rules = parser.add_argument_group("what to keep (without any, the retention rules of the configuration apply)")
     rules.add_argument("--keep-last", metavar="N", type=whole_number, default=0, help="the newest N")
     for span in ("hourly", "daily", "weekly", "monthly"):
-        rules.add_argument(
-            f"--keep-{span}", metavar="N", type=whole_number, default=0, help=f"{span}, one for each of the last N"
-        )
+        rules.add_argument(f"--keep-{span}", metavar="N", type=whole_number, default=0, help=f"{span}, the last N")
     rules.add_argument(
         "--keep-within",
         metavar="T",
         type=age,
         default=0.0,
-        help="all younger than T before the newest: 90min, 12h, 7d, 6mo, or as in restic 1y5m7d2h (m: months)",
+        help="all younger than T before the newest: 90min, 7d, 6mo, or 1y5m7d2h (m: months)",
     )
     rules.add_argument(
         "--keep-label",
@@ -270,8 +268,8 @@ COMMANDS = {
             ),
             "An age of `6m` alone is refused, because it could mean minutes.",
             (
-                "--gone concerns the whole home, forks included, and needs no workspace. Until then `restore` at "
-                "its path brings a deleted workspace back."
+                "--gone concerns the whole home, forks included. Until then `restore` at its path brings a "
+                "deleted workspace back."
             ),
             (
                 "--gone keeps a workspace whose disk may be unmounted or replaced. It looks for moved directories "
@@ -282,8 +280,9 @@ COMMANDS = {
         exits=((4, "refused: a checkpoint that was named is in use"),),
     ),
     "gc": Command(
-        description="Delete content that no checkpoint has needed for the grace time (24 h unless configured). It runs "
-        "beside all other commands and can be interrupted at any point.",
+        description="Delete content of the home that no checkpoint has needed for the grace time (24 h "
+        "unless configured). It runs beside all other commands and can be interrupted at any "
+        "point.",
         configure=_configure_gc,
         run=_gc,
         examples=(
@@ -293,7 +292,6 @@ COMMANDS = {
             ("holdfast gc --recount", "correct counts that `verify` finds wrong"),
         ),
         notes=(
-            "It concerns the whole home and needs no workspace.",
             (
                 "A count that was too high is freed after the grace time. While the store has other damage, "
                 "counts are only raised."
@@ -304,32 +302,30 @@ COMMANDS = {
             ),
             (
                 "Full disk: a restore, an undo or a redo needs space for content that it overwrites or deletes "
-                "and that no checkpoint holds. Without space for all unsaved changes it saves only that content, "
-                "and says so. Without space even for that, nothing changes and the message names what helps."
+                "and that no checkpoint holds. Without space for all unsaved changes it saves only that, and says "
+                "so. Without space even for that, nothing changes and the message names what helps."
             ),
         ),
         exits=((4, "refused: another collection is running"),),
     ),
     "verify": Command(
-        description="Check the store: every reference, every count, and every checksum of the metadata; with "
-        "--read-data every stored byte as well. Lists all damage.",
+        description="Check the store of the home: every reference, every count, and every checksum of the "
+        "metadata; with --read-data every stored byte as well. It lists all damage.",
         configure=_configure_verify,
         run=_verify,
         examples=(("holdfast verify", "quickly"), ("holdfast verify --read-data", "thoroughly")),
         notes=(
-            "It concerns the whole home and needs no workspace.",
             (
                 "On a full disk a collection may run at the same time, and the output says so: verify again with "
                 "free space before you believe that something is missing."
             ),
         ),
-        exits=((5, "something is damaged or missing"),),
     ),
     "stats": Command(
-        description="Show how much space the whole store takes, and the checkpoint that this workspace stands on.",
+        description="Show how much space the store of the home takes, and the checkpoint that this "
+        "workspace stands on.",
         configure=_configure_stats,
         run=_stats,
         examples=(("holdfast stats", "a report to read"), ("holdfast stats --json", "for programs")),
-        notes=("It concerns the whole home and needs no workspace.",),
     ),
 }

@@ -131,7 +131,6 @@ COMMANDS = {
             ("holdfast fork ../attempt-3 --mount", "of any size, in the time of a mount"),
             ("holdfast fork --materialise ../attempt-3", "write that one out after all"),
         ),
-        notes=("--mount needs root. --materialise takes the directory of a fork by mount.",),
         exits=((4, "refused: the directory is not empty, or in use"),),
     ),
     "export": Command(

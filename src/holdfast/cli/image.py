@@ -175,8 +175,6 @@ def _remove(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-_MISSING = (1, "a program that images are made with is missing (the hint names its package), or one failed")
-
 COMMANDS = {
     "image": Command(
         description="Images of virtual machines: the kernel and root file system that `run --isolation "
@@ -217,7 +215,6 @@ COMMANDS = {
             "The default kernel, linux-image-cloud-amd64, has no 9P; Ubuntu's is linux-image-virtual.",
             ("A build without root that SIGKILL ends leaves a directory mmdebstrap.* among the temporary files."),
         ),
-        exits=(_MISSING,),
     ),
     "image list": Command(
         description="List the images in the home, by name.",
@@ -249,7 +246,6 @@ COMMANDS = {
             ),
         ),
         exits=(
-            _MISSING,
             (4, "refused: names in it lead out of it"),
             (5, "it is damaged, or no container's image"),
         ),

@@ -28,7 +28,7 @@ def _configure_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--write-ignore",
         action="store_true",
-        help="write the default exclusions to .checkpointignore, to be edited and committed",
+        help="write the default exclusions to .checkpointignore",
     )
 
 

@@ -236,11 +236,10 @@ def _say_to_client(text: str) -> None:
 
 COMMANDS = {
     "integrate": Command(
-        description="Configure a coding agent: its MCP entry for `holdfast mcp`, and hooks that save the "
-        "state before each prompt and, under `holdfast run`, make one step of each tool call; "
-        "for Claude Code also the commands /holdfast:undo and /holdfast:log. It shows the "
-        "changes and asks before it writes. Comments, layout and everything else stay; "
-        "--remove takes exactly Holdfast's part out again.",
+        description="Configure a coding agent: its MCP entry, and hooks that save the state before each "
+        "prompt and, under `holdfast run`, make one step of each tool call; for Claude Code "
+        "also the commands /holdfast:undo and /holdfast:log. It shows the changes and asks "
+        "before it writes. Everything else in the files stays.",
         configure=_configure,
         run=_integrate,
         examples=(

@@ -139,10 +139,7 @@ COMMANDS = {
         exits=(
             (
                 4,
-                (
-                    "an agent or a person has to decide a file, with --dry-run too; or the workspace is locked, "
-                    "or changed meanwhile"
-                ),
+                "refused: a file waits for a person or an agent (--dry-run too), or the workspace is in use",
             ),
         ),
     )

@@ -33,9 +33,7 @@ _LOOK = 600.0
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast mount [ID | --at TIME] DIR [--allow-other] [--detach | --exec -- COMMAND ...]"
     parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: @)")
-    parser.add_argument(
-        "directory", metavar="DIR", help="the mount point: an empty directory, or a new one, which is removed again"
-    )
+    parser.add_argument("directory", metavar="DIR", help="an empty directory, or a new one, which is removed again")
     parser.add_argument(
         "--at", metavar="TIME", type=text, help="the newest checkpoint then: 2026-02-11T15:04 (local time), or 2h ago"
     )
@@ -220,7 +218,7 @@ COMMANDS = {
             ("holdfast mount @- /tmp/before --exec -- diff -r /tmp/before .", "just for one command"),
         ),
         exits=(
-            (1, "cannot mount here: a mount needs /dev/fuse, and root or fusermount3"),
+            (1, "a mount needs /dev/fuse, and root or fusermount3"),
             (4, "refused: the directory is not empty, or lies in a workspace"),
         ),
         paths_after_dashes=True,

@@ -60,17 +60,17 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decisions", metavar="FILE", help="for programs: the same, as a JSON list of {path, prefer, content, version}"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be merged; builds and changes nothing")
+    parser.add_argument("--dry-run", action="store_true", help="only show the plan")
     parser.add_argument("--author", metavar="NAME", default="", type=text, help="the person or agent that promotes")
     parser.add_argument("--message", metavar="TEXT", default="", type=text, help="why")
     parser.add_argument(
         "--resume", metavar="ID", nargs="?", const="", type=text, help="continue a promotion that was cut short"
     )
     parser.add_argument(
-        "--sweep", action="store_true", help="take back or finish promotions that were cut short, and remove leftovers"
+        "--sweep", action="store_true", help="take back or finish interrupted promotions, and remove leftovers"
     )
     parser.add_argument(
-        "--force", action="store_true", help="with --sweep: remove also old directories that a process wrote to"
+        "--force", action="store_true", help="with --sweep: also old directories that a process uses or has written to"
     )
     parser.add_argument(
         "--id", metavar="ID", dest="name", default="", type=text, help="the id of the promotion (16 hex digits)"
@@ -358,7 +358,7 @@ COMMANDS = {
             ),
         ),
         exits=(
-            (1, "a command of the build failed, or another error; production is unchanged"),
+            (1, "a step failed; production is unchanged"),
             (4, "refused: both sides changed the same file, or another promotion is under way"),
         ),
     ),

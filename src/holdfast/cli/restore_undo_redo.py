@@ -35,7 +35,7 @@ def _configure_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--patch",
         action="store_true",
-        help="ask for each hunk whether to restore it (ID is then @ if not given); with --dry-run: show the patch",
+        help="ask for each hunk (ID is then @ by default); with --dry-run: show the patch",
     )
     unfinished = parser.add_mutually_exclusive_group()
     unfinished.add_argument(
@@ -131,7 +131,7 @@ def _configure_undo(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         type=step_numbers,
         action="append",
-        help="only this step (several, or all there are of 3-9: together)",
+        help="only this step (several, or of 3-9 all there are: together)",
     )
     chosen.add_argument(
         "--to",
@@ -356,7 +356,7 @@ COMMANDS = {
         description="Bring the tree, or some paths of it, to a checkpoint. Holdfast saves the present "
         "state first, so that `holdfast undo` returns to it, and changes only files that "
         "differ. It deletes only files that it has just saved, never ignored ones. The output "
-        "names ten of the changed paths, with -v all.",
+        "names ten changed paths, with -v all.",
         configure=_configure_restore,
         run=_restore,
         examples=(

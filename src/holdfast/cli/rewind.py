@@ -61,10 +61,10 @@ def _check(console: Console) -> None:
 COMMANDS = {
     "rewind": Command(
         description="Look at the timeline full screen, and go back from there. Arrows or j and k move, "
-        "Tab changes the half, / searches (a text, a path), s shows steps, F5 reads again. "
-        "Enter goes to the state of a row, or to before a prompt, a run or a step; u is undo, "
-        "r redo. Each shows its changes first, and asks. q leaves; the output then says what "
-        "you did, and how to take it back.",
+        "Tab changes the half, / searches, s shows steps, F5 reads again. Enter goes to the "
+        "state of a row, or to before a prompt, a run or a step; u is undo, r redo. Each "
+        "shows its changes first, and asks. q leaves; the output then says what you did, and "
+        "how to take it back.",
         configure=_configure,
         run=_rewind,
         examples=(

@@ -52,7 +52,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--bridge",
         metavar="HOW",
         choices=("fuse",),
-        help="fuse: record by a mount over the workspace that only the command sees, without supervision",
+        help="fuse: record by a mount that only the command sees",
     )
     group = parser.add_argument_group("isolation (docs/reference/isolation.md; the configuration has the defaults)")
     group.add_argument(

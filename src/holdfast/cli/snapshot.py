@@ -218,19 +218,14 @@ COMMANDS = {
     ),
     "snapshot take": Command(
         description="Capture the workspace as it is now, with the best snapshot provider: `holdfast "
-        "doctor` names it. The output lists the files that the provider leaves out. With -q "
-        "it prints only the id.",
+        "doctor` names it. The output lists the files that it leaves out; not all providers "
+        "carry ignored files.",
         configure=_configure_take,
         run=_take,
         examples=(
             ("holdfast snapshot take", "by the best provider"),
             ("holdfast snapshot take -m built --with-ignored", "with a label, and all that was built"),
             ("holdfast snapshot take --provider git", "by Git: tracked files"),
-        ),
-        notes=("Not all providers carry ignored files.",),
-        exits=(
-            (1, "no provider can be used here"),
-            (4, "refused: the workspace is in a state that cannot be captured"),
         ),
     ),
     "snapshot list": Command(

@@ -115,7 +115,7 @@ COMMANDS = {
             ("holdfast watch --stop", "stop it"),
         ),
         exits=(
-            (1, "the watcher has ended, and could not save the last changes"),
+            (1, "the last changes could not be saved"),
             (4, "refused: a watcher already works in this workspace"),
         ),
     ),

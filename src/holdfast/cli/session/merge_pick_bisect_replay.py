@@ -180,9 +180,7 @@ def _configure_bisect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--good", metavar="STATE", type=text, required=True, help="a checkpoint or branch that is good")
     parser.add_argument("--bad", metavar="STATE", type=text, default="@", help="one that is bad (default: @)")
     parser.add_argument("--timeout", metavar="SECONDS", help="end a test that takes longer, and call it bad")
-    parser.add_argument(
-        "--with-ignored", action="store_true", help="the fork needs what ignore rules leave out, such as dependencies"
-    )
+    parser.add_argument("--with-ignored", action="store_true", help="include ignored files, such as dependencies")
 
 
 def _bisect(console: Console, arguments: argparse.Namespace) -> int:
@@ -244,9 +242,7 @@ def _configure_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", dest="last", metavar="N", type=whole_number, help="the last command (default: the newest)"
     )
-    parser.add_argument(
-        "--keep-going", action="store_true", help="continue after a command with another exit code than before"
-    )
+    parser.add_argument("--keep-going", action="store_true", help="continue after another exit code")
     parser.add_argument("--timeout", metavar="SECONDS", help="end a command that takes longer")
 
 

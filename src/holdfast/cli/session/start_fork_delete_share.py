@@ -57,8 +57,7 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--supervised",
         action="store_true",
-        help="record the changes of its commands as steps, which `undo` takes back, ignored files too "
-        "(default: session.supervised)",
+        help="record its commands as steps, for `undo` (default: session.supervised)",
     )
     parser.add_argument(
         "--unsupervised",
@@ -70,7 +69,7 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
         metavar="LEVEL",
         choices=KEYS["isolation.level"].choices,
         default="none",
-        help="vm: its commands run in a virtual machine, which stays until `session stop` (default: none)",
+        help="vm: its commands run in a virtual machine, until `session stop`",
     )
     parser.add_argument(
         "--env", metavar="NAME=VALUE", type=_variable, action="append", default=[], help="a variable of its own"
@@ -302,8 +301,7 @@ def _share(console: Console, arguments: argparse.Namespace) -> int:
 COMMANDS = {
     "session start": Command(
         description="Start a session in this workspace, in the current directory. Its owner is --agent, "
-        "$HOLDFAST_AGENT, or the user. Sessions in one workspace see each other's changes. "
-        "With -q it prints only the name.",
+        "$HOLDFAST_AGENT, or the user. Sessions in one workspace see each other's changes.",
         configure=_configure_start,
         run=_start,
         examples=(
@@ -331,8 +329,7 @@ COMMANDS = {
     ),
     "session fork": Command(
         description="Start another session from the state of this one, in a directory of its own, made by "
-        "the best snapshot provider. Neither session sees the changes of the other. With -q "
-        "it prints only the name.",
+        "the best snapshot provider. Neither session sees the changes of the other.",
         configure=_configure_fork,
         run=_fork,
         examples=(

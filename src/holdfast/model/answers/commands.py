@@ -135,7 +135,6 @@ class Image(TypedDict):
     source: Annotated[str, "manifest.source"]
     """A suite and a mirror, or ``archive``."""
     packages: Annotated[list[str], "manifest.packages"]
-    """Asked for."""
     commands: Annotated[list[str], "manifest.commands"]
     """Run in it."""
     python: Annotated[str, "manifest.python"]

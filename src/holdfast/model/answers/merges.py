@@ -70,7 +70,6 @@ class Overlap(TypedDict):
     """Where it is, or was, in the fork."""
     changeset_count: Annotated[int, count_changesets]
     changesets: Annotated[list[int], "numbers"]
-    """Their numbers."""
     why: str
     """See docs/guide/merge.md."""
     detail: str
@@ -279,9 +278,7 @@ class PromotionSweep(TypedDict):
     settled: list[str]
     """Ids of interrupted promotions."""
     removed: list[str]
-    """Directories."""
     kept: list[str]
-    """Directories."""
     busy: list[str]
     """Ids that another process works on."""
 

@@ -158,7 +158,6 @@ class SessionInfo(TypedDict):
     """The session that it was forked from."""
     owner: str
     shared: list[str]
-    """Names."""
     purpose: str
     """``session``, ``fork`` or ``experiment``."""
     status: str

@@ -32,7 +32,6 @@ class Step(TypedDict):
     state: StepState
     """``partly``: some paths were left as they are."""
     command: list[Path]
-    """Its words."""
     directory: Path
     """Where it ran, absolute; empty for a step without a command."""
     run: str
@@ -42,7 +41,6 @@ class Step(TypedDict):
     started_at: NanoTime
     ended_at: NanoTime | None
     paths: int
-    """How many."""
     bytes: Annotated[int, "copied"]
     """How many were copied for undo."""
     protected: Annotated[bool, is_protected]

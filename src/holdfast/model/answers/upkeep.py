@@ -230,6 +230,4 @@ class StoreCopy(TypedDict):
     rows: Annotated[dict[str, int], "copied.rows"]
     """By table of the catalog."""
     checkpoints: Annotated[int, "copied.verified.checkpoints"]
-    """Verified."""
     blobs: Annotated[int, "copied.verified.blobs"]
-    """Verified."""

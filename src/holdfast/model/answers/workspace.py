@@ -294,7 +294,6 @@ class Process(TypedDict):
 
     pid: int
     command: list[Path]
-    """Its words."""
 
 
 class RestoredByCommand(Restored):
