@@ -29,7 +29,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Take links to files of the repository that are not in the site out of a page; their texts stay."""
+    """Take links to files of the repository that are not in the site out of a page; their texts stay.
+
+    What a fence says to the tests behind its language, such as ``no-run``, goes too: MkDocs would take it for no fence.
+    """
+    markdown = re.sub(r"^(```[a-z]+) [a-z -]+$", r"\1", markdown, flags=re.MULTILINE)
     folder = (_DOCS / page.file.src_uri).parent
 
     def link(match: re.Match[str]) -> str:

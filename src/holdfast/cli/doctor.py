@@ -113,7 +113,7 @@ COMMANDS = {
             ),
             (
                 "For --repair no other process may have the home open (exit 4). A catalog on a server is repaired "
-                "from that server's backups (docs/guide/postgresql.md)."
+                "from that server's backups (docs/reference/postgresql.md)."
             ),
         ),
         exits=((1, "something is broken"), (4, "refused: something has the catalog open that is to be repaired")),

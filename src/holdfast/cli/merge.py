@@ -119,7 +119,7 @@ COMMANDS = {
     "merge": Command(
         description="Merge the changes of a fork into this workspace, and keep the changes made here "
         "since the fork. If both sides changed a file, the fork's changes are applied one "
-        "after the other by the first way of merge.ladder that can (docs/guide/merge.md). The "
+        "after the other by the first way of merge.ladder that can (docs/reference/ladder.md). The "
         "command lists the files that none can merge, and changes nothing until you decide "
         "them. It saves both trees first.",
         configure=_configure,

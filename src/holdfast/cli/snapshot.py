@@ -54,7 +54,7 @@ def _configure_one(parser: argparse.ArgumentParser) -> None:
 def _configure_take(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--label", metavar="LABEL", type=text, default="", help="a name to find it by")
     parser.add_argument("--with-ignored", action="store_true", help="include ignored files, such as dependencies")
-    parser.add_argument("--provider", metavar="NAME", type=text, help="the provider (docs/guide/snapshots.md)")
+    parser.add_argument("--provider", metavar="NAME", type=text, help="the provider (docs/reference/snapshot.md)")
 
 
 def _take(console: Console, arguments: argparse.Namespace) -> int:
@@ -141,7 +141,7 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m", "--label", metavar="LABEL", type=text, help="keep the result as a snapshot with this label"
     )
-    parser.add_argument("--provider", metavar="NAME", type=text, help="the provider (docs/guide/snapshots.md)")
+    parser.add_argument("--provider", metavar="NAME", type=text, help="the provider (docs/reference/snapshot.md)")
     parser.add_argument("words", metavar="COMMAND", nargs=REST, help="what to run")
 
 

@@ -61,7 +61,7 @@ COMMANDS = {
     "vm": Command(
         description="The virtual machines of `--isolation vm`: their state, and the disk that keeps the programs "
         "installed in them. The files of the workspace are not on that disk; undo reverses their changes "
-        "(docs/guide/virtual-machines.md).",
+        "(docs/reference/vm.md).",
         configure=_nothing,
         run=_family,
         examples=(

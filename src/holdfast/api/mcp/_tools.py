@@ -256,8 +256,8 @@ TOOLS = (
         tool_results.NextReapply,
         "change",
         write_tools.next_reapply,
-        note="The lease is `merge.lease`. `change` has the fields of docs/guide/merge.md#command, and `id`, `token`, "
-        "`workspace`, `held_until` and `deadline` (microseconds since 1970-01-01 UTC).",
+        note="The lease is `merge.lease`. `change` has the fields of docs/reference/ladder.md#command, and `id`, "
+        "`token`, `workspace`, `held_until` and `deadline` (microseconds since 1970-01-01 UTC).",
     ),
     Tool(
         "answer_reapply",
@@ -286,7 +286,7 @@ TOOLS = (
         outside_only=True,
         note="`resolutions` are `{path, use}`, with `use` one of `ours` (as it is here), `theirs`, `content` (with "
         "`content`, `encoding`) and `delete`; `version` of `overlapping_files` only after a dry run. See "
-        "docs/guide/merge.md.",
+        "docs/reference/merge.md.",
     ),
     Tool(
         "list_sessions",
@@ -383,7 +383,7 @@ TOOLS = (
         destructive=True,
         outside_only=True,
         unconfined=True,
-        note="See docs/guide/experiments.md.",
+        note="See docs/reference/experiment.md.",
     ),
 )
 

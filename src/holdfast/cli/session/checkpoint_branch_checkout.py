@@ -100,7 +100,7 @@ def _checkout(console: Console, arguments: argparse.Namespace) -> int:
 
 
 BUSY = (4, "refused: another user owns the session, or another process has it open")
-HELD_BACK = (4, "refused: a limit or a hook (docs/guide/experiments.md) forbids it, or the session is in use")
+HELD_BACK = (4, "refused: a limit or a hook (docs/reference/experiment.md) forbids it, or the session is in use")
 
 COMMANDS = {
     "session checkpoint": Command(

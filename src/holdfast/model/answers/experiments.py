@@ -126,7 +126,7 @@ class MergeConflict(TypedDict):
     there: Path
     """Its path on the other side."""
     why: str
-    """See docs/guide/experiments.md#merge."""
+    """See docs/reference/merge.md#sessions."""
     reason: str
     """For people."""
 

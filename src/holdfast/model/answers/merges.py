@@ -71,7 +71,7 @@ class Overlap(TypedDict):
     changeset_count: Annotated[int, count_changesets]
     changesets: Annotated[list[int], "numbers"]
     why: str
-    """See docs/guide/merge.md."""
+    """See docs/reference/merge.md."""
     detail: str
     """For people."""
     version: str
@@ -150,7 +150,7 @@ class Merged(MergePlan):
     overlapping_files: NotRequired[list[OpenOverlap]]
     dry_run: bool
     files: list[FileRecord]
-    """The record of docs/guide/merge.md#what-is-recorded."""
+    """The record of docs/reference/merge.md#what-is-recorded."""
     merged: str | None
     """The id of the merged state."""
     restored: Restored | None
@@ -222,7 +222,7 @@ class Promoted(TypedDict):
     overlapping_files: Annotated[list[PromotionOverlap], "answer.overlapping_files"]
     uncaptured: Annotated[list[str], "facts.uncaptured"]
     files: Annotated[list[dict[str, Any]], file_records]
-    """See docs/guide/merge.md#what-is-recorded."""
+    """See docs/reference/merge.md#what-is-recorded."""
     production: Annotated[str, "path"]
     """Its path."""
     phase: Annotated[PromotionPhase, "row.phase"]
@@ -233,7 +233,7 @@ class Promoted(TypedDict):
     previous: Annotated[str, "answer.previous"]
     """Its former state."""
     provider: Annotated[str, "facts.provider"]
-    """The provider of docs/guide/promotion.md#the-copy."""
+    """The provider of docs/reference/promote.md#the-copy."""
     provider_reason: Annotated[str, "facts.provider_reason"]
     isolation: Annotated[PromotionIsolation, "facts.isolation"]
     """Where the commands ran; empty if none did."""

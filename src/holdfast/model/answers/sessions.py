@@ -23,7 +23,7 @@ class Command(TypedDict):
     generated: bool
     """A model made the command from ``input``."""
     level: str
-    """See docs/guide/safety.md#levels."""
+    """See docs/reference/classify.md#levels."""
     directory: Annotated[SystemPath, "cwd"]
     """Where it began."""
     started_at: Time
@@ -266,4 +266,4 @@ class Classified(TypedDict):
 
     command: PlainText
     level: str
-    """``safe``, ``changes``, ``unknown``, ``risky`` or ``dangerous`` (docs/guide/safety.md#levels)."""
+    """``safe``, ``changes``, ``unknown``, ``risky`` or ``dangerous`` (docs/reference/classify.md#levels)."""

@@ -123,7 +123,7 @@ class Safeguard(NamedTuple):
 
 
 class Isolation(NamedTuple):
-    """The isolation of a command (docs/guide/isolation.md)."""
+    """The isolation of a command (docs/reference/isolation.md)."""
 
     level: IsolationLevel = "none"
     network: NetworkMode = "open"
