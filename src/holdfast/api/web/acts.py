@@ -1,4 +1,4 @@
-"""What a person can do by the page: go back, forward, restore, fork, label and forget.
+"""What a person can do by the page: go back, forward, restore, fork, label, forget, and adopt what an attempt has left.
 
 Each act is planned first, by the engine's own dry run, and its page shows the plan. A form carries it out: once, and
 only if the plan is still the one that was shown. What came of it is a page of its own, so that loading that again does
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.entries import NotCaptured
-
-NAMES: Final = ("restore", "parts", "undo", "redo", "fork", "label", "forget")
 
 _MOST_PATHS: Final = 500
 _MOST_PATCHES: Final = 60
@@ -212,6 +210,8 @@ def plan(workspace: Workspace, addresses: Addresses, name: str, query: Query) ->
             return _label(workspace, addresses, query)
         case "forget":
             return _forget(workspace, addresses, query)
+        case "adopt":
+            return _adopt(workspace, addresses, query)
         case _:
             raise NotFoundError("there is no such page")
 
@@ -647,3 +647,50 @@ def _forget(workspace: Workspace, addresses: Addresses, query: Query) -> Act:
         lines=lines,
         warning="This cannot be undone: no command restores a state that was forgotten. The files of the tree stay.",
     )
+
+
+# -- adopting an attempt ----------------------------------------------------------------------------------------------
+
+
+def _adopt(workspace: Workspace, addresses: Addresses, query: Query) -> Act:
+    from holdfast.engine.experiments import records
+    from holdfast.engine.sessions.registry import Sessions
+
+    found = records.recorded_experiment(workspace, query.text("experiment"))
+    outcome = found.attempt(query.number("attempt", 0, 999_999)).outcome
+    name = visible(outcome.attempt.name)
+    experiment = Link("The experiment", addresses.page("experiments", of=found.id))
+    planned = records.plan_adoption(workspace, found, outcome)
+    with Sessions(home=workspace.home) as sessions:
+        missed = () if outcome.fork is None else sessions.only_in(outcome.fork, workspace.path)
+
+    def carry_out(_: Query) -> Outcome:
+        with Sessions(home=workspace.home) as sessions:
+            done = records.adopt_recorded(sessions, found, outcome)
+        result = _outcome(addresses, done.restored, "Adopted")
+        fork = f"Its fork stays: `holdfast session delete {outcome.fork}` deletes it."
+        return result._replace(title=f"Adopted {name}", lines=[*result.lines, fork], links=[experiment])
+
+    act = Act(
+        name="adopt",
+        title=f"Adopt {name}",
+        address=addresses.page("act/adopt", experiment=found.id, attempt=outcome.attempt.number),
+        button="Adopt",
+        carry_out=carry_out,
+        lines=[
+            f"The tree becomes what attempt {outcome.attempt.number} of the experiment {found.id} has left.",
+            "It is saved first, and this can be undone.",
+            *_only_in_fork(missed),
+        ],
+        links=[experiment],
+    )
+    return _planned(workspace, act, planned)
+
+
+def _only_in_fork(missed: Sequence[NotCaptured]) -> Iterator[str]:
+    if missed:
+        named = listed([path_text(one.path) for one in missed[:_MOST_NAMED]])
+        yield f"{plural(len(missed), 'path')} of it are in no checkpoint, and stay in the fork alone: {named}."
+
+
+_MOST_NAMED: Final = 10

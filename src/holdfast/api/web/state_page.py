@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from holdfast.api.web.addresses import Addresses
+    from holdfast.api.web.addresses import Addresses, Query
     from holdfast.api.web.words import Moment
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.entries import Entry
@@ -79,8 +79,9 @@ class State(NamedTuple):
     to_now: str
 
 
-def state(workspace: Workspace, addresses: Addresses, name: str, path: bytes) -> State:
-    """What is at ``path`` in a state. Raises `NotFoundError`."""
+def state(workspace: Workspace, addresses: Addresses, name: str, query: Query) -> State:
+    """What is at the path of ``query`` in a state. Raises `NotFoundError`."""
+    path = query.path("path")
     place = workspace.browse(name, path)
     checkpoint = place.checkpoint
 

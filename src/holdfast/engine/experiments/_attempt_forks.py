@@ -68,15 +68,30 @@ class AttemptForks:
                 with_ignored=order.with_ignored,
                 provider=order.provider,
                 type="experiment",
-                metadata={
-                    "experiment": self._identity,
-                    "attempt": clipped(attempt.name),
-                    "command": clipped(attempt.command),
-                },
+                metadata=self._metadata(attempt),
             )
         with self._lock:
             self._made.append((attempt, made))
         return made
+
+    def _metadata(self, attempt: Attempt) -> dict[str, str]:
+        """What `experiments.records` reads of a fork, while the experiment goes on and after it."""
+        order = self._order
+        score = order.score
+        tree = self._point.state.tree
+        assert tree is not None, "a saved state has a tree"
+        return {
+            "experiment": self._identity,
+            "attempt": clipped(attempt.name),
+            "command": clipped(attempt.command),
+            "number": str(attempt.number),
+            "attempts": str(len(order.attempts)),
+            "began": tree,
+            "measure": order.measure,
+            "best": "highest" if order.highest else "lowest",
+            "setup": clipped(order.setup),
+            "score": clipped(score) if isinstance(score, str) else "",
+        }
 
     def count_made(self) -> None:
         """Have the session's journal tell of those that were made beside it. For the thread that holds it."""
