@@ -23,9 +23,11 @@ from holdfast.api.web.diff_page import Differences, difference, file_view
 from holdfast.api.web.experiments_page import experiments_digest, experiments_page
 from holdfast.api.web.file_kinds import SANDBOX
 from holdfast.api.web.held_page import answer, answered, digest_of, held
+from holdfast.api.web.machines_page import machines_page
 from holdfast.api.web.state_page import raw, state
 from holdfast.api.web.timeline_page import KINDS, run, step, timeline
 from holdfast.api.web.words import path_text
+from holdfast.engine.sessions.machines import has_machines
 from holdfast.model.errors import (
     EscapeError,
     HoldfastError,
@@ -138,6 +140,7 @@ class _Renderer:
             revision=workspace.history_revision() if revision is None else revision,
             waiting=held(workspace, self._addresses),
             watched=watched,
+            has_machines=has_machines(workspace),
             **values,
         )
 
@@ -218,6 +221,12 @@ def web_router(face: WebFace) -> Router:
         shown("/state/{name:str}", "state.html", lambda w, name, q: {"state": state(w, addresses, name, q)}),
         shown("/diff", "diff.html", lambda w, _, q: {"diff": difference(w, known, addresses, q)}, "diff_body.html"),
         shown("/diff/file", "diff_one.html", diff_file, "diff_part.html"),
+        shown(
+            "/machines",
+            "machines.html",
+            lambda w, _, __: {"machines": machines_page(w, addresses)},
+            "machines_body.html",
+        ),
         shown("/experiments", "experiments.html", experiments, "experiments_body.html"),
     ]
 
