@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, UsageError
 from holdfast.model.log import Log
-from holdfast.model.paths import display
+from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,3 +129,11 @@ class AttemptForks:
 def clipped(text: str) -> str:
     """A name or a command, as what is said of a state can hold it."""
     return display(os.fsencode(text))[:_MOST_SAID]
+
+
+def unclipped(text: str) -> str:
+    """What `clipped` was given, as far as it was kept."""
+    try:
+        return os.fsdecode(parse_display(text))
+    except UsageError:
+        return text  # (it was cut inside of an escape)

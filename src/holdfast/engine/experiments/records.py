@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from holdfast.engine.diffs.tree_diff import diff
 from holdfast.engine.experiments import _ranks as ranks
 from holdfast.engine.experiments import scores
+from holdfast.engine.experiments._attempt_forks import unclipped
 from holdfast.engine.experiments._runner import MOST_OUTPUT, ending_of, phase_of
 from holdfast.engine.experiments.attempts import ENDS, Attempt, Outcome
 from holdfast.engine.experiments.experiment import adopt, adopted_message, changed_files, changed_meanwhile
@@ -140,7 +141,7 @@ def _experiment(
         began=cast("CheckpointId", said["began"]),
         measure=measure,
         highest=highest,
-        scoring=said["score"],
+        scoring=unclipped(said["score"]),
         attempts=attempts,
         missing=max(0, int(said["attempts"]) - len(attempts)),
         winner=winner,
@@ -153,8 +154,10 @@ def _attempt(context: Context, tiers: SessionCheckpointTiers, fork: SessionRecor
     commands = _Commands(said, list(tiers.commands(fork.id))[::-1] if fork.status == "live" else [])
     phase, error, score = commands.phase(is_running=is_running)
     command, shown = commands.attempt, commands.attempt or commands.setup
+    tried = unclipped(said["command"]) if command is None else command.command
+    name = tried if said["attempt"] == said["command"] else unclipped(said["attempt"])
     outcome = Outcome(
-        attempt=Attempt(int(said["number"]), said["attempt"], said["command"]),
+        attempt=Attempt(int(said["number"]), name, tried),
         phase=phase,
         fork=fork.id,
         root=b"" if fork.workspace is None else last_seen_path(context.catalog.workspace(fork.workspace).path),

@@ -145,6 +145,14 @@ def test_an_attempt_is_seen_while_it_runs_and_cannot_be_adopted_yet(growing, mak
     assert "<html" not in text
 
 
+def test_a_command_is_shown_as_it_was_given(growing, make):
+    name = tried(make, growing, r"printf '\\\\n\ttwo' > n", r"printf '\\\\' > n # zwölf")
+    text = unescape(growing.text("experiments"))
+    assert r"printf '\\\\n\ttwo' > n" in text
+    assert r"printf '\\\\' > n # zwölf" in text
+    done(growing, form_of(growing, f"act/adopt?experiment={name}&attempt=2").send())
+
+
 def test_texts_of_an_attempt_run_nothing(growing, make):
     tried(make, growing, f"echo '{SCRIPT}' > n; echo '{SCRIPT}'; echo '{SCRIPT}' >&2")
     text = growing.text("experiments")
