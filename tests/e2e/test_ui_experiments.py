@@ -122,6 +122,26 @@ def test_an_experiment_is_watched_and_its_best_adopted_by_a_click(bench):
     assert not (bench.tree / "out").exists()
 
 
+def test_an_experiment_that_was_killed_says_so(bench):
+    page = bench.page
+    page.goto(f"{bench.base}/experiments")
+    running = subprocess.Popen(
+        [*INSTALLED, "experiment", "echo begun; sleep 600"],
+        cwd=bench.tree,
+        env=bench.ui.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    page.locator(".output", has_text="begun").wait_for()
+    running.kill()
+    running.wait()
+    page.locator(".experiment h2", has_text="was killed").wait_for()
+    name = page.locator(".experiment .hash").inner_text()
+    bench.ui.run("session", "exec", "true")  # (what opens a session next clears away)
+    page.goto(f"{bench.base}/experiments?of={name}")
+    page.locator(".empty", has_text="its forks are gone").wait_for()
+
+
 def press(page, selector: str) -> None:
     """Go by Tab to the next such element, and press it."""
     for _ in range(40):

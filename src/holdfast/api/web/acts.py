@@ -650,6 +650,7 @@ def _adopt(workspace: Workspace, addresses: Addresses, query: Query) -> Act:
     experiment = Link("The experiment", addresses.page("experiments", of=found.id))
     planned = records.plan_adoption(workspace, found, outcome)
     with Sessions(home=workspace.home) as sessions:
+        records.check_session(sessions, found)
         missed = () if outcome.fork is None else sessions.only_in(outcome.fork, workspace.path)
 
     def carry_out(_: Query) -> Outcome:

@@ -17,7 +17,7 @@ from holdfast.engine.experiments.attempts import ENDS, Attempt, Outcome
 from holdfast.engine.experiments.experiment import adopt, adopted_message, changed_files, changed_meanwhile
 from holdfast.engine.history.status import only_uncaptured_paths
 from holdfast.engine.sessions.holder.lock import lock_path, output_path
-from holdfast.engine.sessions.identifiers import PROCESS
+from holdfast.engine.sessions.identifiers import PROCESS, check_may_use
 from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.engine.workspace.home import context_of
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -242,6 +242,20 @@ def plan_adoption(workspace: Workspace, found: RecordedExperiment, outcome: Outc
     spared = only_uncaptured_paths(context, after, differing)
     planned = workspace.restore(after, dry_run=True, exact=True)
     return planned._replace(deleted=[path for path in planned.deleted if path not in spared])
+
+
+def check_session(sessions: Sessions, found: RecordedExperiment) -> None:
+    """Raise `RefusedError` where the agent cannot adopt in the session that an experiment began from: it belongs to
+    another (``not_owner``), or a process has it open now (``session_busy``).
+    """
+    info = sessions.info(found.session)
+    check_may_use(info, sessions.agent)
+    if info.busy:
+        raise RefusedError(
+            f"the session {found.session} is open in another process",
+            hint="end that first; or merge the work of a fork in there, by `holdfast session merge`",
+            code="session_busy",
+        )
 
 
 def adopt_recorded(sessions: Sessions, found: RecordedExperiment, outcome: Outcome) -> Adoption:

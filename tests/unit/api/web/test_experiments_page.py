@@ -91,6 +91,19 @@ def test_what_has_changed_since_is_not_lost(growing, make):
     assert growing.get(f"act/adopt?experiment={name}&attempt=1").status_code == 409
 
 
+def test_a_session_of_another_or_one_that_is_open_is_left_alone(growing, make, home):
+    name = tried(make, growing, "echo one > n")
+    page = f"act/adopt?experiment={name}&attempt=1"
+    with make() as sessions, sessions.open(sessions.list(bytes(growing.tree))[0].id):
+        refused = growing.get(page)
+        assert refused.status_code == 409
+        assert "is open in another process" in refused.text
+    name = tried(lambda: Sessions(home=home, agent="robot"), growing, "echo two > n")
+    refused = growing.get(f"act/adopt?experiment={name}&attempt=1")
+    assert refused.status_code == 409
+    assert "is robot&#39;s, and not shared with" in refused.text
+
+
 def test_what_no_checkpoint_holds_is_named_before(growing, make, home):
     (home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
     name = tried(make, growing, "head -c 70000 /dev/zero > large; echo one > n")
