@@ -6,14 +6,15 @@ has the commands and how they ended. So there is an experiment as long as one of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast, get_args
 
 from holdfast.engine.diffs.tree_diff import diff
 from holdfast.engine.experiments import _ranks as ranks
 from holdfast.engine.experiments import scores
 from holdfast.engine.experiments._attempt_forks import unclipped
 from holdfast.engine.experiments._runner import MOST_OUTPUT, ending_of, phase_of
-from holdfast.engine.experiments.attempts import ENDS, Attempt, Outcome
+from holdfast.engine.experiments.attempts import ENDS, Attempt, Measure, Outcome
 from holdfast.engine.experiments.experiment import adopt, adopted_message, changed_files, changed_meanwhile
 from holdfast.engine.history.status import only_uncaptured_paths
 from holdfast.engine.sessions.holder.lock import lock_path, output_path
@@ -27,7 +28,7 @@ from holdfast.store.catalog_records import last_seen_path
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.experiments.attempts import Measure, Phase
+    from holdfast.engine.experiments.attempts import Phase
     from holdfast.engine.experiments.experiment import Adoption
     from holdfast.engine.opening.context import Context
     from holdfast.engine.sessions.registry import Sessions
@@ -94,11 +95,26 @@ def experiments(workspace: Workspace) -> list[RecordedExperiment]:
     forks: dict[str, list[tuple[SessionRecord, SessionRef]]] = {}
     for session in tiers.rows.list(context.workspace.id):
         for fork in tiers.rows.forks_of(session.id):
-            ref = next((one for one in tiers.rows.refs(fork.id) if "began" in one.metadata), None)
+            ref = next((one for one in tiers.rows.refs(fork.id) if _is_of_experiment(one.metadata)), None)
             if ref is not None and fork.status != "going":
                 forks.setdefault(ref.metadata["experiment"], []).append((fork, ref))
-    found = [_experiment(context, tiers, one) for one in forks.values()]
+    found = [one for each in forks.values() if (one := _experiment(context, tiers, each)) is not None]
     return sorted(found, key=lambda one: one.at, reverse=True)
+
+
+_SAID: Final = frozenset(
+    ("experiment", "attempt", "command", "number", "attempts", "began", "measure", "best", "setup", "score")
+)
+_MOST_DIGITS: Final = 6
+
+
+def _is_of_experiment(said: Mapping[str, str]) -> bool:
+    """Whether what is said of a fork is what an experiment says: anyone may say anything of a fork."""
+    return (
+        said.keys() >= _SAID
+        and said["measure"] in get_args(Measure)
+        and all(said[name].isdecimal() and len(said[name]) <= _MOST_DIGITS for name in ("number", "attempts"))
+    )
 
 
 def recorded_experiment(workspace: Workspace, name: str) -> RecordedExperiment:
@@ -115,10 +131,16 @@ def recorded_experiment(workspace: Workspace, name: str) -> RecordedExperiment:
 
 def _experiment(
     context: Context, tiers: SessionCheckpointTiers, forks: Sequence[tuple[SessionRecord, SessionRef]]
-) -> RecordedExperiment:
+) -> RecordedExperiment | None:
+    """None if all of its forks have just gone."""
     first, ref = forks[0]
     said = ref.metadata
-    attempts = [_attempt(context, tiers, fork, one) for fork, one in forks]
+    attempts: list[RecordedAttempt] = []
+    for fork, one in forks:
+        with suppress(NotFoundError):  # (it was deleted meanwhile)
+            attempts.append(_attempt(context, tiers, fork, one))
+    if not attempts:
+        return None
     outcomes = [one.outcome for one in attempts]
     measure, highest = cast("Measure", said["measure"]), said["best"] == "highest"
     is_over = all(fork.purpose == "fork" for fork, _ in forks)

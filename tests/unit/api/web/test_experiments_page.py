@@ -144,7 +144,8 @@ def until(site, said):
 def test_an_attempt_is_seen_while_it_runs_and_cannot_be_adopted_yet(growing, make):
     wait = f"while [ ! -e {growing.tree.parent}/go ]; do sleep 0.1; done"
     with running(make, growing, f"echo begun; {wait}; echo one > n", "echo two > n", parallel=1):
-        text = until(growing, "<pre>begun</pre>")
+        until(growing, "<pre>begun</pre>")
+        text = until(growing, 'data-phase="waiting"')
         found = columns(text)
         assert "running" in found[1]
         assert "waiting" in found[2]

@@ -111,6 +111,23 @@ def test_what_cannot_be_adopted_is_refused(make, session, tree):
     assert missing.value.code == "no_experiment"
 
 
+def test_what_anyone_says_of_a_fork_makes_no_experiment(session):
+    said = {
+        **dict.fromkeys(("experiment", "attempt", "command", "began", "best", "setup", "score"), "x"),
+        "measure": "duration",
+        "number": "1",
+        "attempts": "1",
+    }
+    session.fork("honest", metadata=said)
+    for number, wrong in enumerate(({"number": "-1"}, {"attempts": "9" * 30}, {"measure": "luck"})):
+        session.fork(f"wrong{number}", metadata={**said, "experiment": "y", **wrong})
+    session.fork("less", metadata={"experiment": "z", "began": "x"})
+    (found,) = experiments(session.workspace)
+    assert [one.outcome.fork for one in found.attempts] == ["honest"]
+    assert found.attempts[0].outcome.phase == "cancelled"
+    assert attempt_files(session.workspace, found, found.attempts[0].outcome) is None
+
+
 def test_what_is_printed_is_seen_in_bounded_room_and_goes_with_the_command(tmp_path):
     path = tmp_path / "output"
     with _OutputFile(bytes(path)) as file:
