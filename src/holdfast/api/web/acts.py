@@ -1,4 +1,4 @@
-"""What a person can do by the page: go back, forward, restore, fork, label and forget.
+"""What a person can do by the page: go back, forward, restore, fork, label, forget, and adopt what an attempt has left.
 
 Each act is planned first, by the engine's own dry run, and its page shows the plan. A form carries it out: once, and
 only if the plan is still the one that was shown. What came of it is a page of its own, so that loading that again does
@@ -16,6 +16,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from holdfast.api.web.diff_page import FileViews, items_of
 from holdfast.api.web.words import lines_text, path_text, short
 from holdfast.engine.diffs.git_patch import split_lines
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.api.web.addresses import Addresses, Query
+    from holdfast.api.web.diff_page import FileView
     from holdfast.engine.diffs.tree_diff import PlannedDiff
     from holdfast.engine.merging.partial_restore import RestoreFile, RestorePart
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.entries import NotCaptured
-
-NAMES: Final = ("restore", "parts", "undo", "redo", "fork", "label", "forget")
 
 _MOST_PATHS: Final = 500
 _MOST_PATCHES: Final = 60
@@ -61,15 +61,6 @@ class PatchLine(NamedTuple):
     kind: str
     """``added``, ``removed``, ``head`` or ``same``"""
     text: str
-
-
-class FilePatch(NamedTuple):
-    """What would be changed in a file."""
-
-    title: str
-    lines: Sequence[PatchLine]
-    more: int
-    """Lines that are left out."""
 
 
 class ChoicePart(NamedTuple):
@@ -139,7 +130,7 @@ class Act(NamedTuple):
     lines: Sequence[str] = ()
     paths: Sequence[ChangedPath] = ()
     more: int = 0
-    patches: Sequence[FilePatch] = ()
+    patches: Sequence[FileView] = ()
     unpatched: int = 0
     """Files whose patch is left out."""
     unknown: Sequence[str] = ()
@@ -212,6 +203,8 @@ def plan(workspace: Workspace, addresses: Addresses, name: str, query: Query) ->
             return _label(workspace, addresses, query)
         case "forget":
             return _forget(workspace, addresses, query)
+        case "adopt":
+            return _adopt(workspace, addresses, query)
         case _:
             raise NotFoundError("there is no such page")
 
@@ -248,10 +241,10 @@ def _address(addresses: Addresses, name: str, query: Query, *, force: str = "") 
 # -- what a plan shows ------------------------------------------------------------------------------------------------
 
 
-def _planned(workspace: Workspace, act: Act, planned: RestoreResult) -> Act:
+def _planned(workspace: Workspace, addresses: Addresses, act: Act, planned: RestoreResult) -> Act:
     """``act`` with what a dry run says, and the patch as far as checkpoints hold it."""
     diff = workspace.planned_diff(planned)
-    patches, unpatched = _patches(workspace, diff)
+    patches, unpatched = _patches(addresses, diff)
     rows = _changed(planned)
     lines = [_counted(planned, "would be "), *act.lines]
     lines += [f"Steps {listed(group)} depend on each other, and would be taken together." for group in planned.together]
@@ -295,22 +288,17 @@ def _digest(*parts: bytes) -> str:
     return hashlib.blake2b(b"".join(b"%d:%s" % (len(one), one) for one in parts), digest_size=12).hexdigest()
 
 
-def _patches(workspace: Workspace, planned: PlannedDiff) -> tuple[list[FilePatch], int]:
-    """The patch of each file, as far as there is room, and of how many it is left out."""
-    diff = planned.diff
-    single = [(one.path, diff._replace(changes=[one], renamed=[])) for one in diff.changes]
-    single += [(one.path, diff._replace(changes=[], renamed=[one])) for one in diff.renamed]
-    single.sort(key=lambda each: each[0])
-    patches: list[FilePatch] = []
+def _patches(addresses: Addresses, planned: PlannedDiff) -> tuple[list[FileView], int]:
+    """What would be changed in each file, as far as there is room, and of how many that is left out."""
+    items, views = items_of(planned.diff), FileViews(planned.contents, addresses)
+    patches: list[FileView] = []
     left = _MOST_PATCH_LINES
-    for path, part in single[:_MOST_PATCHES]:
+    for item in items[:_MOST_PATCHES]:
         if left <= 0:
             break
-        text = b"".join(workspace.planned_patch(planned._replace(diff=part)))
-        lines, more = _patch_lines(text, left)
-        left -= len(lines)
-        patches.append(FilePatch(path_text(path), lines, more))
-    return patches, len(single) - len(patches)
+        patches.append(views.view(item))
+        left -= sum(len(hunk.rows) for hunk in patches[-1].hunks)
+    return patches, len(items) - len(patches)
 
 
 def _patch_lines(text: bytes, most: int) -> tuple[list[PatchLine], int]:
@@ -396,7 +384,7 @@ def _restore(workspace: Workspace, addresses: Addresses, query: Query) -> Act:
         lines=["Unsaved changes are saved in a checkpoint first, and this can be undone."],
         links=[Link("Choose files and lines", addresses.page("act/parts", to=to, path=path))],
     )
-    return _planned(workspace, act, workspace.restore(to, paths, dry_run=True))
+    return _planned(workspace, addresses, act, workspace.restore(to, paths, dry_run=True))
 
 
 _PARTS: Final = {
@@ -516,7 +504,7 @@ def _reversal(workspace: Workspace, addresses: Addresses, name: str, query: Quer
         if force
         else "",
     )
-    return _planned(workspace, act, planned)
+    return _planned(workspace, addresses, act, planned)
 
 
 def _numbers(text: str) -> list[int] | None:
@@ -647,3 +635,51 @@ def _forget(workspace: Workspace, addresses: Addresses, query: Query) -> Act:
         lines=lines,
         warning="This cannot be undone: no command restores a state that was forgotten. The files of the tree stay.",
     )
+
+
+# -- adopting an attempt ----------------------------------------------------------------------------------------------
+
+
+def _adopt(workspace: Workspace, addresses: Addresses, query: Query) -> Act:
+    from holdfast.engine.experiments import records
+    from holdfast.engine.sessions.registry import Sessions
+
+    found = records.recorded_experiment(workspace, query.text("experiment"))
+    outcome = found.attempt(query.number("attempt", 0, 999_999)).outcome
+    name = visible(outcome.attempt.name)
+    experiment = Link("The experiment", addresses.page("experiments", of=found.id))
+    planned = records.plan_adoption(workspace, found, outcome)
+    with Sessions(home=workspace.home) as sessions:
+        records.check_session(sessions, found)
+        missed = () if outcome.fork is None else sessions.only_in(outcome.fork, workspace.path)
+
+    def carry_out(_: Query) -> Outcome:
+        with Sessions(home=workspace.home) as sessions:
+            done = records.adopt_recorded(sessions, found, outcome)
+        result = _outcome(addresses, done.restored, "Adopted")
+        fork = f"Its fork stays: `holdfast session delete {outcome.fork}` deletes it."
+        return result._replace(title=f"Adopted {name}", lines=[*result.lines, fork], links=[experiment])
+
+    act = Act(
+        name="adopt",
+        title=f"Adopt {name}",
+        address=addresses.page("act/adopt", experiment=found.id, attempt=outcome.attempt.number),
+        button="Adopt",
+        carry_out=carry_out,
+        lines=[
+            f"The tree becomes what attempt {outcome.attempt.number} of the experiment {found.id} has left.",
+            "It is saved first, and this can be undone.",
+            *_only_in_fork(missed),
+        ],
+        links=[experiment],
+    )
+    return _planned(workspace, addresses, act, planned)
+
+
+def _only_in_fork(missed: Sequence[NotCaptured]) -> Iterator[str]:
+    if missed:
+        named = listed([path_text(one.path) for one in missed[:_MOST_NAMED]])
+        yield f"{plural(len(missed), 'path')} of it are in no checkpoint, and stay in the fork alone: {named}."
+
+
+_MOST_NAMED: Final = 10

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.web.addresses import Addresses, Query
     from holdfast.api.web.highlight import Piece
+    from holdfast.engine.diffs.tree_diff import DiffContents
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.command_results import Diff
     from holdfast.model.entries import Entry
@@ -199,7 +200,7 @@ class FileView(NamedTuple):
     folded: int
     """How many changed lines are left out until they are asked for."""
     whole: str
-    """The address of all lines."""
+    """The address of all lines; empty where there is none."""
     before_raw: str
     after_raw: str
     ends: str
@@ -238,7 +239,9 @@ class Difference(NamedTuple):
     """The address of the same once renames are found; empty where they are."""
 
 
-class _Item(NamedTuple):
+class Item(NamedTuple):
+    """A file of a difference."""
+
     path: bytes
     before_path: bytes
     before: Entry | None
@@ -247,13 +250,14 @@ class _Item(NamedTuple):
     similarity: int
 
 
-def _largest(item: _Item) -> int:
+def _largest(item: Item) -> int:
     return max(item.before.size if item.before else 0, item.after.size if item.after else 0)
 
 
-def _items(diff: Diff) -> list[_Item]:
-    items = [_Item(one.path, one.path, one.before, one.after, one.status, 0) for one in diff.changes]
-    items += [_Item(one.path, one.before_path, one.before, one.after, "R", one.similarity) for one in diff.renamed]
+def items_of(diff: Diff) -> list[Item]:
+    """What a difference says of each file, by path."""
+    items = [Item(one.path, one.path, one.before, one.after, one.status, 0) for one in diff.changes]
+    items += [Item(one.path, one.before_path, one.before, one.after, "R", one.similarity) for one in diff.renamed]
     return sorted(items)
 
 
@@ -263,8 +267,8 @@ def difference(workspace: Workspace, known: Differences, addresses: Addresses, q
     key, diff = known.begin(workspace, base, target, renames=query.choice("renames", ("", "yes")) == "yes")
     split = query.choice("view", ("split", "unified")) == "split"
     below = query.path("path")
-    items = [one for one in _items(diff) if not below or one.path == below or one.path.startswith(below + b"/")]
-    page = _Page(workspace, addresses, key, diff, split=split)
+    items = [one for one in items_of(diff) if not below or one.path == below or one.path.startswith(below + b"/")]
+    page = FileViews(workspace.diff_contents(diff), addresses, key, split=split)
     until = time.monotonic() + _INLINE_SECONDS
     views: list[FileView | FileItem] = []
     listed: list[FileItem] = []
@@ -312,10 +316,10 @@ def file_view(workspace: Workspace, known: Differences, addresses: Addresses, qu
     diff = known.get(workspace, key)
     path = query.path("path")
     split = query.choice("view", ("split", "unified")) == "split"
-    item = next((one for one in _items(diff) if one.path == path), None)
+    item = next((one for one in items_of(diff) if one.path == path), None)
     if item is None:
         raise NotFoundError(f"{path_text(path)} is the same in both", code="no_such_path")
-    page = _Page(workspace, addresses, key, diff, split=split)
+    page = FileViews(workspace.diff_contents(diff), addresses, key, split=split)
     return page.view(item, asked=query.choice("all", ("", "yes")) == "yes"), split
 
 
@@ -329,16 +333,19 @@ def _side(workspace: Workspace, name: str) -> Side:
     return Side(name, short(name), f"{at.day} {at.clock}", visible(checkpoint.label))
 
 
-class _Page:
-    """Makes what is on the page of a difference."""
+class FileViews:
+    """Makes what a page shows of the files of a difference."""
 
-    def __init__(self, workspace: Workspace, addresses: Addresses, key: DiffKey, diff: Diff, *, split: bool) -> None:
-        self._contents = workspace.diff_contents(diff)
+    def __init__(
+        self, contents: DiffContents, addresses: Addresses, key: DiffKey | None = None, *, split: bool = False
+    ) -> None:
+        """``key``: which difference it is; None: one that is only planned, so no address leads to its files."""
+        self._contents = contents
         self._addresses = addresses
         self._key = key
         self._split = split
 
-    def item(self, item: _Item, added: int | None = None, removed: int | None = None) -> FileItem:
+    def item(self, item: Item, added: int | None = None, removed: int | None = None) -> FileItem:
         notes: list[str] = []
         if item.before and item.after and item.before.mode != item.after.mode and item.status != "T":
             notes.append(f"mode {item.before.permissions:o} → {item.after.permissions:o}")
@@ -356,7 +363,9 @@ class _Page:
             address=self._address(item),
         )
 
-    def _address(self, item: _Item, *, everything: bool = False) -> str:
+    def _address(self, item: Item, *, everything: bool = False) -> str:
+        if self._key is None:
+            return ""
         return self._addresses.page(
             "diff/file",
             from_=self._key.base,
@@ -368,7 +377,7 @@ class _Page:
             all="yes" if everything else "",
         )
 
-    def view(self, item: _Item, *, asked: bool = False) -> FileView:
+    def view(self, item: Item, *, asked: bool = False) -> FileView:
         """A file as it is shown; ``asked``: all of it is wanted."""
         view = FileView(
             item=self.item(item),
@@ -376,8 +385,8 @@ class _Page:
             hunks=(),
             folded=0,
             whole=self._address(item, everything=True),
-            before_raw=self._raw(self._key.base, item.before_path, item.before),
-            after_raw=self._raw(self._key.target, item.path, item.after),
+            before_raw="" if self._key is None else self._raw(self._key.base, item.before_path, item.before),
+            after_raw="" if self._key is None else self._raw(self._key.target, item.path, item.after),
             ends="",
             history=self._addresses.page("", path=item.path),
             is_two_sided=item.before is not None and item.after is not None,
@@ -405,7 +414,7 @@ class _Page:
     def _raw(self, state: str, path: bytes, entry: Entry | None) -> str:
         return "" if entry is None or entry.is_symlink else self._addresses.page(f"raw/{state}", path=path)
 
-    def _text(self, view: FileView, item: _Item, old: bytes, new: bytes, *, asked: bool) -> FileView:
+    def _text(self, view: FileView, item: Item, old: bytes, new: bytes, *, asked: bool) -> FileView:
         old_lines, new_lines = split_lines(old), split_lines(new)
         regions = changed_regions(old_lines, new_lines, max_steps=_MOST_STEPS)
         added = sum(one.after_end - one.after_start for one in regions)

@@ -20,11 +20,14 @@ from holdfast.api.web.access import MOST_FORM_BYTES
 from holdfast.api.web.acts import Outcome, Outcomes, StalePlanError, plan, refusal
 from holdfast.api.web.addresses import Addresses, Query
 from holdfast.api.web.diff_page import Differences, difference, file_view
+from holdfast.api.web.experiments_page import experiments_digest, experiments_page
 from holdfast.api.web.file_kinds import SANDBOX
 from holdfast.api.web.held_page import answer, answered, digest_of, held
+from holdfast.api.web.machines_page import machines_page
 from holdfast.api.web.state_page import raw, state
 from holdfast.api.web.timeline_page import KINDS, run, step, timeline
 from holdfast.api.web.words import path_text
+from holdfast.engine.sessions.machines import has_machines
 from holdfast.model.errors import (
     EscapeError,
     HoldfastError,
@@ -38,9 +41,14 @@ from holdfast.model.log import Log
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from litestar.handlers import HTTPRouteHandler
+
     from holdfast.api.web.workspaces import Workspaces
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.clock import Clock
+
+    Make = Callable[[Workspace, str, Query], dict[str, Any]]
+    """Gives the values of a page: of a workspace, the name in the address, and what is said behind that."""
 
 _LOG = Log(__name__)
 
@@ -111,8 +119,19 @@ class _Renderer:
             "base": face.base,
         }
 
-    def page(self, template: str, workspace: Workspace, /, *, revision: str | None = None, **values: Any) -> str:
-        """A whole page. ``revision``: of the history as it shows it (None: as it is)."""
+    def page(
+        self,
+        template: str,
+        workspace: Workspace,
+        /,
+        *,
+        revision: str | None = None,
+        watched: str = "",
+        **values: Any,
+    ) -> str:
+        """A whole page. ``revision``: of the history as it shows it (None: as it is); ``watched``: the digest of the
+        experiments, where it shows them.
+        """
         path = path_text(workspace.path)
         return self._templates.get_template(template).render(
             self._everywhere,
@@ -120,6 +139,8 @@ class _Renderer:
             workspace_name=path.rpartition("/")[2] or path,
             revision=workspace.history_revision() if revision is None else revision,
             waiting=held(workspace, self._addresses),
+            watched=watched,
+            has_machines=has_machines(workspace),
             **values,
         )
 
@@ -159,14 +180,7 @@ def web_router(face: WebFace) -> Router:
         status, message, help_ = _error(error)
         return _html(renderer.part("error.html", status=status, message=message, hint=help_), status)
 
-    @get("/", sync_to_thread=True)
-    def timeline_page(request: Request[Any, Any, Any]) -> Response[str]:
-        with face.workspaces.borrow() as workspace:
-            found = timeline(workspace, addresses, _query(request), face.clock.now())
-            return _html(renderer.page("timeline.html", workspace, revision=found.revision, timeline=found))
-
-    @get("/rows", sync_to_thread=True)
-    def rows(request: Request[Any, Any, Any]) -> Response[str]:
+    def show_rows(request: Request[Any, Any, Any]) -> Response[str]:
         query = _query(request)
         with face.workspaces.borrow() as workspace:
             found = timeline(workspace, addresses, query, face.clock.now())
@@ -178,43 +192,43 @@ def web_router(face: WebFace) -> Router:
             response.headers["HX-Refresh"] = "true"
         return response
 
-    @get("/run/{name:str}", sync_to_thread=True)
-    def run_page(request: Request[Any, Any, Any]) -> Response[str]:
-        with face.workspaces.borrow() as workspace:
-            found = run(workspace, addresses, request.path_params["name"])
-            if _is_part(request):
-                return _html(renderer.part("steps.html", run=found))
-            return _html(renderer.page("run.html", workspace, run=found))
+    def shown(path: str, template: str, make: Make, part: str = "") -> HTTPRouteHandler:
+        """A page that is made of a workspace; ``part`` is the template of what htmx asks for."""
 
-    @get("/step/{number:str}", sync_to_thread=True)
-    def step_page(request: Request[Any, Any, Any]) -> Response[str]:
-        with face.workspaces.borrow() as workspace:
-            found = step(workspace, request.path_params["number"])
-            if _is_part(request):
-                return _html(renderer.part("step_paths.html", step=found))
-            return _html(renderer.page("step.html", workspace, step=found))
+        @get(path, sync_to_thread=True)
+        def show(request: Request[Any, Any, Any]) -> Response[str]:
+            with face.workspaces.borrow() as workspace:
+                values = make(workspace, request.path_params.get("name", ""), _query(request))
+                if part and _is_part(request):
+                    return _html(renderer.part(part, **values))
+                return _html(renderer.page(template, workspace, **values))
 
-    @get("/state/{name:str}", sync_to_thread=True)
-    def state_page(request: Request[Any, Any, Any]) -> Response[str]:
-        with face.workspaces.borrow() as workspace:
-            found = state(workspace, addresses, request.path_params["name"], _query(request).path("path"))
-            return _html(renderer.page("state.html", workspace, state=found))
+        return show
 
-    @get("/diff", sync_to_thread=True)
-    def diff_page(request: Request[Any, Any, Any]) -> Response[str]:
-        with face.workspaces.borrow() as workspace:
-            found = difference(workspace, known, addresses, _query(request))
-            if _is_part(request):
-                return _html(renderer.part("diff_body.html", diff=found))
-            return _html(renderer.page("diff.html", workspace, diff=found))
+    def diff_file(workspace: Workspace, _: str, query: Query) -> dict[str, Any]:
+        view, split = file_view(workspace, known, addresses, query)
+        return {"view": view, "split": split}
 
-    @get("/diff/file", sync_to_thread=True)
-    def diff_file(request: Request[Any, Any, Any]) -> Response[str]:
-        with face.workspaces.borrow() as workspace:
-            found, split = file_view(workspace, known, addresses, _query(request))
-            if _is_part(request):
-                return _html(renderer.part("diff_part.html", view=found, split=split))
-            return _html(renderer.page("diff_one.html", workspace, view=found, split=split))
+    def experiments(workspace: Workspace, _: str, query: Query) -> dict[str, Any]:
+        found = experiments_page(workspace, addresses, query)
+        return {"experiments": found, "watched": found.digest}
+
+    pages = [
+        get("/", sync_to_thread=True)(show_rows),
+        get("/rows", sync_to_thread=True)(show_rows),
+        shown("/run/{name:str}", "run.html", lambda w, name, _: {"run": run(w, addresses, name)}, "steps.html"),
+        shown("/step/{name:str}", "step.html", lambda w, name, _: {"step": step(w, name)}, "step_paths.html"),
+        shown("/state/{name:str}", "state.html", lambda w, name, q: {"state": state(w, addresses, name, q)}),
+        shown("/diff", "diff.html", lambda w, _, q: {"diff": difference(w, known, addresses, q)}, "diff_body.html"),
+        shown("/diff/file", "diff_one.html", diff_file, "diff_part.html"),
+        shown(
+            "/machines",
+            "machines.html",
+            lambda w, _, __: {"machines": machines_page(w, addresses)},
+            "machines_body.html",
+        ),
+        shown("/experiments", "experiments.html", experiments, "experiments_body.html"),
+    ]
 
     @get("/raw/{name:str}", sync_to_thread=True)
     def raw_file(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -236,7 +250,7 @@ def web_router(face: WebFace) -> Router:
     @get("/live")
     async def live(request: Request[Any, Any, Any]) -> ServerSentEvent:
         query = _query(request)
-        return ServerSentEvent(_changes(face, query.text("since"), query.text("held")))
+        return ServerSentEvent(_changes(face, query.text("since"), query.text("held"), query.text("experiments")))
 
     outcomes = Outcomes()
     no_form = Query(b"")
@@ -319,13 +333,7 @@ def web_router(face: WebFace) -> Router:
     return Router(
         path=face.base,
         route_handlers=[
-            timeline_page,
-            rows,
-            run_page,
-            step_page,
-            state_page,
-            diff_page,
-            diff_file,
+            *pages,
             raw_file,
             static_file,
             live,
@@ -351,25 +359,29 @@ def _error(error: Exception) -> tuple[int, str, str]:
     return 500, "This page could not be made; the log of the server says why.", ""
 
 
-async def _changes(face: WebFace, since: str, waiting: str) -> AsyncIterator[dict[str, str]]:
-    """Says ``changed`` whenever something has happened after the revision ``since``, and ``held`` when something else
-    waits for a person than what the digest ``waiting`` says.
+async def _changes(face: WebFace, since: str, waiting: str, watched: str) -> AsyncIterator[dict[str, str]]:
+    """Says ``changed`` whenever something has happened after the revision ``since``, ``held`` when something else
+    waits for a person than what the digest ``waiting`` says, and ``experiments`` when one has come further than the
+    digest ``watched`` says, unless that is empty.
     """
+    known = {"changed": since, "held": waiting, "experiments": watched}
 
-    def look() -> tuple[str, str]:
+    def look() -> dict[str, str]:
         with face.workspaces.borrow() as workspace:
-            return workspace.history_revision(), digest_of(workspace.held())
+            return {
+                "changed": workspace.history_revision(),
+                "held": digest_of(workspace.held()),
+                "experiments": experiments_digest(workspace) if watched else "",
+            }
 
     while not face.ending():
+        found = known
         try:
-            found, waits = await asyncio.to_thread(look)
+            found = await asyncio.to_thread(look)
         except HoldfastError as error:
             _LOG.warning("the history cannot be looked at: %s", error.message)
-            found, waits = since, waiting
-        if waits != waiting:
-            waiting = waits
-            yield {"event": "held", "data": waits or "nothing"}
-        if found != since:
-            since = found
-            yield {"event": "changed", "data": found}
+        for event in ("held", "changed", "experiments"):
+            if found[event] != known[event]:
+                yield {"event": event, "data": found[event] or "nothing"}
+        known = found
         await asyncio.sleep(LIVE_SECONDS)

@@ -10,20 +10,23 @@ from holdfast.api.web.highlight import line_html, pieces, text_lines
 from holdfast.api.web.words import lines_text, moment, path_text, short
 from holdfast.engine.diffs.git_patch import is_binary
 from holdfast.model.errors import RefusedError
-from holdfast.model.message_text import size, visible
+from holdfast.model.message_text import first_line, size, visible
+from holdfast.model.timeline import prompt_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from markupsafe import Markup
 
-    from holdfast.api.web.addresses import Addresses
+    from holdfast.api.web.addresses import Addresses, Query
     from holdfast.api.web.words import Moment
+    from holdfast.engine.diffs.line_origins import LineOrigin
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.entries import Entry
 
 _MOST_TEXT_BYTES: Final = 1 << 20
 _MOST_LISTED: Final = 5000
+_MOST_OF_LINE: Final = 240
 
 
 class Crumb(NamedTuple):
@@ -43,6 +46,37 @@ class Listed(NamedTuple):
     files: int
     mode: str
     address: str
+
+
+class Origin(NamedTuple):
+    """A change that lines of a file come from."""
+
+    number: int
+    """By which its lines refer to it; from 1."""
+    at: Moment
+    author: str
+    said: str
+    """The message or the command of the state; empty where the prompt or the steps say more."""
+    state: str
+    short: str
+    changes: str
+    """The address of what it changed in the file."""
+    steps: Sequence[Crumb]
+    asked: str
+    """The prompt before it, in one line."""
+    before_prompt: str
+    """The address of the page that goes back to before that prompt."""
+    lines: int
+
+
+class Lines(NamedTuple):
+    """Where the lines of a file come from."""
+
+    origins: Sequence[Origin]
+    of_lines: Sequence[Origin | None]
+    """For each line; None for one that is older than all that was looked at."""
+    limit: str
+    """Why no older version was looked at; empty if all that matter were."""
 
 
 class State(NamedTuple):
@@ -77,10 +111,15 @@ class State(NamedTuple):
     changes: str
     """The difference that made this state."""
     to_now: str
+    origins: Lines | None
+    """Of a text, where that is asked for."""
+    other_view: str
+    """Of a text: the address of the page with the origins of its lines, or of the one without."""
 
 
-def state(workspace: Workspace, addresses: Addresses, name: str, path: bytes) -> State:
-    """What is at ``path`` in a state. Raises `NotFoundError`."""
+def state(workspace: Workspace, addresses: Addresses, name: str, query: Query) -> State:
+    """What is at the path of ``query`` in a state. Raises `NotFoundError`."""
+    path = query.path("path")
     place = workspace.browse(name, path)
     checkpoint = place.checkpoint
 
@@ -114,9 +153,16 @@ def state(workspace: Workspace, addresses: Addresses, name: str, path: bytes) ->
         history=addresses.page("", path=path),
         changes=addresses.page("diff", from_=checkpoint.parent or NOTHING, to=checkpoint.id),
         to_now=addresses.page("diff", from_=checkpoint.id, to=NOW, path=path),
+        origins=None,
+        other_view="",
     )
     if place.entry is not None:
-        return _file(workspace, addresses, found, path, place.entry)
+        found = _file(workspace, addresses, found, path, place.entry)
+        if "text" not in found.view:
+            return found
+        if query.choice("lines", ("", "yes")) != "yes":
+            return found._replace(other_view=addresses.page(f"state/{found.name}", path=path, lines="yes"))
+        return found._replace(other_view=address(path), origins=_origins(workspace, addresses, found.name, path))
     items = [
         Listed(
             name=path_text(item.name),
@@ -149,6 +195,38 @@ def _file(workspace: Workspace, addresses: Addresses, found: State, path: bytes,
         return found._replace(view="large")
     lines = [line_html(line) for line in pieces(path, text_lines(content))]
     return found._replace(view="text" if kind is None else "image and text", lines=lines)
+
+
+def _origins(workspace: Workspace, addresses: Addresses, name: str, path: bytes) -> Lines:
+    found = workspace.line_origins(name, path)
+    origins = [_origin(addresses, number, one) for number, one in enumerate(found.origins, 1)]
+    return Lines(origins, [None if at is None else origins[at] for at in found.of_lines], found.limit)
+
+
+def _origin(addresses: Addresses, number: int, origin: LineOrigin) -> Origin:
+    made, about = origin.checkpoint, origin.checkpoint.provenance
+    message = "" if prompt_of(about.message) is not None else about.message
+    # (Of a run the message says only that it has ended.)
+    said = ", ".join(filter(None, (*made.labels, about.command or message)))
+    return Origin(
+        number=number,
+        at=moment(made.created_at),
+        author=visible(about.author),
+        said=_line(said),
+        state=addresses.page(f"state/{made.id}", path=origin.path),
+        short=short(made.id),
+        changes=addresses.page("diff", from_=made.parent or NOTHING, to=made.id, path=origin.path),
+        steps=[Crumb(str(step.id), addresses.page(f"step/{step.id}")) for step in origin.steps],
+        asked=_line(origin.asked),
+        before_prompt="" if origin.prompt is None else addresses.page("act/undo", to=origin.prompt),
+        lines=origin.lines,
+    )
+
+
+def _line(text: str) -> str:
+    """A text in one line; what is left out is said."""
+    line = visible(first_line(text, _MOST_OF_LINE))
+    return line if line == text.strip() or line.endswith("…") else f"{line} …"
 
 
 def raw(workspace: Workspace, name: str, path: bytes) -> tuple[bytes, str]:

@@ -106,6 +106,8 @@ class Row(NamedTuple):
     merged: Sequence[Link]
     is_here: bool
     is_ahead: bool
+    before_prompt: str
+    """Of a prompt: the address of the page that goes back to before it."""
     graph: GraphRow | None
 
 
@@ -228,6 +230,7 @@ def _row(
         merged=[_place(addresses, path, one) for path, one in found.merged] if found is not None else [],
         is_here=False,
         is_ahead=made is not None and made.id in position.ahead,
+        before_prompt=addresses.page("act/undo", to=item.number) if item.kind == "prompt" and item.number else "",
         graph=graph,
     )
 

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, UsageError
 from holdfast.model.log import Log
-from holdfast.model.paths import display
+from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,15 +68,30 @@ class AttemptForks:
                 with_ignored=order.with_ignored,
                 provider=order.provider,
                 type="experiment",
-                metadata={
-                    "experiment": self._identity,
-                    "attempt": clipped(attempt.name),
-                    "command": clipped(attempt.command),
-                },
+                metadata=self._metadata(attempt),
             )
         with self._lock:
             self._made.append((attempt, made))
         return made
+
+    def _metadata(self, attempt: Attempt) -> dict[str, str]:
+        """What `experiments.records` reads of a fork, while the experiment goes on and after it."""
+        order = self._order
+        score = order.score
+        tree = self._point.state.tree
+        assert tree is not None, "a saved state has a tree"
+        return {
+            "experiment": self._identity,
+            "attempt": clipped(attempt.name),
+            "command": clipped(attempt.command),
+            "number": str(attempt.number),
+            "attempts": str(len(order.attempts)),
+            "began": tree,
+            "measure": order.measure,
+            "best": "highest" if order.highest else "lowest",
+            "setup": clipped(order.setup),
+            "score": clipped(score) if isinstance(score, str) else "",
+        }
 
     def count_made(self) -> None:
         """Have the session's journal tell of those that were made beside it. For the thread that holds it."""
@@ -114,3 +129,11 @@ class AttemptForks:
 def clipped(text: str) -> str:
     """A name or a command, as what is said of a state can hold it."""
     return display(os.fsencode(text))[:_MOST_SAID]
+
+
+def unclipped(text: str) -> str:
+    """What `clipped` was given, as far as it was kept."""
+    try:
+        return os.fsdecode(parse_display(text))
+    except UsageError:
+        return text  # (it was cut inside of an escape)

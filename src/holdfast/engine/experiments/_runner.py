@@ -8,14 +8,15 @@ import select
 import tempfile
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, suppress
+from typing import IO, TYPE_CHECKING, Self
 
 import msgspec
 
 from holdfast.engine.experiments import scores
 from holdfast.engine.experiments.attempts import AttemptProgress, Outcome
 from holdfast.engine.history.status import only_in_directory, only_uncaptured_paths
+from holdfast.engine.sessions.holder.lock import lock_path, output_path
 from holdfast.engine.sessions.shell.execution import Streams, execute
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import HoldfastError
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     """Opens a session, on any thread, for the length of a block."""
 
 _MAX_LINE = 200
+MOST_OUTPUT = 1 << 16
+"""Bytes of what a command has printed that others can see while it runs."""
 
 
 class AttemptRunner:
@@ -177,13 +180,13 @@ class AttemptRunner:
             session.configure(msgspec.structs.replace(session.config, shell=attempt.shell))
         if order.setup:
             setup = self._command(session, attempt, "setting up", order.setup)
-            if (ended := _phase(setup, self._stop)) != "done":
+            if (ended := self._phase(setup)) != "done":
                 return outcome._replace(
-                    phase=ended, before=setup.before, after=setup.after, error=f"the setup {_ending(setup)}"
+                    phase=ended, before=setup.before, after=setup.after, error=f"the setup {ending_of(setup)}"
                 )
         entry = self._command(session, attempt, "running", attempt.command)
         outcome = outcome._replace(
-            phase=_phase(entry, self._stop),
+            phase=self._phase(entry),
             result=entry.result,
             duration_ms=entry.duration_ms,
             before=entry.before,
@@ -210,18 +213,25 @@ class AttemptRunner:
     def _command(self, session: Session, attempt: Attempt, phase: Phase, command: str) -> CommandEntry:
         self.report(attempt, phase)
         lines = _Lines(lambda line: self.report(attempt, phase, line))
+        context = session.context
+        with _OutputFile(output_path(lock_path(context.home, context.store.tenant, session.id))) as file:
 
-        def show(_stream: StreamName, data: bytes) -> None:
-            lines.add(data)
+            def show(_stream: StreamName, data: bytes) -> None:
+                file.add(data)
+                lines.add(data)
 
-        return execute(
-            session,
-            command,
-            timeout=attempt.timeout_seconds,
-            env=dict(attempt.env),
-            streams=Streams(output=None if self._tell is None else show),
-            stop=self._stop,
-        )
+            return execute(
+                session,
+                command,
+                timeout=attempt.timeout_seconds,
+                env=dict(attempt.env),
+                streams=Streams(output=show),
+                stop=self._stop,
+            )
+
+    def _phase(self, entry: CommandEntry) -> Phase:
+        ended = phase_of(entry)
+        return "cancelled" if ended != "done" and self._stop.is_set() else ended
 
     def _score(self, session: Session, attempt: Attempt, entry: CommandEntry, command: str) -> tuple[float | None, str]:
         self.report(attempt, "scoring")
@@ -229,6 +239,41 @@ class AttemptRunner:
             told = scores.score_environment(entry, attempt.number, directory.encode())
             scored = execute(session, command, timeout=attempt.timeout_seconds, env={**told}, stop=self._stop)
         return scores.score_of(scored.result)
+
+
+class _OutputFile:
+    """What a command prints, for who looks on from another process while it runs: the last part, in bounded room. It is
+    no more than a view: a disk that is full stops nothing.
+    """
+
+    def __init__(self, path: bytes) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        with suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._file = open(os.open(self._path, flags, 0o600), "wb", buffering=0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            with suppress(OSError):
+                os.unlink(self._path)
+
+    def add(self, data: bytes) -> None:
+        """Take what comes next."""
+        if self._file is None:
+            return
+        with suppress(OSError):
+            if self._size + len(data) > MOST_OUTPUT:
+                self._file.seek(0)
+                self._file.truncate()
+                self._size, data = 0, data[-MOST_OUTPUT:]
+            self._file.write(data)
+            self._size += len(data)
 
 
 class _Lines:
@@ -246,17 +291,16 @@ class _Lines:
             self._tell(visible(last.decode("utf-8", "surrogateescape").strip())[:_MAX_LINE])
 
 
-def _phase(entry: CommandEntry, stop: threading.Event) -> Phase:
-    """How a command has ended."""
+def phase_of(entry: CommandEntry) -> Phase:
+    """How a command has ended that nothing has stopped."""
     result = entry.result
     if result is not None and result.exit_code == 0:
         return "done"
-    if stop.is_set():
-        return "cancelled"
     return "timed out" if result is not None and result.timed_out else "failed"
 
 
-def _ending(entry: CommandEntry) -> str:
+def ending_of(entry: CommandEntry) -> str:
+    """The same for people."""
     result = entry.result
     if result is None:
         return "did not run to its end"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from holdfast.engine.experiments.attempts import Order, Outcome, Tell
+    from holdfast.engine.opening.context import Context
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
     from holdfast.model.command_results import Diff, RestoreResult
@@ -56,7 +57,7 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     assert outcome.after is not None, "the caller has seen its uncaptured files"
     ours = workspace.checkpoint(kind="auto").checkpoint.id
     if diff(context, began, ours, renames=False).changes:
-        raise _changed(session, outcome)
+        raise changed_meanwhile(session.root, session.id, outcome)
     differing = diff(context, ours, outcome.after, renames=False).changes
     spared = only_uncaptured_paths(context, outcome.after, differing)
     changes = [one for one in differing if one.path not in spared]
@@ -70,16 +71,31 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     except RefusedError as error:
         if error.code != "changed_meanwhile":
             raise
-        raise _changed(session, outcome) from None
+        raise changed_meanwhile(session.root, session.id, outcome) from None
     return Adoption(restored, point)
 
 
-def _changed(session: Session, outcome: Outcome) -> RefusedError:
+def changed_meanwhile(root: bytes, session: SessionId, outcome: Outcome) -> RefusedError:
+    """Says why an attempt is not adopted, and how its work can be had."""
     return RefusedError(
-        f"{display(session.root)} has changed since the attempts began; nothing was adopted",
-        hint=f"its fork is kept; `holdfast session merge {outcome.fork} -s {session.id}` merges it",
+        f"{display(root)} has changed since the attempts began; nothing was adopted",
+        hint=f"its fork is kept; `holdfast session merge {outcome.fork} -s {session}` merges it",
         code="changed_meanwhile",
     )
+
+
+def adopted_message(experiment: str, outcome: Outcome) -> str:
+    """What the history says of an adoption."""
+    return f"adopted {clipped(outcome.attempt.name)} of the experiment {experiment}"
+
+
+def changed_files(context: Context, began: CheckpointId, after: CheckpointId) -> Diff:
+    """How what an attempt has left differs from what it began with. What is there, and only not captured, is not
+    deleted.
+    """
+    found = diff(context, began, after)
+    spared = only_uncaptured_paths(context, after, found.changes)
+    return found._replace(changes=[one for one in found.changes if one.path not in spared])
 
 
 class Experiment:
@@ -106,7 +122,7 @@ class Experiment:
                 hint="no attempt has succeeded or has a score" if outcome is None else None,
                 code="no_winner",
             )
-        said = f"adopted {clipped(chosen.attempt.name)} of the experiment {self.comparison.experiment}"
+        said = adopted_message(self.comparison.experiment, chosen)
         if chosen.not_captured:
             self._hold(chosen)
         try:
@@ -129,15 +145,8 @@ class Experiment:
             self._forks.keep(outcome.fork)
 
     def files(self, outcome: Outcome) -> Diff | None:
-        """How what an attempt has left differs from the state that all began with; None if that is not known.
-
-        What is there, and only not captured, is not deleted.
-        """
-        if outcome.after is None:
-            return None
-        found = self._session.workspace.diff(self._began, outcome.after)
-        spared = only_uncaptured_paths(self._session.context, outcome.after, found.changes)
-        return found._replace(changes=[one for one in found.changes if one.path not in spared])
+        """How what an attempt has left differs from the state that all began with; None if that is not known."""
+        return None if outcome.after is None else changed_files(self._session.context, self._began, outcome.after)
 
 
 def experiment_object(kind: type[T], found: Experiment, adopted: Adoption | None, adopted_kind: type[Any]) -> T:

@@ -173,7 +173,7 @@ class _UndoLog(NamedTuple):
     """The steps that have changed something at, below or above a path."""
 
 
-def _read_undo_log(context: Context, paths: Iterable[bytes]) -> _UndoLog:
+def read_undo_log(context: Context, paths: Iterable[bytes]) -> _UndoLog:
     """``paths``: those of which it has to be known which steps have changed something there. One of another version is
     as if there were none, which is said.
     """
@@ -569,7 +569,7 @@ class _Merger:
     def _undo_log(self) -> _UndoLog:
         """Read when it is first asked for."""
         if self._found_undo_log is None:
-            self._found_undo_log = _read_undo_log(self._context, self._wanted.paths)
+            self._found_undo_log = read_undo_log(self._context, self._wanted.paths)
         return self._found_undo_log
 
     # --- sessions ---

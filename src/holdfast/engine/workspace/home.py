@@ -70,6 +70,11 @@ class WorkspaceFace(StoreFace):
         self._context = context
 
 
+def context_of(workspace: WorkspaceFace) -> Context:
+    """What the use-cases of an open workspace are given. For the rooms of the engine above the workspace."""
+    return workspace._context  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no part of the public API
+
+
 def open_home(
     home: str | bytes | os.PathLike[str] | None = None,
     *,

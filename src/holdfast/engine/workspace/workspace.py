@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from holdfast.engine.diffs.line_origins import LineOrigins
     from holdfast.engine.diffs.patch_text import FileStat
     from holdfast.engine.diffs.tree_diff import DiffContents, PlannedDiff
     from holdfast.engine.forks.checkpoint_mount import Mounted
@@ -166,6 +167,14 @@ class WorkspaceQueries(WorkspaceFace):
         from holdfast.engine.history.queries import browse
 
         return browse(self._context, self.resolve(name), os.fsencode(path).strip(b"/"))
+
+    def line_origins(self, name: str, path: str | bytes) -> LineOrigins:
+        """Which change each line of a file of a checkpoint comes from, with its steps and the prompt before it; see
+        `holdfast.engine.diffs.line_origins`.
+        """
+        from holdfast.engine.diffs.line_origins import line_origins
+
+        return line_origins(self._context, self.resolve(name), os.fsencode(path).strip(b"/"))
 
     def _session_commands(self) -> Sequence[SessionCommands]:
         """The sessions here, for the timeline."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -153,6 +154,28 @@ def test_a_directory_and_a_file_of_a_state(site):
     assert "A binary file of 100 B" in site.text("state/changed?path=blob")
     page = re.sub("<[^>]*>", "", site.text("state/changed?path=%3Cscript%3Ealert(1).html"))
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_who_changed_each_line_and_for_which_prompt(growing):
+    lines = "".join(f"line {number}\n" for number in range(5))
+    (growing.tree / "n").write_text(lines)
+    growing.workspace.checkpoint("by hand", author="ann")
+    asked = growing.workspace.prompt(f"Change the third {SCRIPT}\nand nothing else", author="claude").prompt
+    growing.workspace.run(["sed", "-i", "s/line 2/changed/", "n"], directory=bytes(growing.tree))
+    plain = growing.text("state/@?path=n")
+    text = growing.text(next(one for one in growing.links(plain) if "lines=yes" in one))
+    assert SCRIPT not in text
+    said = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", unescape(text)))
+    assert "step 1" in said
+    assert "1 line of it sed -i s/line 2/changed/ n after the prompt “Change the third" in said
+    assert "alert(1) …” Go back to before it" in said, "the prompt has more lines"
+    assert "ann 4 lines of it by hand" in said
+    assert re.findall(r'<td class="who first"><a href="#origin-(\d)">', text) == ["2", "1", "2"]
+    address = f"{growing.access.base}/act/undo?to={asked}"
+    assert address in growing.links(text)
+    assert address in growing.links(growing.text("")), "the row of the prompt leads there as well"
+    assert f"Undo all since before prompt:{asked}" in growing.text(address)
+    assert "lines=yes" not in growing.text("state/@?path=n&lines=yes")
 
 
 @pytest.mark.parametrize("page", ["state/nowhere", "state/@?path=nowhere", "raw/@?path=../x", "raw/nowhere?path=x"])

@@ -2,7 +2,7 @@
 // Everything works without it, by links.
 "use strict";
 (() => {
-  const items = () => [...document.querySelectorAll(".row, tr.item, main > .page .file")];
+  const items = () => [...document.querySelectorAll(".row, tr.item, .attempt, main > .page .file")];
   const chosen = () => document.querySelector(".chosen");
   const base = document.querySelector("a.brand").getAttribute("href");
   let compareBase = null;

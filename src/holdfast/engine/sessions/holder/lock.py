@@ -192,6 +192,11 @@ def machine_note_path(lock: bytes) -> bytes:
     return lock.removesuffix(b".lock") + b".machine.run"
 
 
+def output_path(lock: bytes) -> bytes:
+    """Where an attempt of an experiment leaves, beside the lock, what its command has printed so far."""
+    return lock.removesuffix(b".lock") + b".output"
+
+
 @contextmanager
 def in_flight(path: bytes | None = None) -> Generator[InFlight]:
     """Have something in flight for the length of the block; see `InFlight`."""
@@ -384,7 +389,7 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
 
 def remove_lock(path: bytes) -> None:
     """Remove the lock of a session that was deleted, which this process holds, and what else lies beside it."""
-    notes = (tree_note_path(path), machine_note_path(path), note_path(path))
+    notes = (tree_note_path(path), machine_note_path(path), note_path(path), output_path(path))
     beside = (path.removesuffix(b".lock") + b".sock", *notes)
     for name in (*beside, note_path(path) + b".new", path):
         with suppress(OSError):
