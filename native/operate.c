@@ -16,7 +16,7 @@
 enum { SLOW_SIZE = 1 << 20, INLINED_MOST = 32 << 20, REST_NS = 20000000, KEEP_MOVED = 1, KEEP_LINKED = 2, KEEP_COPIED = 3,
        KEEP_NOT = 4, KEEP_INLINE = 5 };
 
-enum { BEGIN, END, TOUCH, MAKE, MADE, REMOVE, MOVE, CONTENT, META, PUT_BACK, FAILED };  // each is one less than its tag
+enum { TOUCH = 3, MAKE = 4, MADE = 5, REMOVE = 6, MOVE = 7, CONTENT = 8, META = 9, FAILED = 11, LINK = 16 };  // their tags
 
 struct object {
     struct stat about;
@@ -53,7 +53,7 @@ static void begin_record(struct call *call, int kind, int fields, int64_t seq)
 {
     frame_begin(&call->frame);
     put_array(&call->frame, (unsigned)fields + 3);
-    put_int(&call->frame, kind + 1);
+    put_int(&call->frame, kind);
     put_int(&call->frame, seq);
     put_int(&call->frame, call->caller->step->id);
 }
@@ -63,31 +63,51 @@ static int64_t take_number(struct call *call)
     return ++call->log->journal.seq;
 }
 
+// Adds what is in the frame.
+static bool grow(struct call *call, struct grown *grown)
+{
+    struct bytes body = {call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD};
+    return call->frame.size && grown_add(grown, body);
+}
+
+static void forget_last(struct call *call)
+{
+    struct grown *records = &call->caller->step->records;
+    records->size = call->marks[0];
+    records->count = (uint32_t)call->marks[1];
+}
+
 // Journals the record in the frame, as one of the step's. Returns 0 or ENOSPC: what it speaks of must not happen.
 static int append(struct call *call)
 {
     struct grown *records = &call->caller->step->records;
-    struct bytes body = {call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD};
     call->marks[0] = records->size;
     call->marks[1] = records->count;
-    if (!call->frame.size || !grown_add(records, body))
+    if (!grow(call, records))
         return ENOSPC;
     if (!journal_append(&call->log->journal, &call->frame))
         return 0;
-    records->size = call->marks[0];
-    records->count = (uint32_t)call->marks[1];
+    forget_last(call);
     return ENOSPC;
 }
 
 // What the last record speaks of did not happen.
 static void retract(struct call *call, int64_t seq)
 {
-    struct grown *records = &call->caller->step->records;
-    records->size = call->marks[0];
-    records->count = (uint32_t)call->marks[1];
+    forget_last(call);
     begin_record(call, FAILED, 1, take_number(call));
     put_int(&call->frame, seq);
     journal_append(&call->log->journal, &call->frame);  // (a reversal sees for itself)
+}
+
+// Journals the record in the frame, and asks once more whether the caller waits. Returns 0, or why the call fails.
+static int announce(struct call *call, int64_t seq)
+{
+    int error = append(call);
+    if (error || is_waiting(call))
+        return error;
+    retract(call, seq);
+    return EINTR;
 }
 
 static void put_keeping(struct call *call, int how, int64_t number, struct bytes content)
@@ -152,11 +172,19 @@ static bool is_ready(struct call *call)
     return true;
 }
 
-static void contact_key(const struct stat *about, uint8_t key[16])
+// Finds where the path at an address of the caller's leads, which is read into `path`; the step may change it.
+static bool find(struct call *call, int from, uint64_t address, char *path, struct place *place)
 {
-    uint64_t inode = about->st_ino;
-    memset(key, 0, 8);                  // (the root's device)
-    memcpy(key + 8, &inode, 8);
+    return read_path(call, address, path) && find_place(call, from, path, place) && is_ready(call);
+}
+
+struct contact {
+    uint64_t device, inode;     // (0: the root's device)
+};
+
+static struct contact contact_of(const struct object *object)
+{
+    return (struct contact){0, object->about.st_ino};
 }
 
 static bool look_at(struct call *call, const struct place *place, struct object *object)
@@ -203,14 +231,14 @@ static int64_t directory_state(const struct place *place, const struct stat *abo
 // by its ctime, and no edit by others is to be looked for before.
 static bool is_as_left(struct call *call, const struct place *place, const struct object *object)
 {
-    uint8_t key[16];
-    contact_key(&object->about, key);
-    if (keys_has(&call->caller->step->contacts, (struct bytes){key, sizeof key}))
+    const struct contact contact = contact_of(object);
+    if (keys_has(&call->caller->step->contacts, (struct bytes){(const uint8_t *)&contact, sizeof contact}))
         return true;
     int64_t changed = ns_of(object->about.st_ctim);
     if (changed >= call->log->read_at && !object->is_created)
         return false;
-    const int64_t *left = numbers_find(&call->log->objects, object->about.st_ino);
+    const uint64_t inode = object->about.st_ino;
+    const int64_t *left = keys_find(&call->log->objects, (struct bytes){(const uint8_t *)&inode, sizeof inode});
     if (!left)
         return !is_known_place(call, place);
     return *left == (S_ISDIR(object->about.st_mode) ? directory_state(place, &object->about) : changed);
@@ -218,9 +246,8 @@ static bool is_as_left(struct call *call, const struct place *place, const struc
 
 static void note_contact(struct call *call, const struct object *object)
 {
-    uint8_t key[16];
-    contact_key(&object->about, key);
-    keys_add(&call->caller->step->contacts, (struct bytes){key, sizeof key});
+    const struct contact contact = contact_of(object);
+    keys_add(&call->caller->step->contacts, (struct bytes){(const uint8_t *)&contact, sizeof contact});
 }
 
 // What an object looks like before the step changes it for the first time: see note_seen in
@@ -239,9 +266,7 @@ static bool note_before(struct call *call, const struct object *object)
     } else {
         put_nil(&call->frame);
     }
-    return call->frame.size &&
-           grown_add(&call->caller->step->before,
-                     (struct bytes){call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD});
+    return grow(call, &call->caller->step->before);
 }
 
 // Making names -----------------------------------------------------------------------------------------------------
@@ -289,13 +314,9 @@ static bool create(struct call *call, const struct place *place, const char *typ
     put_bytes(&call->frame, place->path);
     put_text(&call->frame, type);
     put_int(&call->frame, now_ns());
-    error = append(call);
+    error = announce(call, seq);
     if (error)
         return answer(call, 0, error);
-    if (!is_waiting(call)) {
-        retract(call, seq);
-        return true;
-    }
     int made = make(call, place, type, flags, mode);
     if (made < 0) {
         retract(call, seq);
@@ -316,7 +337,7 @@ static bool create(struct call *call, const struct place *place, const char *typ
     put_int(&call->frame, seq);
     put_bytes(&call->frame, identity(&object));
     // It is there by now. If this cannot be written, it is not known after a crash who made it.
-    if (grown_add(&step->records, (struct bytes){call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD}))
+    if (grow(call, &step->records))
         journal_append(&log->journal, &call->frame);
     return opens ? answer_with(call, made, flags & O_CLOEXEC) : answer(call, 0, 0);
 }
@@ -324,15 +345,14 @@ static bool create(struct call *call, const struct place *place, const char *typ
 static bool make_directory(struct call *call, int from, uint64_t path, uint64_t mode)
 {
     struct place place;
-    return read_path(call, path, call->first) && find_place(call, from, call->first, &place) && is_ready(call) &&
-           create(call, &place, "d", 0, (mode_t)(mode & 0xffff));
+    return find(call, from, path, call->first, &place) && create(call, &place, "d", 0, (mode_t)(mode & 0xffff));
 }
 
 static bool make_link(struct call *call, uint64_t target, int from, uint64_t path)
 {
     struct place place;
-    return read_path(call, target, call->first) && *call->first && read_path(call, path, call->second) &&
-           find_place(call, from, call->second, &place) && is_ready(call) && create(call, &place, "l", 0, 0);
+    return read_path(call, target, call->first) && *call->first && find(call, from, path, call->second, &place) &&
+           create(call, &place, "l", 0, 0);
 }
 
 // Taking names away ------------------------------------------------------------------------------------------------
@@ -423,29 +443,22 @@ static bool remove_name(struct call *call, const struct place *place, bool is_di
     put_bytes(&call->frame, identity(&object));
     put_keeping(call, is_kept ? KEEP_MOVED : KEEP_NOT, is_kept ? seq : 0, NOTHING);
     put_metadata(call, &object.about);
-    error = append(call);
+    error = announce(call, seq);
     if (error)
         return answer(call, 0, error);
-    if (is_waiting(call)) {
-        error = is_kept ? take_in(call, place, seq, is_directory) : unlinkat(place->dir, place->name, 0) ? errno : 0;
-        if (is_directory)
-            log->arrangement++;
-        log->moves++;
-        if (!error)
-            return answer(call, 0, 0);
-    } else {
-        error = EINTR;
-    }
-    retract(call, seq);
+    error = is_kept ? take_in(call, place, seq, is_directory) : unlinkat(place->dir, place->name, 0) ? errno : 0;
+    log->arrangement += is_directory;
+    log->moves++;
+    if (error)
+        retract(call, seq);
     // (Where nothing can be renamed into the log, Python keeps it in another way.)
-    return is_kept && error != EINTR ? false : answer(call, 0, error);
+    return error && is_kept ? false : answer(call, 0, error);
 }
 
 static bool take_away(struct call *call, int from, uint64_t path, bool is_directory)
 {
     struct place place;
-    return read_path(call, path, call->first) && find_place(call, from, call->first, &place) && is_ready(call) &&
-           remove_name(call, &place, is_directory);
+    return find(call, from, path, call->first, &place) && remove_name(call, &place, is_directory);
 }
 
 // Moving names -----------------------------------------------------------------------------------------------------
@@ -507,18 +520,15 @@ static bool move(struct call *call, const struct place *source, const struct pla
         put_nil(&call->frame);
     }
     put_bool(&call->frame, false);
-    error = append(call);
+    error = announce(call, seq);
     if (!error) {
-        if (!is_waiting(call))
-            error = EINTR;
-        else if (rename_at(source->dir, source->name, target->dir, target->name, flags))
-            error = errno;
         log->moves++;
-        if (!error)
-            return answer(call, 0, 0);
-        retract(call, seq);
+        if (rename_at(source->dir, source->name, target->dir, target->name, flags)) {
+            error = errno;
+            retract(call, seq);
+        }
     }
-    if (is_kept)
+    if (error && is_kept)
         unlinkat(log->kept, kept, 0);
     return answer(call, 0, error);
 }
@@ -526,9 +536,54 @@ static bool move(struct call *call, const struct place *source, const struct pla
 static bool rename_name(struct call *call, int from, uint64_t path, int to, uint64_t new_path, unsigned flags)
 {
     struct place source, target;
-    return !(flags & ~(unsigned)RENAME_NOREPLACE) && read_path(call, path, call->first) &&
-           read_path(call, new_path, call->second) && find_place(call, from, call->first, &source) &&
-           find_place(call, to, call->second, &target) && is_ready(call) && move(call, &source, &target, flags);
+    return !(flags & ~(unsigned)RENAME_NOREPLACE) && find(call, from, path, call->first, &source) &&
+           find(call, to, new_path, call->second, &target) && move(call, &source, &target, flags);
+}
+
+// Further names ----------------------------------------------------------------------------------------------------
+
+// Gives a file another name. (By its descriptor: another process may put something else in its place.)
+static bool name_again(struct call *call, int fd, const struct place *source, const struct place *target)
+{
+    const struct place itself = {.dir = fd, .name = ""};
+    struct object object;
+    if (fstat(fd, &object.about) || !S_ISREG(object.about.st_mode) || !object.about.st_nlink ||
+        !look_at(call, &itself, &object) || !is_as_left(call, source, &object) || is_known_place(call, target) ||
+        !faccessat(target->dir, target->name, F_OK, AT_SYMLINK_NOFOLLOW))
+        return false;
+    if (!is_waiting(call))
+        return true;
+    note_contact(call, &object);
+    int error = touch_parent(call, target);
+    if (error)
+        return answer(call, 0, error);
+    int64_t seq = take_number(call);
+    begin_record(call, LINK, 4, seq);
+    put_bytes(&call->frame, target->path);
+    put_text(&call->frame, "f");
+    put_bytes(&call->frame, identity(&object));
+    put_bytes(&call->frame, source->path);
+    error = announce(call, seq);
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (!error && linkat(AT_FDCWD, path, target->dir, target->name, AT_SYMLINK_FOLLOW)) {
+        error = errno;
+        retract(call, seq);
+    }
+    return answer(call, 0, error);
+}
+
+static bool link_name(struct call *call, int from, uint64_t path, int to, uint64_t new_path, int flags)
+{
+    struct place source, target;
+    if (flags & ~AT_SYMLINK_FOLLOW || !find(call, from, path, call->first, &source) ||
+        !find(call, to, new_path, call->second, &target))
+        return false;
+    int fd = openat(source.dir, source.name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    bool is_done = fd >= 0 && name_again(call, fd, &source, &target);
+    if (fd >= 0)
+        close(fd);
+    return is_done;
 }
 
 // Opening ----------------------------------------------------------------------------------------------------------
@@ -841,6 +896,7 @@ static bool operate_under_gate(struct call *call)
     case SYS_unlink: return take_away(call, AT_FDCWD, args[0], false);
     case SYS_rmdir: return take_away(call, AT_FDCWD, args[0], true);
     case SYS_rename: return rename_name(call, AT_FDCWD, args[0], AT_FDCWD, args[1], 0);
+    case SYS_link: return link_name(call, AT_FDCWD, args[0], AT_FDCWD, args[1], 0);
     case SYS_chmod: return args[0] && set_mode(call, AT_FDCWD, args[0], args[1]);
     case SYS_chown: return args[0] && set_owner(call, AT_FDCWD, args[0], args[1], args[2], 0);
     case SYS_lchown: return args[0] && set_owner(call, AT_FDCWD, args[0], args[1], args[2], AT_SYMLINK_NOFOLLOW);
@@ -854,6 +910,7 @@ static bool operate_under_gate(struct call *call)
     case SYS_renameat: return rename_name(call, at, args[1], (int)args[2], args[3], 0);
 #endif
     case SYS_renameat2: return rename_name(call, at, args[1], (int)args[2], args[3], (unsigned)args[4]);
+    case SYS_linkat: return link_name(call, at, args[1], (int)args[2], args[3], (int)args[4]);
     case SYS_fchmod: return set_mode(call, at, 0, args[1]);
     case SYS_fchmodat: return args[1] && set_mode(call, at, args[1], args[2]);
     case SYS_fchown: return set_owner(call, at, 0, args[1], args[2], 0);

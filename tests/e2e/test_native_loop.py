@@ -110,6 +110,41 @@ def test_to_make_a_file_or_open_it_fails_for_no_other_process_that_does_so(cli: 
     assert errno.EEXIST not in told
 
 
+_COPIED = """
+import os, threading, time
+open("first", "w").close()
+files = sorted(name for name in os.listdir() if name.startswith("file"))
+
+def open_unreadable(name, ready):
+    ready.wait()
+    os.close(os.open(name, os.O_WRONLY))
+
+for number, name in enumerate(files):
+    ready = threading.Barrier(2)
+    other = threading.Thread(target=open_unreadable, args=(name, ready))
+    other.start()
+    ready.wait()
+    end = time.perf_counter() + number % 50 * 0.0001
+    while time.perf_counter() < end:
+        pass
+    os.chmod(name, 0o600)
+    os.close(os.open(name, os.O_WRONLY | os.O_TRUNC))
+    other.join()
+"""
+
+
+def test_a_file_is_not_cut_short_while_python_copies_it(cli: Cli) -> None:
+    """Python copies what its owner may not read without the gate, though it is small."""
+    content = os.urandom(1 << 20)
+    files = [cli.write(f"file{number:02}", content) for number in range(100)]
+    for file in files:
+        file.chmod(0o200)
+    cli.process("run", "--", sys.executable, "-c", _COPIED)
+    assert [file.stat().st_size for file in files] == [0] * len(files)
+    cli.process("undo")
+    assert [file for file in files if file.read_bytes() != content] == []
+
+
 _PIPE = """
 import os, threading
 opened = threading.Event()
