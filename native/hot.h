@@ -248,5 +248,6 @@ bool operate(struct call *);
 
 int64_t monotonic_ns(void);
 size_t identity_of(int dir, const char *name, uint8_t *found);  // 0 if there is none
+const char *path_of(int fd, char path[32]);     // by which our own descriptor is opened again
 
 #endif

@@ -204,8 +204,7 @@ static bool is_known_place(const struct call *call, const struct place *place)
 static bool is_without_attributes(int fd)
 {
     char path[32], names[512];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    ssize_t size = listxattr(path, names, sizeof names);
+    ssize_t size = listxattr(path_of(fd, path), names, sizeof names);
     if (size < 0)
         return errno == ENOTSUP || errno == ENODATA;
     for (const char *name = names; name < names + size; name += strlen(name) + 1)
@@ -565,8 +564,7 @@ static bool name_again(struct call *call, int fd, const struct place *source, co
     put_bytes(&call->frame, source->path);
     error = announce(call, seq);
     char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (!error && linkat(AT_FDCWD, path, target->dir, target->name, AT_SYMLINK_FOLLOW)) {
+    if (!error && linkat(AT_FDCWD, path_of(fd, path), target->dir, target->name, AT_SYMLINK_FOLLOW)) {
         error = errno;
         retract(call, seq);
     }
@@ -591,8 +589,7 @@ static bool link_name(struct call *call, int from, uint64_t path, int to, uint64
 static int reopen(int fd, int flags)
 {
     char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return open(path, flags | O_CLOEXEC);
+    return open(path_of(fd, path), flags | O_CLOEXEC);
 }
 
 // Copies the whole file into the log under this number: by its blocks, where the file system shares them. Returns how many
