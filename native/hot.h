@@ -132,6 +132,7 @@ struct step {
     int64_t id;
     bool is_open, reverses;
     struct keys created, captured, described, touched, contacts;
+    struct keys emptied;        // inode numbers of directories: the ctime that they had after it took a name from them
     struct grown records;       // bodies of records that Python has not taken over yet
     struct grown before;        // what objects looked like before the step changed them
     int64_t copied, inlined;

@@ -154,6 +154,10 @@ static int touch_parent(struct call *call, const struct place *place)
 
 // Questions --------------------------------------------------------------------------------------------------------
 
+struct contact {
+    uint64_t device, inode;     // (0: the root's device)
+};
+
 // Whether the step may change something now, and there is memory for what it notes of one call.
 static bool is_ready(struct call *call)
 {
@@ -166,7 +170,7 @@ static bool is_ready(struct call *call)
     for (size_t at = 0; at < sizeof noted / sizeof *noted; at++)
         if (!keys_reserve(noted[at], IDENTITY_ROOM))
             return false;
-    if (!keys_reserve(&step->contacts, 32) || !keys_reserve(&step->touched, 2 * PATH_ROOM))
+    if (!keys_reserve(&step->contacts, sizeof(struct contact)) || !keys_reserve(&step->emptied, sizeof(uint64_t)) || !keys_reserve(&step->touched, 2 * PATH_ROOM))
         return false;
     step->last = (double)monotonic_ns() / 1e9;
     return true;
@@ -177,10 +181,6 @@ static bool find(struct call *call, int from, uint64_t address, char *path, stru
 {
     return read_path(call, address, path) && find_place(call, from, path, place) && is_ready(call);
 }
-
-struct contact {
-    uint64_t device, inode;     // (0: the root's device)
-};
 
 static struct contact contact_of(const struct object *object)
 {
@@ -194,10 +194,15 @@ static bool look_at(struct call *call, const struct place *place, struct object 
     return object->identity_size && object->about.st_dev == call->log->device;
 }
 
+static struct bytes number_of(const uint64_t *number)
+{
+    return (struct bytes){(const uint8_t *)number, sizeof *number};
+}
+
 static bool is_known_place(const struct call *call, const struct place *place)
 {
     uint64_t hash = hash_of(place->path);
-    return keys_has(&call->log->places, (struct bytes){(const uint8_t *)&hash, sizeof hash});
+    return keys_has(&call->log->places, number_of(&hash));
 }
 
 // Whether an object has no extended attributes but those that the kernel's policy sets. `fd` may be O_PATH.
@@ -226,6 +231,27 @@ static int64_t directory_state(const struct place *place, const struct stat *abo
     return is_plain ? -1 - (int64_t)state : 1;
 }
 
+// Whether others have changed the object since it was last told what they change, as far as its ctime tells. A directory
+// has another one after each name that the step itself has taken from it.
+static bool is_news(const struct call *call, const struct stat *about)
+{
+    const uint64_t inode = about->st_ino;
+    const int64_t *own = S_ISDIR(about->st_mode) ? keys_find(&call->caller->step->emptied, number_of(&inode)) : NULL;
+    int64_t changed = ns_of(about->st_ctim);
+    return changed >= call->log->read_at && !(own && *own == changed);
+}
+
+// A name was taken from a directory, which was `before` no news.
+static void note_emptied(struct call *call, int dir, const struct stat *before)
+{
+    struct stat now;
+    const uint64_t inode = before->st_ino;
+    if (is_news(call, before) || fstat(dir, &now))
+        return;
+    keys_add(&call->caller->step->emptied, number_of(&inode));
+    *keys_find(&call->caller->step->emptied, number_of(&inode)) = ns_of(now.st_ctim);
+}
+
 // Whether a step that comes upon an object for the first time finds it as the last step left it, as far as can be told
 // by its ctime, and no edit by others is to be looked for before.
 static bool is_as_left(struct call *call, const struct place *place, const struct object *object)
@@ -233,14 +259,13 @@ static bool is_as_left(struct call *call, const struct place *place, const struc
     const struct contact contact = contact_of(object);
     if (keys_has(&call->caller->step->contacts, (struct bytes){(const uint8_t *)&contact, sizeof contact}))
         return true;
-    int64_t changed = ns_of(object->about.st_ctim);
-    if (changed >= call->log->read_at && !object->is_created)
+    if (!object->is_created && is_news(call, &object->about))
         return false;
     const uint64_t inode = object->about.st_ino;
-    const int64_t *left = keys_find(&call->log->objects, (struct bytes){(const uint8_t *)&inode, sizeof inode});
+    const int64_t *left = keys_find(&call->log->objects, number_of(&inode));
     if (!left)
         return !is_known_place(call, place);
-    return *left == (S_ISDIR(object->about.st_mode) ? directory_state(place, &object->about) : changed);
+    return *left == (S_ISDIR(object->about.st_mode) ? directory_state(place, &object->about) : ns_of(object->about.st_ctim));
 }
 
 static void note_contact(struct call *call, const struct object *object)
@@ -415,6 +440,7 @@ static bool remove_name(struct call *call, const struct place *place, bool is_di
 {
     struct log *log = call->log;
     struct object object;
+    struct stat parent;
     if (fstatat(place->dir, place->name, &object.about, AT_SYMLINK_NOFOLLOW))
         return errno == ENOENT && answer(call, 0, ENOENT);
     mode_t mode = object.about.st_mode;
@@ -445,7 +471,10 @@ static bool remove_name(struct call *call, const struct place *place, bool is_di
     error = announce(call, seq);
     if (error)
         return answer(call, 0, error);
+    bool is_seen = !fstat(place->dir, &parent);
     error = is_kept ? take_in(call, place, seq, is_directory) : unlinkat(place->dir, place->name, 0) ? errno : 0;
+    if (is_seen && !error)
+        note_emptied(call, place->dir, &parent);
     log->arrangement += is_directory;
     log->moves++;
     if (error)

@@ -13,6 +13,8 @@ import threading
 import pytest
 
 from holdfast.files.linux.native import SWITCH
+from holdfast.undo.journal.records import ForeignEdit, Remove
+from holdfast.undo.journal.segments import read_journal
 
 from .conftest import INSTALLED, Cli
 
@@ -143,6 +145,45 @@ def test_a_file_is_not_cut_short_while_python_copies_it(cli: Cli) -> None:
     assert [file.stat().st_size for file in files] == [0] * len(files)
     cli.process("undo")
     assert [file for file in files if file.read_bytes() != content] == []
+
+
+_EMPTIED = """
+import os, sys
+open("first", "w").close()
+for line in sys.stdin:
+    call, name = line.split()
+    getattr(os, call)(name)
+    print(flush=True)
+"""
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_an_edit_of_a_directory_that_a_step_has_emptied_is_known_before_the_step_removes_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    monkeypatch.setenv(SWITCH, switch)
+    names = [f"directory{number}" for number in range(20)]
+    for name in names:
+        cli.write(f"{name}/file")
+    command = (*INSTALLED, "run", "--", sys.executable, "-c", _EMPTIED)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for name in names:
+            process.stdin.write(f"unlink {name}/file\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            (cli.root / name).chmod(0o750)
+            process.stdin.write(f"rmdir {name}\n")
+            process.stdin.flush()
+            process.stdout.readline()
+        (journal,) = cli.home.glob("workspaces/*/undo/journal-*")
+        records = read_journal(os.fsencode(journal.parent)).records
+        process.stdin.close()
+    edited = {path: record.seq for record in records if isinstance(record, ForeignEdit) for path in record.paths}
+    removed = {record.path: record.seq for record in records if isinstance(record, Remove)}
+    for name in map(os.fsencode, names):
+        assert edited[name] < removed[name]
 
 
 _PIPE = """
