@@ -65,11 +65,12 @@ bool gate_try(struct gate *);
 void gate_give(struct gate *);
 bool gate_is_mine(struct gate *);
 
-// keys.c: a set of byte strings, and what the last steps left.
+// keys.c: a set of byte strings, each with a number.
 
 struct key {
     uint64_t hash;
     uint32_t at, size;          // where it lies in `store`; `at` is KEY_FREE or KEY_GONE where there is none
+    int64_t value;              // 0, until it is changed
 };
 
 struct keys {
@@ -81,26 +82,11 @@ struct keys {
 
 bool keys_reserve(struct keys *, size_t bytes);   // room for one more key of this size; false without memory
 bool keys_has(const struct keys *, struct bytes);
+int64_t *keys_find(const struct keys *, struct bytes);  // its value, until the set changes; null if it is not there
 void keys_add(struct keys *, struct bytes);       // after keys_reserve
 bool keys_drop(struct keys *, struct bytes);
 size_t keys_next(const struct keys *, size_t from, struct bytes *found);  // the index after the key; 0 at the end
 void keys_clear(struct keys *);
-
-struct number {
-    uint64_t key;
-    int64_t value;
-    uint8_t state;              // 0: never used
-};
-
-struct numbers {
-    struct number *slots;
-    size_t room, used, live;
-};
-
-const int64_t *numbers_find(const struct numbers *, uint64_t key);
-bool numbers_put(struct numbers *, uint64_t key, int64_t value);
-void numbers_drop(struct numbers *, uint64_t key);
-void numbers_clear(struct numbers *);
 
 bool hash_begin(void);
 uint64_t hash_of(struct bytes);
@@ -146,6 +132,7 @@ struct step {
     int64_t id;
     bool is_open, reverses;
     struct keys created, captured, described, touched, contacts;
+    struct keys emptied;        // inode numbers of directories: the ctime that they had after it took a name from them
     struct grown records;       // bodies of records that Python has not taken over yet
     struct grown before;        // what objects looked like before the step changed them
     int64_t copied, inlined;
@@ -168,7 +155,7 @@ struct log {
     int64_t most_copied;        // of a step, before it is not protected any more
     int64_t copying;            // files that Python copies without the gate: meanwhile what keeps content is left to it
     int64_t read_at;            // what was changed before that, as file systems count, was told of (ns)
-    struct numbers objects;     // by inode number, the ctime with which a finished step has left the object
+    struct keys objects;        // by inode number, the ctime with which a finished step has left the object
     struct keys places;         // the hashes of paths at which a finished step has left something
     uint64_t arrangement;       // another number whenever a directory may lie elsewhere
     uint64_t moves;             // how many names were taken away, or moved, here
@@ -262,5 +249,6 @@ bool operate(struct call *);
 
 int64_t monotonic_ns(void);
 size_t identity_of(int dir, const char *name, uint8_t *found);  // 0 if there is none
+const char *path_of(int fd, char path[32]);     // by which our own descriptor is opened again
 
 #endif

@@ -70,29 +70,14 @@ void put_array(struct frame *frame, unsigned count)
 
 void put_int(struct frame *frame, int64_t number)
 {
-    uint64_t bits = (uint64_t)number;
-    if (number >= 0) {
-        if (number < 0x80)
-            put_head(frame, (uint8_t)number, 0, 0);
-        else if (number <= UINT8_MAX)
-            put_head(frame, 0xcc, bits, 1);
-        else if (number <= UINT16_MAX)
-            put_head(frame, 0xcd, bits, 2);
-        else if (number <= UINT32_MAX)
-            put_head(frame, 0xce, bits, 4);
-        else
-            put_head(frame, 0xcf, bits, 8);
-    } else if (number >= -32) {
+    if (number >= -32 && number < 0x80) {
         put_head(frame, (uint8_t)number, 0, 0);
-    } else if (number >= INT8_MIN) {
-        put_head(frame, 0xd0, bits, 1);
-    } else if (number >= INT16_MIN) {
-        put_head(frame, 0xd1, bits, 2);
-    } else if (number >= INT32_MIN) {
-        put_head(frame, 0xd2, bits, 4);
-    } else {
-        put_head(frame, 0xd3, bits, 8);
+        return;
     }
+    int power = 0;      // of the number of bytes
+    while (power < 3 && (number < 0 ? number < -((int64_t)1 << (8 << power) >> 1) : number >> (8 << power)))
+        power++;
+    put_head(frame, (uint8_t)((number < 0 ? 0xd0 : 0xcc) + power), (uint64_t)number, 1 << power);
 }
 
 // A time may be any number of seconds: after the year 2262 nanoseconds take all 64 bits, and after 2554, as before 1677,
@@ -110,12 +95,8 @@ void put_time(struct frame *frame, struct timespec time)
 
 void put_bytes(struct frame *frame, struct bytes bytes)
 {
-    if (bytes.size <= UINT8_MAX)
-        put_head(frame, 0xc4, bytes.size, 1);
-    else if (bytes.size <= UINT16_MAX)
-        put_head(frame, 0xc5, bytes.size, 2);
-    else
-        put_head(frame, 0xc6, bytes.size, 4);
+    int power = bytes.size <= UINT8_MAX ? 0 : bytes.size <= UINT16_MAX ? 1 : 2;
+    put_head(frame, (uint8_t)(0xc4 + power), bytes.size, 1 << power);
     put_raw(frame, bytes.at, bytes.size);
 }
 

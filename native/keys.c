@@ -1,4 +1,4 @@
-// A set of byte strings, and a map of numbers: open addressing with linear probing, at most two thirds full.
+// A set of byte strings, each with a number: open addressing with linear probing, at most two thirds full.
 //
 // The supervised program chooses the keys, so the hash is SipHash-1-3 (Aumasson and Bernstein, 2012) with a key of this
 // process's own: nothing that a program names can make a look-up long.
@@ -6,7 +6,7 @@
 #include "hot.h"
 #include <sys/random.h>
 
-enum { FIRST_ROOM = 64 };
+enum { FIRST_ROOM = 64, FIRST_STORE = 4096 };
 #define KEY_FREE UINT32_MAX
 #define KEY_GONE (UINT32_MAX - 1)
 #define MOST_STORED ((size_t)UINT32_MAX - 2)
@@ -70,9 +70,15 @@ static size_t slot_of(const struct keys *keys, uint64_t hash, struct bytes key)
     }
 }
 
+int64_t *keys_find(const struct keys *keys, struct bytes key)
+{
+    size_t at = keys->live ? slot_of(keys, hash_of(key), key) : SIZE_MAX;
+    return at == SIZE_MAX ? NULL : &keys->slots[at].value;
+}
+
 bool keys_has(const struct keys *keys, struct bytes key)
 {
-    return keys->live && slot_of(keys, hash_of(key), key) != SIZE_MAX;
+    return keys_find(keys, key);
 }
 
 static void put_slot(struct key *slots, size_t room, struct key key)
@@ -85,33 +91,37 @@ static void put_slot(struct key *slots, size_t room, struct key key)
 
 bool keys_reserve(struct keys *keys, size_t bytes)
 {
-    if (keys->stored + bytes > keys->store_room) {
-        size_t room = keys->store_room ? keys->store_room : 4096;
-        while (room < keys->stored + bytes)
-            room *= 2;
-        uint8_t *store = room > MOST_STORED ? NULL : realloc(keys->store, room);
-        if (!store)
-            return false;
-        keys->store = store;
-        keys->store_room = room;
-    }
-    if (keys->room && (keys->used + 1) * 3 <= keys->room * 2)
+    if ((keys->used + 1) * 3 <= keys->room * 2 && keys->stored + bytes <= keys->store_room)
         return true;
-    size_t room = FIRST_ROOM;
-    while (room < (keys->live + 1) * 3)
-        room *= 2;
-    struct key *slots = malloc(room * sizeof *slots);
-    if (!slots)
-        return false;
-    for (size_t at = 0; at < room; at++)
-        slots[at].at = KEY_FREE;
+    // (What is gone leaves its bytes in the store until here.)
+    struct keys grown = {.room = FIRST_ROOM, .used = keys->live, .live = keys->live, .store_room = FIRST_STORE};
+    size_t stored = bytes;
     for (size_t at = 0; at < keys->room; at++)
-        if (keys->slots[at].at < KEY_GONE)
-            put_slot(slots, room, keys->slots[at]);
-    free(keys->slots);
-    keys->slots = slots;
-    keys->room = room;
-    keys->used = keys->live;
+        stored += keys->slots[at].at < KEY_GONE ? keys->slots[at].size : 0;
+    while (grown.room < (keys->live + 1) * 3)
+        grown.room *= 2;
+    while (grown.store_room < stored * 2)
+        grown.store_room *= 2;
+    grown.slots = malloc(grown.room * sizeof *grown.slots);
+    grown.store = grown.store_room > MOST_STORED ? NULL : malloc(grown.store_room);
+    if (!grown.slots || !grown.store) {
+        keys_clear(&grown);
+        return false;
+    }
+    for (size_t at = 0; at < grown.room; at++)
+        grown.slots[at].at = KEY_FREE;
+    for (size_t at = 0; at < keys->room; at++) {
+        struct key key = keys->slots[at];
+        if (key.at >= KEY_GONE)
+            continue;
+        if (key.size)
+            memcpy(grown.store + grown.stored, keys->store + key.at, key.size);
+        key.at = (uint32_t)grown.stored;
+        grown.stored += key.size;
+        put_slot(grown.slots, grown.room, key);
+    }
+    keys_clear(keys);
+    *keys = grown;
     return true;
 }
 
@@ -122,7 +132,7 @@ void keys_add(struct keys *keys, struct bytes key)
         return;
     if (key.size)
         memcpy(keys->store + keys->stored, key.at, key.size);
-    put_slot(keys->slots, keys->room, (struct key){hash, (uint32_t)keys->stored, (uint32_t)key.size});
+    put_slot(keys->slots, keys->room, (struct key){hash, (uint32_t)keys->stored, (uint32_t)key.size, 0});
     keys->stored += key.size;
     keys->used++;
     keys->live++;
@@ -154,66 +164,4 @@ void keys_clear(struct keys *keys)
     free(keys->slots);
     free(keys->store);
     memset(keys, 0, sizeof *keys);
-}
-
-enum { UNUSED, LIVE, GONE };
-
-static struct number *number_at(const struct numbers *numbers, uint64_t key)
-{
-    // (The file system chooses these, and not the supervised program.)
-    size_t at = (key * 0x9e3779b97f4a7c15) >> 20 & (numbers->room - 1);
-    while (numbers->slots[at].state == GONE || (numbers->slots[at].state == LIVE && numbers->slots[at].key != key))
-        at = (at + 1) & (numbers->room - 1);
-    return &numbers->slots[at];
-}
-
-const int64_t *numbers_find(const struct numbers *numbers, uint64_t key)
-{
-    if (!numbers->live)
-        return NULL;
-    struct number *slot = number_at(numbers, key);
-    return slot->state == LIVE ? &slot->value : NULL;
-}
-
-bool numbers_put(struct numbers *numbers, uint64_t key, int64_t value)
-{
-    if (!numbers->room || (numbers->used + 1) * 3 > numbers->room * 2) {
-        struct numbers grown = {.room = FIRST_ROOM};
-        while (grown.room < (numbers->live + 1) * 3)
-            grown.room *= 2;
-        grown.slots = calloc(grown.room, sizeof *grown.slots);
-        if (!grown.slots)
-            return false;
-        for (size_t at = 0; at < numbers->room; at++)
-            if (numbers->slots[at].state == LIVE)
-                *number_at(&grown, numbers->slots[at].key) = numbers->slots[at];
-        grown.used = grown.live = numbers->live;
-        free(numbers->slots);
-        *numbers = grown;
-    }
-    struct number *slot = number_at(numbers, key);
-    if (slot->state == UNUSED) {
-        numbers->used++;
-        numbers->live++;
-    }
-    *slot = (struct number){key, value, LIVE};
-    return true;
-}
-
-void numbers_drop(struct numbers *numbers, uint64_t key)
-{
-    if (!numbers->live)
-        return;
-    struct number *slot = number_at(numbers, key);
-    if (slot->state == LIVE) {
-        slot->state = GONE;
-        if (!--numbers->live)
-            numbers_clear(numbers);
-    }
-}
-
-void numbers_clear(struct numbers *numbers)
-{
-    free(numbers->slots);
-    memset(numbers, 0, sizeof *numbers);
 }

@@ -16,6 +16,19 @@ static void free_self(PyObject *self)
     Py_DECREF(type);
 }
 
+// What is behind an object, and the gate under which it is read and changed.
+struct shared {
+    PyObject_HEAD
+    PyObject *owner;            // what has to live as long
+    struct gate *gate;
+    void *base;
+};
+
+static PyObject *new_object(PyTypeObject *type)
+{
+    return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+}
+
 // Gate -------------------------------------------------------------------------------------------------------------
 
 typedef struct {
@@ -23,21 +36,24 @@ typedef struct {
     struct gate gate;
 } Gate;
 
-static void enter(struct gate *gate)
+static bool enter(struct gate *gate, bool waits)
 {
     if (!gate_try(gate)) {
+        if (!waits)
+            return false;
         Py_BEGIN_ALLOW_THREADS
         gate_take(gate);
         Py_END_ALLOW_THREADS
     }
     if (gate->depth == 1)
         gate->entries++;
+    return true;
 }
 
 static PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *named)
 {
     (void)args, (void)named;
-    Gate *self = (Gate *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    Gate *self = (Gate *)new_object(type);
     if (self && !gate_begin(&self->gate)) {
         Py_DECREF(self);
         return PyErr_NoMemory();
@@ -57,16 +73,7 @@ static PyObject *gate_acquire(PyObject *self, PyObject *args, PyObject *named)
     int blocking = 1;
     if (!PyArg_ParseTupleAndKeywords(args, named, "|p", names, &blocking))
         return NULL;
-    struct gate *gate = &((Gate *)self)->gate;
-    if (blocking) {
-        enter(gate);
-        Py_RETURN_TRUE;
-    }
-    if (!gate_try(gate))
-        Py_RETURN_FALSE;
-    if (gate->depth == 1)
-        gate->entries++;
-    Py_RETURN_TRUE;
+    return PyBool_FromLong(enter(&((Gate *)self)->gate, blocking));
 }
 
 static PyObject *gate_release(PyObject *self, PyObject *unused)
@@ -84,15 +91,10 @@ static PyObject *gate_release(PyObject *self, PyObject *unused)
 static PyObject *gate_enter(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    enter(&((Gate *)self)->gate);
-    Py_RETURN_TRUE;
+    return PyBool_FromLong(enter(&((Gate *)self)->gate, true));
 }
 
-static PyObject *gate_exit(PyObject *self, PyObject *args)
-{
-    (void)args;
-    return gate_release(self, NULL);
-}
+// What threading.Condition asks a lock that may be taken several times.
 
 static PyObject *gate_owned(PyObject *self, PyObject *unused)
 {
@@ -116,7 +118,7 @@ static PyObject *gate_acquire_restore(PyObject *self, PyObject *depth)
     if (PyErr_Occurred())
         return NULL;
     while (left--)
-        enter(&((Gate *)self)->gate);
+        enter(&((Gate *)self)->gate, true);
     Py_RETURN_NONE;
 }
 
@@ -124,7 +126,7 @@ static PyMethodDef gate_methods[] = {
     {"acquire", (PyCFunction)(void (*)(void))gate_acquire, METH_VARARGS | METH_KEYWORDS, NULL},
     {"release", gate_release, METH_NOARGS, NULL},
     {"__enter__", gate_enter, METH_NOARGS, NULL},
-    {"__exit__", gate_exit, METH_VARARGS, NULL},
+    {"__exit__", gate_release, METH_VARARGS, NULL},
     {"_is_owned", gate_owned, METH_NOARGS, NULL},
     {"_release_save", gate_release_save, METH_NOARGS, NULL},
     {"_acquire_restore", gate_acquire_restore, METH_O, NULL},
@@ -135,43 +137,81 @@ static PyType_Slot gate_slots[] = {
     {Py_tp_new, gate_new}, {Py_tp_dealloc, gate_free}, {Py_tp_methods, gate_methods}, {0, NULL}};
 static PyType_Spec gate_spec = {"holdfast._hot.Gate", sizeof(Gate), 0, Py_TPFLAGS_DEFAULT, gate_slots};
 
+// Fields -----------------------------------------------------------------------------------------------------------
+
+struct field {
+    size_t at;
+    enum { NUMBER, FLAG, SECONDS } kind;
+};
+
+#define FIELD(type, name, kind) ((void *)&(const struct field){offsetof(type, name), kind})
+
+static PyObject *get_field(PyObject *object, void *which)
+{
+    const struct shared *self = (struct shared *)object;
+    const struct field *field = which;
+    const void *at = (const char *)self->base + field->at;
+    enter(self->gate, true);
+    double seconds = field->kind == SECONDS ? *(const double *)at : 0;
+    int64_t number = field->kind == NUMBER ? *(const int64_t *)at : field->kind == FLAG ? *(const bool *)at : 0;
+    gate_give(self->gate);
+    return field->kind == SECONDS ? PyFloat_FromDouble(seconds)
+           : field->kind == FLAG  ? PyBool_FromLong(number)
+                                  : PyLong_FromLongLong(number);
+}
+
+static int put_field(PyObject *object, PyObject *value, void *which)
+{
+    const struct shared *self = (struct shared *)object;
+    const struct field *field = which;
+    void *at = (char *)self->base + field->at;
+    if (!value)
+        return PyErr_SetString(PyExc_AttributeError, "it cannot be deleted"), -1;
+    int64_t number = PyLong_AsLongLong(value);
+    if (PyErr_Occurred())
+        return -1;
+    enter(self->gate, true);
+    if (field->kind == FLAG)
+        *(bool *)at = number;
+    else
+        *(int64_t *)at = number;
+    gate_give(self->gate);
+    return 0;
+}
+
 // Keys and Step ----------------------------------------------------------------------------------------------------
 
+enum { SETS = 5 };
+
 typedef struct {
-    PyObject_HEAD
-    PyObject *log;
-    struct step *step;
-    struct gate *gate;
-    PyObject *sets[5];
+    struct shared shared;       // owned by the log; a struct step
+    PyObject *sets[SETS];
 } Step;
 
 typedef struct {
-    PyObject_HEAD
+    struct shared shared;       // owned by the gate; a struct keys of the step
     struct step *step;
-    PyObject *gate_owner;
-    struct gate *gate;
-    struct keys *keys;
 } Keys;
 
-static PyObject *keys_new(PyObject *gate_owner, struct gate *gate, struct step *step, struct keys *keys)
+static PyObject *keys_new(PyObject *owner, struct gate *gate, struct step *step, struct keys *keys)
 {
-    Keys *self = (Keys *)((allocfunc)PyType_GetSlot(keys_type, Py_tp_alloc))(keys_type, 0);
+    Keys *self = (Keys *)new_object(keys_type);
     if (self) {
         step_hold(step);
-        Py_INCREF(gate_owner);
         self->step = step;
-        self->gate_owner = gate_owner;
-        self->gate = gate;
-        self->keys = keys;
+        self->shared.owner = Py_NewRef(owner);
+        self->shared.gate = gate;
+        self->shared.base = keys;
     }
     return (PyObject *)self;
 }
 
-static void keys_free(PyObject *self)
+static void keys_free(PyObject *object)
 {
-    step_drop(((Keys *)self)->step);
-    Py_XDECREF(((Keys *)self)->gate_owner);
-    free_self(self);
+    Keys *self = (Keys *)object;
+    step_drop(self->step);
+    Py_XDECREF(self->shared.owner);
+    free_self(object);
 }
 
 // A key is bytes, or a device and an inode number. Returns false with an exception.
@@ -191,65 +231,70 @@ static bool key_of(PyObject *from, uint64_t pair[2], struct bytes *key)
     return true;
 }
 
-static PyObject *set_add(PyObject *object, PyObject *from)
+// Adds a key, with its value, or drops it, if there is none.
+static PyObject *change_set(struct gate *gate, struct keys *keys, struct bytes key, const long long *value)
 {
-    Keys *self = (Keys *)object;
+    enter(gate, true);
+    bool has_memory = !value || keys_reserve(keys, key.size);
+    if (!value) {
+        keys_drop(keys, key);
+    } else if (has_memory) {
+        keys_add(keys, key);
+        *keys_find(keys, key) = *value;
+    }
+    gate_give(gate);
+    return has_memory ? Py_NewRef(Py_None) : PyErr_NoMemory();
+}
+
+static const long long NO_VALUE = 0;
+
+static PyObject *change_keys(PyObject *object, PyObject *from, const long long *value)
+{
+    const struct shared *self = (struct shared *)object;
     uint64_t pair[2];
     struct bytes key;
-    if (!key_of(from, pair, &key))
-        return NULL;
-    enter(self->gate);
-    bool has_room = keys_reserve(self->keys, key.size);
-    if (has_room)
-        keys_add(self->keys, key);
-    gate_give(self->gate);
-    if (!has_room)
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
+    return key_of(from, pair, &key) ? change_set(self->gate, self->base, key, value) : NULL;
+}
+
+static PyObject *set_add(PyObject *object, PyObject *from)
+{
+    return change_keys(object, from, &NO_VALUE);
 }
 
 static PyObject *set_discard(PyObject *object, PyObject *from)
 {
-    Keys *self = (Keys *)object;
-    uint64_t pair[2];
-    struct bytes key;
-    if (!key_of(from, pair, &key))
-        return NULL;
-    enter(self->gate);
-    keys_drop(self->keys, key);
-    gate_give(self->gate);
-    Py_RETURN_NONE;
+    return change_keys(object, from, NULL);
 }
 
 static int set_contains(PyObject *object, PyObject *from)
 {
-    Keys *self = (Keys *)object;
+    const struct shared *self = (struct shared *)object;
     uint64_t pair[2];
     struct bytes key;
     if (!key_of(from, pair, &key))
         return -1;
-    enter(self->gate);
-    bool has = keys_has(self->keys, key);
+    enter(self->gate, true);
+    bool has = keys_has(self->base, key);
     gate_give(self->gate);
     return has;
 }
 
 static Py_ssize_t set_length(PyObject *object)
 {
-    Keys *self = (Keys *)object;
-    enter(self->gate);
-    size_t live = self->keys->live;
+    const struct shared *self = (struct shared *)object;
+    enter(self->gate, true);
+    size_t live = ((struct keys *)self->base)->live;
     gate_give(self->gate);
     return (Py_ssize_t)live;
 }
 
 static PyObject *set_iterate(PyObject *object)
 {
-    Keys *self = (Keys *)object;
+    const struct shared *self = (struct shared *)object;
     PyObject *all = PyList_New(0);
-    enter(self->gate);
+    enter(self->gate, true);
     struct bytes key;
-    for (size_t at = 0; all && (at = keys_next(self->keys, at, &key));) {
+    for (size_t at = 0; all && (at = keys_next(self->base, at, &key));) {
         PyObject *one = PyBytes_FromStringAndSize((const char *)key.at, (Py_ssize_t)key.size);
         if (!one || PyList_Append(all, one))
             Py_CLEAR(all);
@@ -269,90 +314,70 @@ static PyType_Slot keys_slots[] = {
 static PyType_Spec keys_spec = {
     "holdfast._hot.Keys", sizeof(Keys), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, keys_slots};
 
+static PyObject *step_of(PyObject *log, PyObject *gate, struct gate *its, struct step *from)
+{
+    Step *self = from ? (Step *)new_object(step_type) : NULL;
+    if (!self) {
+        step_drop(from);
+        return from ? NULL : PyErr_NoMemory();
+    }
+    self->shared.owner = Py_NewRef(log);
+    self->shared.gate = its;
+    self->shared.base = from;
+    struct keys *sets[SETS] = {&from->created, &from->captured, &from->described, &from->touched, &from->contacts};
+    for (size_t at = 0; at < SETS; at++)
+        if (!(self->sets[at] = keys_new(gate, its, from, sets[at]))) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    return (PyObject *)self;
+}
+
 static void step_free(PyObject *object)
 {
     Step *self = (Step *)object;
-    for (size_t at = 0; at < 5; at++)
+    for (size_t at = 0; at < SETS; at++)
         Py_XDECREF(self->sets[at]);
-    step_drop(self->step);
-    Py_XDECREF(self->log);
+    step_drop(self->shared.base);
+    Py_XDECREF(self->shared.owner);
     free_self(object);
 }
 
 static PyObject *step_set(PyObject *object, void *which)
 {
-    PyObject *set = ((Step *)object)->sets[(intptr_t)which];
-    Py_INCREF(set);
-    return set;
+    return Py_NewRef(((Step *)object)->sets[(intptr_t)which]);
 }
 
 // What has grown, as one MessagePack array; None if nothing has. It is empty afterwards.
-static PyObject *take(Step *self, struct grown *grown)
+static PyObject *take(struct gate *gate, struct grown *grown)
 {
-    enter(self->gate);
-    PyObject *all = NULL;
-    uint32_t count = grown->count;
-    if (count) {
-        all = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)grown->size + 5);
-        if (all) {
-            uint8_t *at = (uint8_t *)PyBytes_AsString(all);
-            const uint8_t head[5] = {0xdd, (uint8_t)(count >> 24), (uint8_t)(count >> 16), (uint8_t)(count >> 8),
-                                     (uint8_t)count};
-            memcpy(at, head, sizeof head);
-            memcpy(at + sizeof head, grown->at, grown->size);
-            grown->size = grown->count = 0;
-        }
+    enter(gate, true);
+    const uint32_t count = grown->count;
+    PyObject *all = count ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)grown->size + 5) : Py_NewRef(Py_None);
+    if (count && all) {
+        uint8_t *at = (uint8_t *)PyBytes_AsString(all);
+        *at = 0xdd;
+        for (int byte = 0; byte < 4; byte++)
+            at[1 + byte] = (uint8_t)(count >> (24 - 8 * byte));
+        memcpy(at + 5, grown->at, grown->size);
+        grown->size = grown->count = 0;
     }
-    gate_give(self->gate);
-    if (count)
-        return all;
-    Py_RETURN_NONE;
+    gate_give(gate);
+    return all;
 }
 
 static PyObject *step_take_records(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    return take((Step *)object, &((Step *)object)->step->records);
+    const struct shared *self = (struct shared *)object;
+    return take(self->gate, &((struct step *)self->base)->records);
 }
 
 static PyObject *step_take_before(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    return take((Step *)object, &((Step *)object)->step->before);
-}
-
-enum { COPIED, LAST, IS_OPEN };
-
-static PyObject *step_get(PyObject *object, void *which)
-{
-    Step *self = (Step *)object;
-    enter(self->gate);
-    struct step now = *self->step;
-    gate_give(self->gate);
-    switch ((intptr_t)which) {
-    case COPIED: return PyLong_FromLongLong(now.copied);
-    case LAST: return PyFloat_FromDouble(now.last);
-    default: return PyBool_FromLong(now.is_open);
-    }
-}
-
-static int step_put(PyObject *object, PyObject *value, void *which)
-{
-    Step *self = (Step *)object;
-    if (!value)
-        return PyErr_SetString(PyExc_AttributeError, "it cannot be deleted"), -1;
-    double last = (intptr_t)which == LAST ? PyFloat_AsDouble(value) : 0;
-    long long number = (intptr_t)which == LAST ? 0 : PyLong_AsLongLong(value);
-    if (PyErr_Occurred())
-        return -1;
-    enter(self->gate);
-    switch ((intptr_t)which) {
-    case COPIED: self->step->copied = number; break;
-    case LAST: self->step->last = last; break;
-    default: self->step->is_open = number;
-    }
-    gate_give(self->gate);
-    return 0;
+    const struct shared *self = (struct shared *)object;
+    return take(self->gate, &((struct step *)self->base)->before);
 }
 
 static PyMethodDef step_methods[] = {
@@ -366,9 +391,9 @@ static PyGetSetDef step_fields[] = {
     {"described", step_set, NULL, NULL, (void *)2},
     {"touched", step_set, NULL, NULL, (void *)3},
     {"contacts", step_set, NULL, NULL, (void *)4},
-    {"copied", step_get, step_put, NULL, (void *)COPIED},
-    {"last", step_get, step_put, NULL, (void *)LAST},
-    {"is_open", step_get, step_put, NULL, (void *)IS_OPEN},
+    {"copied", get_field, put_field, NULL, FIELD(struct step, copied, NUMBER)},
+    {"last", get_field, NULL, NULL, FIELD(struct step, last, SECONDS)},
+    {"is_open", get_field, put_field, NULL, FIELD(struct step, is_open, FLAG)},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot step_slots[] = {
@@ -379,8 +404,7 @@ static PyType_Spec step_spec = {
 // Log --------------------------------------------------------------------------------------------------------------
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *gate;
+    struct shared shared;       // owned by the gate; the log
     struct log log;
 } Log;
 
@@ -392,11 +416,11 @@ static PyObject *log_new(PyTypeObject *type, PyObject *args, PyObject *named)
     unsigned long long device;
     if (!PyArg_ParseTuple(args, "O!iK", gate_type, &gate, &kept, &device))
         return NULL;
-    Log *self = (Log *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    Log *self = (Log *)new_object(type);
     if (self) {
-        Py_INCREF(gate);
-        self->gate = gate;
-        self->log.gate = &((Gate *)gate)->gate;
+        self->shared.owner = Py_NewRef(gate);
+        self->shared.gate = self->log.gate = &((Gate *)gate)->gate;
+        self->shared.base = &self->log;
         self->log.kept = kept;
         self->log.device = device;
         self->log.journal.fd = -1;
@@ -408,38 +432,20 @@ static PyObject *log_new(PyTypeObject *type, PyObject *args, PyObject *named)
 static void log_free(PyObject *object)
 {
     Log *self = (Log *)object;
-    numbers_clear(&self->log.objects);
+    keys_clear(&self->log.objects);
     keys_clear(&self->log.places);
-    Py_XDECREF(self->gate);
+    Py_XDECREF(self->shared.owner);
     free_self(object);
 }
 
 static PyObject *log_new_step(PyObject *object, PyObject *args)
 {
-    Log *self = (Log *)object;
+    const Log *self = (Log *)object;
     long long id;
     int reverses;
     if (!PyArg_ParseTuple(args, "Lp", &id, &reverses))
         return NULL;
-    Step *step = (Step *)((allocfunc)PyType_GetSlot(step_type, Py_tp_alloc))(step_type, 0);
-    if (!step)
-        return NULL;
-    Py_INCREF(object);
-    step->log = object;
-    step->gate = self->log.gate;
-    step->step = step_new(id, reverses);
-    if (!step->step) {
-        Py_DECREF(step);
-        return PyErr_NoMemory();
-    }
-    struct keys *sets[] = {&step->step->created, &step->step->captured, &step->step->described, &step->step->touched,
-                           &step->step->contacts};
-    for (size_t at = 0; at < 5; at++)
-        if (!(step->sets[at] = keys_new(self->gate, step->gate, step->step, sets[at]))) {
-            Py_DECREF(step);
-            return NULL;
-        }
-    return (PyObject *)step;
+    return step_of(object, self->shared.owner, self->shared.gate, step_new(id, reverses));
 }
 
 static PyObject *log_set_journal(PyObject *object, PyObject *args)
@@ -449,7 +455,7 @@ static PyObject *log_set_journal(PyObject *object, PyObject *args)
     unsigned long long written;
     if (!PyArg_ParseTuple(args, "iK", &fd, &written))
         return NULL;
-    enter(log->gate);
+    enter(log->gate, true);
     log->journal.fd = fd;
     log->journal.written = written;
     log->journal.is_broken = false;
@@ -464,7 +470,7 @@ static PyObject *log_append(PyObject *object, PyObject *frame)
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(frame, &at, &size))
         return NULL;
-    enter(log->gate);
+    enter(log->gate, true);
     int error = journal_write(&log->journal, (const uint8_t *)at, (size_t)size);
     gate_give(log->gate);
     return PyLong_FromLong(error);
@@ -477,27 +483,19 @@ static PyObject *log_note_object(PyObject *object, PyObject *args)
     long long changed;
     if (!PyArg_ParseTuple(args, "KL", &inode, &changed))
         return NULL;
-    enter(log->gate);
-    bool has_room = numbers_put(&log->objects, inode, changed);
-    gate_give(log->gate);
-    if (!has_room)
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
+    return change_set(log->gate, &log->objects, (struct bytes){(const uint8_t *)&inode, sizeof inode}, &changed);
 }
 
 static PyObject *log_drop_object(PyObject *object, PyObject *inode)
 {
     struct log *log = &((Log *)object)->log;
-    unsigned long long number = PyLong_AsUnsignedLongLong(inode);
+    const unsigned long long number = PyLong_AsUnsignedLongLong(inode);
     if (PyErr_Occurred())
         return NULL;
-    enter(log->gate);
-    numbers_drop(&log->objects, number);
-    gate_give(log->gate);
-    Py_RETURN_NONE;
+    return change_set(log->gate, &log->objects, (struct bytes){(const uint8_t *)&number, sizeof number}, NULL);
 }
 
-static PyObject *change_place(PyObject *object, PyObject *path, bool is_known)
+static PyObject *change_place(PyObject *object, PyObject *path, const long long *value)
 {
     struct log *log = &((Log *)object)->log;
     char *at;
@@ -505,90 +503,41 @@ static PyObject *change_place(PyObject *object, PyObject *path, bool is_known)
     if (PyBytes_AsStringAndSize(path, &at, &size))
         return NULL;
     uint64_t hash = hash_of((struct bytes){(const uint8_t *)at, (size_t)size});
-    struct bytes key = {(const uint8_t *)&hash, sizeof hash};
-    enter(log->gate);
-    bool has_room = !is_known || keys_reserve(&log->places, sizeof hash);
-    if (!is_known)
-        keys_drop(&log->places, key);
-    else if (has_room)
-        keys_add(&log->places, key);
-    gate_give(log->gate);
-    if (!has_room)
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
+    return change_set(log->gate, &log->places, (struct bytes){(const uint8_t *)&hash, sizeof hash}, value);
 }
 
 static PyObject *log_note_place(PyObject *object, PyObject *path)
 {
-    return change_place(object, path, true);
+    return change_place(object, path, &NO_VALUE);
 }
 
 static PyObject *log_drop_place(PyObject *object, PyObject *path)
 {
-    return change_place(object, path, false);
+    return change_place(object, path, NULL);
 }
 
 static PyObject *log_take_number(PyObject *object, PyObject *unused)
 {
     (void)unused;
     struct log *log = &((Log *)object)->log;
-    enter(log->gate);
+    enter(log->gate, true);
     long long number = ++log->journal.seq;
     gate_give(log->gate);
     return PyLong_FromLongLong(number);
 }
 
+// (Without any lock: the caller may have the gate, for which the thread that has the turn may wait.)
 static PyObject *log_forget_callers(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    // (Without any lock: the caller may have the gate, for which the thread that has the turn may wait.)
     atomic_fetch_add(&((Log *)object)->log.epoch, 1);
     Py_RETURN_NONE;
 }
 
-enum { SEQ, WRITTEN, OFF, COUNTS_NAMES, MOST_COPIED, COPYING, READ_AT, ARRANGEMENT, MOVES, EPOCH };
-
-static PyObject *log_get(PyObject *object, void *which)
+static PyObject *log_epoch(PyObject *object, void *unused)
 {
-    struct log *log = &((Log *)object)->log;
-    long long found;
-    enter(log->gate);
-    switch ((intptr_t)which) {
-    case SEQ: found = log->journal.seq; break;
-    case WRITTEN: found = (long long)log->journal.written; break;
-    case OFF: found = log->is_off; break;
-    case COUNTS_NAMES: found = log->counts_names; break;
-    case MOST_COPIED: found = log->most_copied; break;
-    case COPYING: found = log->copying; break;
-    case READ_AT: found = log->read_at; break;
-    case ARRANGEMENT: found = (long long)log->arrangement; break;
-    case MOVES: found = (long long)log->moves; break;
-    default: found = (long long)atomic_load(&log->epoch);
-    }
-    gate_give(log->gate);
-    return PyLong_FromLongLong(found);
-}
-
-static int log_put(PyObject *object, PyObject *value, void *which)
-{
-    struct log *log = &((Log *)object)->log;
-    long long number = value ? PyLong_AsLongLong(value) : 0;
-    if (!value)
-        PyErr_SetString(PyExc_AttributeError, "it cannot be deleted");
-    if (PyErr_Occurred())
-        return -1;
-    enter(log->gate);
-    switch ((intptr_t)which) {
-    case SEQ: log->journal.seq = number; break;
-    case OFF: log->is_off = number; break;
-    case COUNTS_NAMES: log->counts_names = number; break;
-    case MOST_COPIED: log->most_copied = number; break;
-    case COPYING: log->copying = number; break;
-    case READ_AT: log->read_at = number; break;
-    case ARRANGEMENT: log->arrangement = (uint64_t)number; break;
-    }
-    gate_give(log->gate);
-    return 0;
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(atomic_load(&((Log *)object)->log.epoch));
 }
 
 static PyMethodDef log_methods[] = {
@@ -604,16 +553,16 @@ static PyMethodDef log_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef log_fields[] = {
-    {"seq", log_get, log_put, NULL, (void *)SEQ},
-    {"written", log_get, NULL, NULL, (void *)WRITTEN},
-    {"is_off", log_get, log_put, NULL, (void *)OFF},
-    {"counts_names", log_get, log_put, NULL, (void *)COUNTS_NAMES},
-    {"most_copied", log_get, log_put, NULL, (void *)MOST_COPIED},
-    {"copying", log_get, log_put, NULL, (void *)COPYING},
-    {"read_at", log_get, log_put, NULL, (void *)READ_AT},
-    {"arrangement", log_get, log_put, NULL, (void *)ARRANGEMENT},
-    {"moves", log_get, NULL, NULL, (void *)MOVES},
-    {"epoch", log_get, NULL, NULL, (void *)EPOCH},
+    {"seq", get_field, put_field, NULL, FIELD(struct log, journal.seq, NUMBER)},
+    {"written", get_field, NULL, NULL, FIELD(struct log, journal.written, NUMBER)},
+    {"is_off", get_field, put_field, NULL, FIELD(struct log, is_off, FLAG)},
+    {"counts_names", get_field, put_field, NULL, FIELD(struct log, counts_names, FLAG)},
+    {"most_copied", get_field, put_field, NULL, FIELD(struct log, most_copied, NUMBER)},
+    {"copying", get_field, put_field, NULL, FIELD(struct log, copying, NUMBER)},
+    {"read_at", get_field, put_field, NULL, FIELD(struct log, read_at, NUMBER)},
+    {"arrangement", get_field, put_field, NULL, FIELD(struct log, arrangement, NUMBER)},
+    {"moves", get_field, NULL, NULL, FIELD(struct log, moves, NUMBER)},
+    {"epoch", log_epoch, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot log_slots[] = {
@@ -635,7 +584,7 @@ static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *named)
     int listener, selector, root;
     if (!PyArg_ParseTuple(args, "O!O!iii", log_type, &log, gate_type, &turn, &listener, &selector, &root))
         return NULL;
-    Tree *self = (Tree *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    Tree *self = (Tree *)new_object(type);
     if (!self)
         return NULL;
     self->tree = calloc(1, sizeof *self->tree);
@@ -643,10 +592,8 @@ static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *named)
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
-    Py_INCREF(log);
-    Py_INCREF(turn);
-    self->log = log;
-    self->turn = turn;
+    self->log = Py_NewRef(log);
+    self->turn = Py_NewRef(turn);
     self->tree->log = &((Log *)log)->log;
     self->tree->turn = &((Gate *)turn)->gate;
     self->tree->listener = listener;
@@ -702,7 +649,7 @@ static PyObject *tree_set_territory(PyObject *object, PyObject *args)
     long long until;
     if (!PyArg_ParseTuple(args, "y#O!L", &top, &top_size, &PyTuple_Type, &borders, &until))
         return NULL;
-    enter(tree->turn);
+    enter(tree->turn, true);
     tree->territory_until = 0;
     tree->border_count = 0;
     size_t filled = 0;
@@ -741,14 +688,15 @@ static PyObject *tree_learn(PyObject *object, PyObject *args)
     unsigned long long epoch;
     if (!PyArg_ParseTuple(args, "iiIO!K", &tid, &proc, &mask, step_type, &step, &epoch))
         return NULL;
-    enter(tree->turn);
+    struct step *its = ((Step *)step)->shared.base;
+    enter(tree->turn, true);
     struct caller *caller = &tree->callers[(unsigned)tid % CALLERS];
     // (Mostly it is known: only this one call was left to Python.)
-    if (caller->tid != tid || caller->epoch != epoch || caller->step != ((Step *)step)->step || !is_alive(caller)) {
+    if (caller->tid != tid || caller->epoch != epoch || caller->step != its || !is_alive(caller)) {
         forget_caller(caller);
         int own = fcntl(proc, F_DUPFD_CLOEXEC, 0);
         if (own >= 0) {
-            *caller = (struct caller){tid, own, mask, epoch, ((Step *)step)->step};
+            *caller = (struct caller){tid, own, mask, epoch, its};
             step_hold(caller->step);
         }
     }
@@ -770,7 +718,7 @@ static PyObject *tree_release(PyObject *object, PyObject *unused)
 {
     (void)unused;
     struct tree *tree = ((Tree *)object)->tree;
-    enter(tree->turn);
+    enter(tree->turn, true);
     forget_directories(tree);
     for (int at = 0; at < CALLERS; at++)
         if (tree->callers[at].tid && !is_alive(&tree->callers[at]))

@@ -17,7 +17,7 @@
 enum { SLOW_SIZE = 1 << 20, INLINED_MOST = 32 << 20, REST_NS = 20000000, KEEP_MOVED = 1, KEEP_LINKED = 2, KEEP_COPIED = 3,
        KEEP_NOT = 4, KEEP_INLINE = 5 };
 
-enum { BEGIN, END, TOUCH, MAKE, MADE, REMOVE, MOVE, CONTENT, META, PUT_BACK, FAILED };  // each is one less than its tag
+enum { TOUCH = 3, MAKE = 4, MADE = 5, REMOVE = 6, MOVE = 7, CONTENT = 8, META = 9, FAILED = 11, LINK = 16 };  // their tags
 
 struct object {
     struct stat about;
@@ -54,7 +54,7 @@ static void begin_record(struct call *call, int kind, int fields, int64_t seq)
 {
     frame_begin(&call->frame);
     put_array(&call->frame, (unsigned)fields + 3);
-    put_int(&call->frame, kind + 1);
+    put_int(&call->frame, kind);
     put_int(&call->frame, seq);
     put_int(&call->frame, call->caller->step->id);
 }
@@ -64,31 +64,51 @@ static int64_t take_number(struct call *call)
     return ++call->log->journal.seq;
 }
 
+// Adds what is in the frame.
+static bool grow(struct call *call, struct grown *grown)
+{
+    struct bytes body = {call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD};
+    return call->frame.size && grown_add(grown, body);
+}
+
+static void forget_last(struct call *call)
+{
+    struct grown *records = &call->caller->step->records;
+    records->size = call->marks[0];
+    records->count = (uint32_t)call->marks[1];
+}
+
 // Journals the record in the frame, as one of the step's. Returns 0 or ENOSPC: what it speaks of must not happen.
 static int append(struct call *call)
 {
     struct grown *records = &call->caller->step->records;
-    struct bytes body = {call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD};
     call->marks[0] = records->size;
     call->marks[1] = records->count;
-    if (!call->frame.size || !grown_add(records, body))
+    if (!grow(call, records))
         return ENOSPC;
     if (!journal_append(&call->log->journal, &call->frame))
         return 0;
-    records->size = call->marks[0];
-    records->count = (uint32_t)call->marks[1];
+    forget_last(call);
     return ENOSPC;
 }
 
 // What the last record speaks of did not happen.
 static void retract(struct call *call, int64_t seq)
 {
-    struct grown *records = &call->caller->step->records;
-    records->size = call->marks[0];
-    records->count = (uint32_t)call->marks[1];
+    forget_last(call);
     begin_record(call, FAILED, 1, take_number(call));
     put_int(&call->frame, seq);
     journal_append(&call->log->journal, &call->frame);  // (a reversal sees for itself)
+}
+
+// Journals the record in the frame, and asks once more whether the caller waits. Returns 0, or why the call fails.
+static int announce(struct call *call, int64_t seq)
+{
+    int error = append(call);
+    if (error || is_waiting(call))
+        return error;
+    retract(call, seq);
+    return EINTR;
 }
 
 static void put_keeping(struct call *call, int how, int64_t number, struct bytes content)
@@ -135,6 +155,10 @@ static int touch_parent(struct call *call, const struct place *place)
 
 // Questions --------------------------------------------------------------------------------------------------------
 
+struct contact {
+    uint64_t device, inode;     // (0: the root's device)
+};
+
 // Whether the step may change something now, and there is memory for what it notes of one call.
 static bool is_ready(struct call *call)
 {
@@ -147,17 +171,21 @@ static bool is_ready(struct call *call)
     for (size_t at = 0; at < sizeof noted / sizeof *noted; at++)
         if (!keys_reserve(noted[at], IDENTITY_ROOM))
             return false;
-    if (!keys_reserve(&step->contacts, 32) || !keys_reserve(&step->touched, 2 * PATH_ROOM))
+    if (!keys_reserve(&step->contacts, sizeof(struct contact)) || !keys_reserve(&step->emptied, sizeof(uint64_t)) || !keys_reserve(&step->touched, 2 * PATH_ROOM))
         return false;
     step->last = (double)monotonic_ns() / 1e9;
     return true;
 }
 
-static void contact_key(const struct stat *about, uint8_t key[16])
+// Finds where the path at an address of the caller's leads, which is read into `path`; the step may change it.
+static bool find(struct call *call, int from, uint64_t address, char *path, struct place *place)
 {
-    uint64_t inode = about->st_ino;
-    memset(key, 0, 8);                  // (the root's device)
-    memcpy(key + 8, &inode, 8);
+    return read_path(call, address, path) && find_place(call, from, path, place) && is_ready(call);
+}
+
+static struct contact contact_of(const struct object *object)
+{
+    return (struct contact){0, object->about.st_ino};
 }
 
 static bool look_at(struct call *call, const struct place *place, struct object *object)
@@ -167,18 +195,22 @@ static bool look_at(struct call *call, const struct place *place, struct object 
     return object->identity_size && object->about.st_dev == call->log->device;
 }
 
+static struct bytes number_of(const uint64_t *number)
+{
+    return (struct bytes){(const uint8_t *)number, sizeof *number};
+}
+
 static bool is_known_place(const struct call *call, const struct place *place)
 {
     uint64_t hash = hash_of(place->path);
-    return keys_has(&call->log->places, (struct bytes){(const uint8_t *)&hash, sizeof hash});
+    return keys_has(&call->log->places, number_of(&hash));
 }
 
 // Whether an object has no extended attributes but those that the kernel's policy sets. `fd` may be O_PATH.
 static bool is_without_attributes(int fd)
 {
     char path[32], names[512];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    ssize_t size = listxattr(path, names, sizeof names);
+    ssize_t size = listxattr(path_of(fd, path), names, sizeof names);
     if (size < 0)
         return errno == ENOTSUP || errno == ENODATA;
     for (const char *name = names; name < names + size; name += strlen(name) + 1)
@@ -200,28 +232,47 @@ static int64_t directory_state(const struct place *place, const struct stat *abo
     return is_plain ? -1 - (int64_t)state : 1;
 }
 
+// Whether others have changed the object since it was last told what they change, as far as its ctime tells. A directory
+// has another one after each name that the step itself has taken from it.
+static bool is_news(const struct call *call, const struct stat *about)
+{
+    const uint64_t inode = about->st_ino;
+    const int64_t *own = S_ISDIR(about->st_mode) ? keys_find(&call->caller->step->emptied, number_of(&inode)) : NULL;
+    int64_t changed = ns_of(about->st_ctim);
+    return changed >= call->log->read_at && !(own && *own == changed);
+}
+
+// A name was taken from a directory, which was `before` no news.
+static void note_emptied(struct call *call, int dir, const struct stat *before)
+{
+    struct stat now;
+    const uint64_t inode = before->st_ino;
+    if (is_news(call, before) || fstat(dir, &now))
+        return;
+    keys_add(&call->caller->step->emptied, number_of(&inode));
+    *keys_find(&call->caller->step->emptied, number_of(&inode)) = ns_of(now.st_ctim);
+}
+
 // Whether a step that comes upon an object for the first time finds it as the last step left it, as far as can be told
 // by its ctime, and no edit by others is to be looked for before.
 static bool is_as_left(struct call *call, const struct place *place, const struct object *object)
 {
-    uint8_t key[16];
-    contact_key(&object->about, key);
-    if (keys_has(&call->caller->step->contacts, (struct bytes){key, sizeof key}))
+    const struct contact contact = contact_of(object);
+    if (keys_has(&call->caller->step->contacts, (struct bytes){(const uint8_t *)&contact, sizeof contact}))
         return true;
-    int64_t changed = ns_of(object->about.st_ctim);
-    if (changed >= call->log->read_at && !object->is_created)
+    if (!object->is_created && is_news(call, &object->about))
         return false;
-    const int64_t *left = numbers_find(&call->log->objects, object->about.st_ino);
+    const uint64_t inode = object->about.st_ino;
+    const int64_t *left = keys_find(&call->log->objects, number_of(&inode));
     if (!left)
         return !is_known_place(call, place);
-    return *left == (S_ISDIR(object->about.st_mode) ? directory_state(place, &object->about) : changed);
+    return *left == (S_ISDIR(object->about.st_mode) ? directory_state(place, &object->about) : ns_of(object->about.st_ctim));
 }
 
 static void note_contact(struct call *call, const struct object *object)
 {
-    uint8_t key[16];
-    contact_key(&object->about, key);
-    keys_add(&call->caller->step->contacts, (struct bytes){key, sizeof key});
+    const struct contact contact = contact_of(object);
+    keys_add(&call->caller->step->contacts, (struct bytes){(const uint8_t *)&contact, sizeof contact});
 }
 
 // What an object looks like before the step changes it for the first time: see note_seen in
@@ -240,9 +291,7 @@ static bool note_before(struct call *call, const struct object *object)
     } else {
         put_nil(&call->frame);
     }
-    return call->frame.size &&
-           grown_add(&call->caller->step->before,
-                     (struct bytes){call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD});
+    return grow(call, &call->caller->step->before);
 }
 
 // Making names -----------------------------------------------------------------------------------------------------
@@ -290,13 +339,9 @@ static bool create(struct call *call, const struct place *place, const char *typ
     put_bytes(&call->frame, place->path);
     put_text(&call->frame, type);
     put_int(&call->frame, now_ns());
-    error = append(call);
+    error = announce(call, seq);
     if (error)
         return answer(call, 0, error);
-    if (!is_waiting(call)) {
-        retract(call, seq);
-        return true;
-    }
     int made = make(call, place, type, flags, mode);
     if (made < 0) {
         retract(call, seq);
@@ -317,7 +362,7 @@ static bool create(struct call *call, const struct place *place, const char *typ
     put_int(&call->frame, seq);
     put_bytes(&call->frame, identity(&object));
     // It is there by now. If this cannot be written, it is not known after a crash who made it.
-    if (grown_add(&step->records, (struct bytes){call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD}))
+    if (grow(call, &step->records))
         journal_append(&log->journal, &call->frame);
     return opens ? answer_with(call, made, flags & O_CLOEXEC) : answer(call, 0, 0);
 }
@@ -325,15 +370,14 @@ static bool create(struct call *call, const struct place *place, const char *typ
 static bool make_directory(struct call *call, int from, uint64_t path, uint64_t mode)
 {
     struct place place;
-    return read_path(call, path, call->first) && find_place(call, from, call->first, &place) && is_ready(call) &&
-           create(call, &place, "d", 0, (mode_t)(mode & 0xffff));
+    return find(call, from, path, call->first, &place) && create(call, &place, "d", 0, (mode_t)(mode & 0xffff));
 }
 
 static bool make_link(struct call *call, uint64_t target, int from, uint64_t path)
 {
     struct place place;
-    return read_path(call, target, call->first) && *call->first && read_path(call, path, call->second) &&
-           find_place(call, from, call->second, &place) && is_ready(call) && create(call, &place, "l", 0, 0);
+    return read_path(call, target, call->first) && *call->first && find(call, from, path, call->second, &place) &&
+           create(call, &place, "l", 0, 0);
 }
 
 // Taking names away ------------------------------------------------------------------------------------------------
@@ -397,6 +441,7 @@ static bool remove_name(struct call *call, const struct place *place, bool is_di
 {
     struct log *log = call->log;
     struct object object;
+    struct stat parent;
     if (fstatat(place->dir, place->name, &object.about, AT_SYMLINK_NOFOLLOW))
         return errno == ENOENT && answer(call, 0, ENOENT);
     mode_t mode = object.about.st_mode;
@@ -424,29 +469,25 @@ static bool remove_name(struct call *call, const struct place *place, bool is_di
     put_bytes(&call->frame, identity(&object));
     put_keeping(call, is_kept ? KEEP_MOVED : KEEP_NOT, is_kept ? seq : 0, NOTHING);
     put_metadata(call, &object.about);
-    error = append(call);
+    error = announce(call, seq);
     if (error)
         return answer(call, 0, error);
-    if (is_waiting(call)) {
-        error = is_kept ? take_in(call, place, seq, is_directory) : unlinkat(place->dir, place->name, 0) ? errno : 0;
-        if (is_directory)
-            log->arrangement++;
-        log->moves++;
-        if (!error)
-            return answer(call, 0, 0);
-    } else {
-        error = EINTR;
-    }
-    retract(call, seq);
+    bool is_seen = !fstat(place->dir, &parent);
+    error = is_kept ? take_in(call, place, seq, is_directory) : unlinkat(place->dir, place->name, 0) ? errno : 0;
+    if (is_seen && !error)
+        note_emptied(call, place->dir, &parent);
+    log->arrangement += is_directory;
+    log->moves++;
+    if (error)
+        retract(call, seq);
     // (Where nothing can be renamed into the log, Python keeps it in another way.)
-    return is_kept && error != EINTR ? false : answer(call, 0, error);
+    return error && is_kept ? false : answer(call, 0, error);
 }
 
 static bool take_away(struct call *call, int from, uint64_t path, bool is_directory)
 {
     struct place place;
-    return read_path(call, path, call->first) && find_place(call, from, call->first, &place) && is_ready(call) &&
-           remove_name(call, &place, is_directory);
+    return find(call, from, path, call->first, &place) && remove_name(call, &place, is_directory);
 }
 
 // Moving names -----------------------------------------------------------------------------------------------------
@@ -508,18 +549,15 @@ static bool move(struct call *call, const struct place *source, const struct pla
         put_nil(&call->frame);
     }
     put_bool(&call->frame, false);
-    error = append(call);
+    error = announce(call, seq);
     if (!error) {
-        if (!is_waiting(call))
-            error = EINTR;
-        else if (rename_at(source->dir, source->name, target->dir, target->name, flags))
-            error = errno;
         log->moves++;
-        if (!error)
-            return answer(call, 0, 0);
-        retract(call, seq);
+        if (rename_at(source->dir, source->name, target->dir, target->name, flags)) {
+            error = errno;
+            retract(call, seq);
+        }
     }
-    if (is_kept)
+    if (error && is_kept)
         unlinkat(log->kept, kept, 0);
     return answer(call, 0, error);
 }
@@ -527,9 +565,53 @@ static bool move(struct call *call, const struct place *source, const struct pla
 static bool rename_name(struct call *call, int from, uint64_t path, int to, uint64_t new_path, unsigned flags)
 {
     struct place source, target;
-    return !(flags & ~(unsigned)RENAME_NOREPLACE) && read_path(call, path, call->first) &&
-           read_path(call, new_path, call->second) && find_place(call, from, call->first, &source) &&
-           find_place(call, to, call->second, &target) && is_ready(call) && move(call, &source, &target, flags);
+    return !(flags & ~(unsigned)RENAME_NOREPLACE) && find(call, from, path, call->first, &source) &&
+           find(call, to, new_path, call->second, &target) && move(call, &source, &target, flags);
+}
+
+// Further names ----------------------------------------------------------------------------------------------------
+
+// Gives a file another name. (By its descriptor: another process may put something else in its place.)
+static bool name_again(struct call *call, int fd, const struct place *source, const struct place *target)
+{
+    const struct place itself = {.dir = fd, .name = ""};
+    struct object object;
+    if (fstat(fd, &object.about) || !S_ISREG(object.about.st_mode) || !object.about.st_nlink ||
+        !look_at(call, &itself, &object) || !is_as_left(call, source, &object) || is_known_place(call, target) ||
+        !faccessat(target->dir, target->name, F_OK, AT_SYMLINK_NOFOLLOW))
+        return false;
+    if (!is_waiting(call))
+        return true;
+    note_contact(call, &object);
+    int error = touch_parent(call, target);
+    if (error)
+        return answer(call, 0, error);
+    int64_t seq = take_number(call);
+    begin_record(call, LINK, 4, seq);
+    put_bytes(&call->frame, target->path);
+    put_text(&call->frame, "f");
+    put_bytes(&call->frame, identity(&object));
+    put_bytes(&call->frame, source->path);
+    error = announce(call, seq);
+    char path[32];
+    if (!error && linkat(AT_FDCWD, path_of(fd, path), target->dir, target->name, AT_SYMLINK_FOLLOW)) {
+        error = errno;
+        retract(call, seq);
+    }
+    return answer(call, 0, error);
+}
+
+static bool link_name(struct call *call, int from, uint64_t path, int to, uint64_t new_path, int flags)
+{
+    struct place source, target;
+    if (flags & ~AT_SYMLINK_FOLLOW || !find(call, from, path, call->first, &source) ||
+        !find(call, to, new_path, call->second, &target))
+        return false;
+    int fd = openat(source.dir, source.name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    bool is_done = fd >= 0 && name_again(call, fd, &source, &target);
+    if (fd >= 0)
+        close(fd);
+    return is_done;
 }
 
 // Opening ----------------------------------------------------------------------------------------------------------
@@ -537,8 +619,7 @@ static bool rename_name(struct call *call, int from, uint64_t path, int to, uint
 static int reopen(int fd, int flags)
 {
     char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return open(path, flags | O_CLOEXEC);
+    return open(path_of(fd, path), flags | O_CLOEXEC);
 }
 
 // Copies the whole file into the log under this number: by its blocks, where the file system shares them. Returns how many
@@ -857,6 +938,7 @@ static bool operate_under_gate(struct call *call)
     case SYS_unlink: return take_away(call, AT_FDCWD, args[0], false);
     case SYS_rmdir: return take_away(call, AT_FDCWD, args[0], true);
     case SYS_rename: return rename_name(call, AT_FDCWD, args[0], AT_FDCWD, args[1], 0);
+    case SYS_link: return link_name(call, AT_FDCWD, args[0], AT_FDCWD, args[1], 0);
     case SYS_chmod: return args[0] && set_mode(call, AT_FDCWD, args[0], args[1]);
     case SYS_chown: return args[0] && set_owner(call, AT_FDCWD, args[0], args[1], args[2], 0);
     case SYS_lchown: return args[0] && set_owner(call, AT_FDCWD, args[0], args[1], args[2], AT_SYMLINK_NOFOLLOW);
@@ -870,6 +952,7 @@ static bool operate_under_gate(struct call *call)
     case SYS_renameat: return rename_name(call, at, args[1], (int)args[2], args[3], 0);
 #endif
     case SYS_renameat2: return rename_name(call, at, args[1], (int)args[2], args[3], (unsigned)args[4]);
+    case SYS_linkat: return link_name(call, at, args[1], (int)args[2], args[3], (int)args[4]);
     case SYS_fchmod: return set_mode(call, at, 0, args[1]);
     case SYS_fchmodat: return args[1] && set_mode(call, at, args[1], args[2]);
     case SYS_fchown: return set_owner(call, at, 0, args[1], args[2], 0);

@@ -120,6 +120,12 @@ bool is_at_border(const struct tree *tree, const char *path)
     return false;
 }
 
+const char *path_of(int fd, char path[32])
+{
+    snprintf(path, 32, "/proc/self/fd/%d", fd);
+    return path;
+}
+
 // The path of what `fd` refers to, below the workspace's root, whose own path is left out. Null where a rule may apply
 // to it: outside, beyond another mount, at a border, in an undo log, or without a name.
 static const char *path_below(const struct tree *tree, int fd, char room[PATH_ROOM], struct seen *found)
@@ -129,8 +135,7 @@ static const char *path_below(const struct tree *tree, int fd, char room[PATH_RO
     if (!see(fd, found) || found->mount != tree->mount)
         return NULL;
     char link[32];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t size = readlink(link, room, PATH_ROOM - 1);
+    ssize_t size = readlink(path_of(fd, link), room, PATH_ROOM - 1);
     if (size <= 0 || size >= PATH_ROOM - 1)
         return NULL;
     room[size] = 0;
@@ -160,12 +165,18 @@ static bool is_plain(const struct tree *tree, const char *path, const char *name
     return true;
 }
 
+// Where the caller begins, in its directory in /proc: its working directory, or one of its descriptors.
+static int way_from(char *way, int from)
+{
+    return from == AT_FDCWD ? sprintf(way, "cwd") : sprintf(way, "fd/%d", from);
+}
+
 // How the caller gets to a directory: from its own in /proc, unless it begins at the root. False if that is too long.
 static bool way_to(char way[WAY_ROOM], int from, const char *head, size_t size)
 {
     int begun = 0;
     if (*head != '/' || !size)
-        begun = snprintf(way, WAY_ROOM, from == AT_FDCWD ? "cwd" : "fd/%d", from);
+        begun = way_from(way, from);
     if ((size_t)begun + 1 + size >= WAY_ROOM)
         return false;
     if (begun && size)
@@ -204,14 +215,10 @@ static struct directory *recall(struct call *call, int from, const char *way)
     return NULL;
 }
 
-// Where the caller begins: its working directory, or one of its descriptors.
 static int begin_at(const struct call *call, int from, int flags)
 {
     char way[32];
-    if (from == AT_FDCWD)
-        snprintf(way, sizeof way, "cwd");
-    else
-        snprintf(way, sizeof way, "fd/%d", from);
+    way_from(way, from);
     return openat(call->caller->proc, way, flags | O_PATH | O_CLOEXEC);
 }
 
@@ -297,7 +304,7 @@ bool find_object(struct call *call, int number, bool is_named, struct place *pla
 {
     char way[32];
     struct stat link;
-    snprintf(way, sizeof way, "fd/%d", number);
+    way_from(way, number);
     if (number < 0 || fstatat(call->caller->proc, way, &link, AT_SYMLINK_NOFOLLOW) ||
         !(is_named || link.st_mode & 0600))
         return false;

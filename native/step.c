@@ -23,7 +23,8 @@ void step_drop(struct step *step)
 {
     if (!step || atomic_fetch_sub(&step->holders, 1) > 1)
         return;
-    struct keys *sets[] = {&step->created, &step->captured, &step->described, &step->touched, &step->contacts};
+    struct keys *sets[] = {&step->created, &step->captured, &step->described, &step->touched, &step->contacts,
+                           &step->emptied};
     for (size_t at = 0; at < sizeof sets / sizeof *sets; at++)
         keys_clear(sets[at]);
     free(step->records.at);

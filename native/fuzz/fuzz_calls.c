@@ -167,10 +167,10 @@ static void check_two_directories(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const long numbers[] = {
-        SYS_openat, SYS_mkdirat, SYS_symlinkat, SYS_unlinkat, SYS_renameat2, SYS_fchmodat, SYS_fchownat, SYS_utimensat,
+        SYS_openat, SYS_mkdirat, SYS_symlinkat, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_fchmodat, SYS_fchownat, SYS_utimensat,
         SYS_fchmod, SYS_fchown,
 #ifdef SYS_open
-        SYS_open, SYS_creat, SYS_mkdir, SYS_symlink, SYS_unlink, SYS_rmdir, SYS_rename, SYS_chmod, SYS_chown, SYS_lchown,
+        SYS_open, SYS_creat, SYS_mkdir, SYS_symlink, SYS_unlink, SYS_rmdir, SYS_rename, SYS_link, SYS_chmod, SYS_chown, SYS_lchown,
 #endif
     };
     static const char *const names[] = {"x", "a/y", "a/b/z", "new", "a/new", "c", "a/b", "to-x", "c/linked", "..", "a/./y",
@@ -212,7 +212,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint64_t first = modes & 4 ? call.args[2] : (uint64_t)(uintptr_t)paths[0], second = (uint64_t)(uintptr_t)paths[1];
         bool is_at = call.number == SYS_openat || call.number == SYS_mkdirat || call.number == SYS_unlinkat ||
                      call.number == SYS_fchmodat || call.number == SYS_fchownat || call.number == SYS_utimensat;
-        if (call.number == SYS_renameat2) {
+        if (call.number == SYS_renameat2 || call.number == SYS_linkat) {
             call.args[2] = call.args[0] = (uint64_t)AT_FDCWD;
             call.args[1] = first;
             call.args[3] = second;

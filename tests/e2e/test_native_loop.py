@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.files.linux.native import SWITCH
+from holdfast.undo.journal.records import ForeignEdit, Remove
+from holdfast.undo.journal.segments import read_journal
 
 from .conftest import INSTALLED, Cli
 from .ordinary import ME, as_user, give_away
@@ -115,6 +117,80 @@ def test_to_make_a_file_or_open_it_fails_for_no_other_process_that_does_so(cli: 
         is_over.set()
         other.join()
     assert errno.EEXIST not in told
+
+
+_COPIED = """
+import os, threading, time
+open("first", "w").close()
+files = sorted(name for name in os.listdir() if name.startswith("file"))
+
+def open_unreadable(name, ready):
+    ready.wait()
+    os.close(os.open(name, os.O_WRONLY))
+
+for number, name in enumerate(files):
+    ready = threading.Barrier(2)
+    other = threading.Thread(target=open_unreadable, args=(name, ready))
+    other.start()
+    ready.wait()
+    end = time.perf_counter() + number % 50 * 0.0001
+    while time.perf_counter() < end:
+        pass
+    os.chmod(name, 0o600)
+    os.close(os.open(name, os.O_WRONLY | os.O_TRUNC))
+    other.join()
+"""
+
+
+def test_a_file_is_not_cut_short_while_python_copies_it(cli: Cli) -> None:
+    """Python copies what its owner may not read without the gate, though it is small."""
+    content = os.urandom(1 << 20)
+    files = [cli.write(f"file{number:02}", content) for number in range(100)]
+    for file in files:
+        file.chmod(0o200)
+    cli.process("run", "--", sys.executable, "-c", _COPIED)
+    assert [file.stat().st_size for file in files] == [0] * len(files)
+    cli.process("undo")
+    assert [file for file in files if file.read_bytes() != content] == []
+
+
+_EMPTIED = """
+import os, sys
+open("first", "w").close()
+for line in sys.stdin:
+    call, name = line.split()
+    getattr(os, call)(name)
+    print(flush=True)
+"""
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_an_edit_of_a_directory_that_a_step_has_emptied_is_known_before_the_step_removes_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    monkeypatch.setenv(SWITCH, switch)
+    names = [f"directory{number}" for number in range(20)]
+    for name in names:
+        cli.write(f"{name}/file")
+    command = (*INSTALLED, "run", "--", sys.executable, "-c", _EMPTIED)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for name in names:
+            process.stdin.write(f"unlink {name}/file\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            (cli.root / name).chmod(0o750)
+            process.stdin.write(f"rmdir {name}\n")
+            process.stdin.flush()
+            process.stdout.readline()
+        (journal,) = cli.home.glob("workspaces/*/undo/journal-*")
+        records = read_journal(os.fsencode(journal.parent)).records
+        process.stdin.close()
+    edited = {path: record.seq for record in records if isinstance(record, ForeignEdit) for path in record.paths}
+    removed = {record.path: record.seq for record in records if isinstance(record, Remove)}
+    for name in map(os.fsencode, names):
+        assert edited[name] < removed[name]
 
 
 _PIPE = """

@@ -185,6 +185,7 @@ def _usual_call(chance: random.Random) -> tuple[str, tuple[int | bytes, ...]]:
         ("mkdirat", (CWD, path(), 0o750)),
         *(("unlinkat", (CWD, path(), chance.choice((0, 0, 0x200)))),) * 2,
         *(("renameat2", (CWD, path(), CWD, path(), chance.choice((0, 0, 1)))),) * 2,
+        *(("linkat", (CWD, path(), CWD, path(), chance.choice((0, 0x400)))),) * 2,
         ("symlinkat", (b"x", CWD, path())),
         ("fchmodat", (CWD, path(), chance.choice((0o600, 0o4711)))),
         ("fchownat", (CWD, path(), chance.choice((0, 12345)), 0xFFFFFFFF, 0)),

@@ -142,7 +142,7 @@ def find_remains(
         log.unsettled.pop(step.id, None)
     left = StepRemains(tuple(found.items()), _signatures_of_others(log, step, alive_until, foreign))
     # (A directory above may have been moved since, and what was there is not missing where that comes back.)
-    taken = {record.path for record in step.records if isinstance(record, Remove | Move)}
+    taken = {record.path for record in step.records if isinstance(record, (Remove, Move))}
     log.recorder.last_state.forget_places(taken - found.keys())
     log.recorder.last_state.note(left.paths, left.others)
     log.recorder.last_state.forget(unsettled.items())
@@ -183,7 +183,7 @@ def _with_moved_paths(
     mine = {
         record.identity: record.target if isinstance(record, Move) else record.path
         for record in step.records
-        if isinstance(record, PutBack | Move)
+        if isinstance(record, (PutBack, Move))
     }
     mine |= last_paths(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
     paths = places.keys() - _brought_paths(directories, step, places)
@@ -203,7 +203,7 @@ def _brought_paths(
     moves = DirectoryMoves(_records_with_renames(step))
     if not moves:
         return frozenset()
-    gone = {record.path: record.seq for record in step.records if isinstance(record, Remove | Move)}
+    gone = {record.path: record.seq for record in step.records if isinstance(record, (Remove, Move))}
     return frozenset(
         path
         for path, seq in gone.items()

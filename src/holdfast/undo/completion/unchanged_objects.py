@@ -47,7 +47,7 @@ def drop_unchanged(log: UndoLog, step: OpenStep) -> bool:
             if isinstance(record, Content) and record.identity in same and record.keeping.number:
                 log.preimages.discard(record.keeping.number)
         step.records[:] = [
-            record for record in step.records if not (isinstance(record, Content | Meta) and record.identity in same)
+            record for record in step.records if not (isinstance(record, (Content, Meta)) and record.identity in same)
         ]
     return any(not isinstance(record, Touch) for record in step.records)
 

@@ -57,7 +57,7 @@ def renamed_directories(records: Sequence[Mutation]) -> frozenset[bytes]:
         if isinstance(record, Touch):
             found[record.path] = record.identity
             touched.add(record.identity)
-        elif isinstance(record, Make | Link | PutBack | Remove | Move):
+        elif isinstance(record, (Remove, Make, Link, PutBack, Move)):
             # (Where a call has failed, there is nothing but its touch.)
             names = (record.path, record.target) if isinstance(record, Move) else (record.path,)
             changed.update(found.get(name.rpartition(b"/")[0]) for name in names)
@@ -91,7 +91,7 @@ def changed_before(records: Sequence[Mutation], edits: Iterable[tuple[int, Ident
     """
     began: dict[Identity, int] = {}
     for record in records:
-        if isinstance(record, Content | Meta | Made):
+        if isinstance(record, (Content, Meta, Made)):
             began.setdefault(record.identity, record.seq)
     return frozenset(object_ for seq, object_ in edits if began.get(object_, seq) < seq)
 
@@ -170,17 +170,17 @@ def filled_paths(records: Iterable[Mutation]) -> frozenset[bytes]:
 
 
 def _follow(found: PathTree[Identity | None], record: Mutation, made: Mapping[int, Identity]) -> None:
-    match record:
-        case Make():
-            found[record.path] = made.get(record.seq)
-        case Link() | PutBack() | Content() | Meta():
-            found[record.path] = record.identity
-        case Remove():
-            found[record.path] = None
-        case Move():
-            _move(found, record)
-        case Made() | Touch():
-            pass
+    # (By `isinstance`, the most frequent first: a step may have a million records, and is asked for them often.)
+    if isinstance(record, Remove):
+        found[record.path] = None
+    elif isinstance(record, (Made, Touch)):
+        pass
+    elif isinstance(record, Make):
+        found[record.path] = made.get(record.seq)
+    elif isinstance(record, Move):
+        _move(found, record)
+    else:
+        found[record.path] = record.identity
 
 
 def _other_name(record: Mutation) -> dict[bytes, Identity]:

@@ -184,7 +184,7 @@ def _recognise(
     noted: dict[bytes, set[bytes]] = {}
     for path, hash_ in head.contents:
         noted.setdefault(path, set()).add(hash_)
-    written = {record.identity for record in sealed.records if isinstance(record, Content | Meta)}
+    written = {record.identity for record in sealed.records if isinstance(record, (Content, Meta))}
     aliases: list[tuple[Identity, Identity]] = []
     again: list[bytes] = []
     with log.open_directories() as directories:

@@ -166,7 +166,7 @@ def _drop_removals(
     """Take out of a finished step that it removed ``linked`` names of what has others, or ``made`` objects that it had
     nothing else to do with.
     """
-    used = {record.identity for record in sealed.records if not isinstance(record, Make | Remove)}
+    used = {record.identity for record in sealed.records if not isinstance(record, (Make, Remove))}
     records: list[Mutation] = []
     for record in sealed.records:
         match record:

@@ -222,7 +222,7 @@ def _edited_since(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
     now, own = log.recorder.aliases.now, dict(one.head.left)
     began: dict[Identity, int] = {}
     for record in one.records if objects else ():
-        if isinstance(record, Content | Meta | Made):
+        if isinstance(record, (Content, Meta, Made)):
             began.setdefault(record.identity, record.seq)
     for path, object_ in objects_by_path(one.records).items() if objects else ():
         if object_ is None or object_ not in began or now(object_) not in objects:
@@ -385,7 +385,8 @@ def _refuse_leases(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     """Refuse files that cannot be written to at once: a lease would stop the reversal in the middle, and all wait."""
     records = ordered_records(sealed)
     written = {record.identity for record in records if isinstance(record, Content)}
-    for path in sorted(path for path, object_ in objects_by_path(records).items() if object_ in written):
+    places = objects_by_path(records) if written else {}
+    for path in sorted(path for path, object_ in places.items() if object_ in written):
         try:
             place = log.directories.place(path)
             if stat.S_ISREG(os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False).st_mode):

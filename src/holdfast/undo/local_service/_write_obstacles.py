@@ -107,7 +107,7 @@ def _brought_directories(records: Sequence[Mutation]) -> Iterator[Identity]:
         if isinstance(record, Made):
             if record.make in makes:
                 yield record.identity
-        elif isinstance(record, Move | PutBack) and record.type == "d":
+        elif isinstance(record, (Move, PutBack)) and record.type == "d":
             yield record.identity
 
 

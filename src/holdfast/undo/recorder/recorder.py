@@ -418,14 +418,14 @@ class Recorder:
             raise
         finally:
             # (Afterwards: who has read it, and then finds a path, finds the one that is right from here on.)
-            if not isinstance(record, Make | Link):
+            if not isinstance(record, (Make, Link)):
                 self._moves += 1
 
     def retract(self, opened: OpenStep, record: Mutation) -> None:
         """What an earlier record speaks of did not happen."""
         at = next(at for at in range(len(opened.records) - 1, -1, -1) if opened.records[at] is record)
         del opened.records[at]
-        if isinstance(record, Link | Move):
+        if isinstance(record, (Link, Move)):
             opened.renamed = [each for each in opened.renames if each is not record]
         with suppress(StorageError):  # a reversal sees for itself
             self._journal.append(Failed(self.take_number(), opened.id, record.seq))
@@ -518,7 +518,7 @@ class Recorder:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._write(record)
         opened.records.append(record)
-        if isinstance(record, Link | Move):
+        if isinstance(record, (Link, Move)):
             opened.renamed.append(record)
         if self._tells:
             log_capture(opened, record)

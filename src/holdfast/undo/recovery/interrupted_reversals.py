@@ -160,7 +160,7 @@ def _finish(log: UndoLog, note: ReversalBegin, story: SortedJournal) -> Reversal
         else:
             log.recorder.resume(part.begin, part.records, reverses=True).aliases += part.aliases
     described = log.recorder.aliases.all(
-        record.identity for one in pending for record in one.records if isinstance(record, Meta | Content)
+        record.identity for one in pending for record in one.records if isinstance(record, (Meta, Content))
     )
     again = [record for part in parts.values() for record in part.records]
     with log.open_directories() as directories:
@@ -187,7 +187,7 @@ def _retract_last(log: UndoLog, story: SortedJournal) -> None:
         return
     part = max(parts, key=lambda part: part.records[-1].seq)
     last = part.records[-1]
-    if not isinstance(last, Remove | Move) or not _holds(log, last.path, last.identity):
+    if not isinstance(last, (Remove, Move)) or not _holds(log, last.path, last.identity):
         return
     if isinstance(last, Move) and _holds(log, last.target, last.identity):
         return  # (two names of one file)

@@ -218,7 +218,7 @@ class Reversal:
             self._reverse(record)
         except PermissionError:
             described = {
-                self._aliases.now(one.identity) for one in records[: position + 1] if isinstance(one, Meta | Content)
+                self._aliases.now(one.identity) for one in records[: position + 1] if isinstance(one, (Meta, Content))
             }
             with grant_access(self._recorder, self._directories, record, described) as opened:
                 if not opened:

@@ -49,7 +49,7 @@ class RefusedRecords:
             # is said of it does not depend on that.)
             if isinstance(record, Touch) and path in self._holders:
                 return self._holders[path]
-            if not isinstance(record, Touch | Meta | Content) and path in self._above:
+            if not isinstance(record, (Touch, Meta, Content)) and path in self._above:
                 return self._above[path]
         return None
 

@@ -356,7 +356,7 @@ def _restored_mtimes(log: UndoLog, sealed: Sequence[SealedStep]) -> dict[StepId,
 
 def _first_changes(one: SealedStep) -> dict[Identity, int]:
     """When the step came to each directory in which it changed names, and to each object that it described."""
-    return {record.identity: record.seq for record in reversed(one.records) if isinstance(record, Touch | Meta)}
+    return {record.identity: record.seq for record in reversed(one.records) if isinstance(record, (Touch, Meta))}
 
 
 def _unseen_objects(sealed: Iterable[SealedStep]) -> Iterator[Identity]:
@@ -391,7 +391,7 @@ def _find_foreign_edits(
         found |= {path for then, path in one.head.crossed if then == state}
         places, left = objects_by_path(one.records), dict(one.head.left)
         # What it only moved or described is theirs still; but of a directory nothing but that is told apart.
-        rewritten = {record.identity for record in one.records if isinstance(record, Content | Made)}
+        rewritten = {record.identity for record in one.records if isinstance(record, (Content, Made))}
         described = {record.identity for record in one.records if isinstance(record, Meta)}
         rewritten |= {places.get(path) for path, was in left.items() if was and stat.S_ISDIR(was.mode)} & described
         crossed = {places.get(path) for then, path in one.head.crossed if then != state} - rewritten - {None}

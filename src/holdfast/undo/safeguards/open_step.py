@@ -219,7 +219,7 @@ class OpenStep(msgspec.Struct):
         if self.native is not None and (found := self.native.take_records()) is not None:
             records = _decode_records(found)
             self.taken += records
-            self.renamed += [record for record in records if isinstance(record, Link | Move)]
+            self.renamed += [record for record in records if isinstance(record, (Link, Move))]
 
     @property
     def stats_before(self) -> dict[Identity, tuple[int, int, int] | None]:
