@@ -275,8 +275,8 @@ COMMANDS = {
             ),
             "With --isolation vm only --network, --allow, --dns and --env have a meaning.",
             (
-                "Defaults of the isolation are the settings isolation.*. Its options may be repeated, except --isolation, "
-                "--network and --tmp."
+                "Defaults of the isolation are the settings isolation.*. Its options may be repeated, except "
+                "--isolation, --network and --tmp."
             ),
         ),
         exits=((4, "refused: the state could not be saved first, or another process keeps the undo log"),),
