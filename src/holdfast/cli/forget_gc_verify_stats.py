@@ -252,8 +252,8 @@ def _stats_lines(result: Stats) -> Iterator[str]:
 
 COMMANDS = {
     "forget": Command(
-        description="Drop the checkpoints that are named, or those that a policy does not keep. The newest "
-        "checkpoint and those that a fork needs stay. `holdfast gc` frees the content later.",
+        description="Drop the named checkpoints, or those that a policy (by default the settings) does not keep. The "
+        "newest checkpoint and those that a fork needs stay. `holdfast gc` frees the content later.",
         configure=_configure_forget,
         run=_forget,
         examples=(

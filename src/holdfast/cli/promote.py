@@ -359,7 +359,7 @@ COMMANDS = {
         ),
         exits=(
             (1, "a step failed; production is unchanged"),
-            (4, "refused: both sides changed the same file, or another promotion is under way"),
+            (4, "refused: both sides changed a file, production kept changing, or another promotion takes too long"),
         ),
     ),
 }

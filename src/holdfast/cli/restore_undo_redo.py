@@ -387,7 +387,7 @@ COMMANDS = {
             (
                 "--continue and --abort list and leave alone paths that another process has changed since, with "
                 "the command that brings the other version (exit 4). If steps changed the tree since, the result "
-                "is a change of its own: undo returns to the state just before it."
+                "is a change of its own (undo returns to the state just before it), else one with the restore."
             ),
             (
                 "The target of a restore cannot be forgotten. If it disappears before a file has changed, the "

@@ -274,7 +274,10 @@ COMMANDS = {
                 "/dev/fuse, and root or user namespaces, and excludes isolation."
             ),
             "With --isolation vm only --network, --allow, --dns and --env have a meaning.",
-            "The options of isolation may be repeated, except --isolation, --network and --tmp.",
+            (
+                "Defaults of the isolation are the settings isolation.*. Its options may be repeated, except "
+                "--isolation, --network and --tmp."
+            ),
         ),
         exits=((4, "refused: the state could not be saved first, or another process keeps the undo log"),),
     ),

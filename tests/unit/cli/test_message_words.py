@@ -36,6 +36,7 @@ LIMITS = {"message": 160, "hint": 140, "warning": 200, "help": 120}
 MOST_SUMMARY = 70
 MOST_MEANING = 160
 MOST_DESCRIPTION = 720
+MOST_NOTE = 480
 
 
 class Text(NamedTuple):
@@ -171,6 +172,13 @@ def test_a_description_is_of_sentences_and_short(name: str) -> None:
     description = COMMANDS[name].description
     assert len(description) <= MOST_DESCRIPTION
     assert description.endswith(".")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_note_is_of_sentences_and_short(name: str) -> None:
+    for note in COMMANDS[name].notes:
+        assert len(note) <= MOST_NOTE
+        assert note.endswith((".", "…"))
 
 
 def test_the_meaning_of_a_setting_is_short_and_no_sentence() -> None:

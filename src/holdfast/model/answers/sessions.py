@@ -31,7 +31,7 @@ class Command(TypedDict):
     exit_code: Annotated[int | None, "result.exit_code"]
     """Null if unknown."""
     stdout: Annotated[str, "result.stdout", ""]
-    r"""All output of ``session shell``. A byte that is not UTF-8 is ``\xHH``."""
+    r"""All output of ``session shell``. A byte that is not UTF-8 is ``\xHH``, a backslash itself."""
     stderr: Annotated[str, "result.stderr", ""]
     truncated: Annotated[bool, "result.truncated", False]
     """Output was left out; a mark stands there."""

@@ -240,7 +240,7 @@ class Log(TypedDict):
     """The history."""
 
     head: str | None
-    """The state that the tree stands on."""
+    """The state that the tree stands on; with ``--all`` of this workspace."""
     checkpoints: list[Checkpoint]
     """Newest first."""
     events: list[Event]

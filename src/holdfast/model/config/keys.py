@@ -54,7 +54,7 @@ KEYS: dict[str, Key] = {
         "the quota of the store: at it Holdfast drops old checkpoints, then refuses new ones, except "
         "those of a restore, an undo or a redo (with a warning); 0: none",
     ),
-    "store.pack_bytes": Key("size", "a pack of this size is closed, and the next begun", least=MIB, most=GIB),
+    "store.pack_bytes": Key("size", "a pack of this size is closed, and the next one begins", least=MIB, most=GIB),
     "store.tenant": Key(
         "text",
         "the tenant: the part of the object store that this store uses",
@@ -105,7 +105,7 @@ KEYS: dict[str, Key] = {
     "retention.per_ten_minutes": Key("age", "until this age one in ten minutes is kept"),
     "retention.hourly": Key("age", "until this age one an hour is kept"),
     "retention.daily": Key("age", "until this age one a day is kept; 0: for ever"),
-    "retention.rescue": Key("age", "until this age every checkpoint that a restore made first is kept"),
+    "retention.rescue": Key("age", "until this age every rescue checkpoint is kept"),
     "retention.interval": Key("duration", "how often `watch` thins out", least=60),
     "gc.grace": Key("duration", "unused content is deleted after this long"),
     "gc.rewrite_ratio": Key("ratio", "rewrite a pack when this part of it is unused", most=1),
@@ -188,7 +188,7 @@ KEYS: dict[str, Key] = {
     ),
     "isolation.tmp": Key(
         "text",
-        "with namespaces: `/tmp` and `/var/tmp` of its own, or the host's",
+        "with namespaces: its own `/tmp` and `/var/tmp`, or the host's",
         choices=("own", "shared"),
     ),
     "isolation.environment": Key(
@@ -210,7 +210,7 @@ KEYS: dict[str, Key] = {
     ),
     "vm.image": Key(
         "text",
-        "what the disk of a virtual machine begins as (docs/reference/vm.md)",
+        "the image that the disk of a virtual machine starts from (docs/reference/vm.md)",
         pattern=r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}",
     ),
     "vm.mode": Key(
@@ -246,7 +246,7 @@ KEYS: dict[str, Key] = {
     ),
     "vm.start_timeout": Key(
         "duration",
-        "the most that a virtual machine may take to start, without its waits for a processor that others have",
+        "the most time that a virtual machine may take to start, without waits for a busy processor",
         least=1,
         most=HOUR,
     ),
@@ -293,10 +293,10 @@ KEYS: dict[str, Key] = {
     "session.commands": Key("integer", "save a session's state after this many commands", least=1, most=10_000),
     "session.idle": Key(
         "duration",
-        "save it also after this idle time: by its shell, by `watch`, or by its next command",
+        "save it also when idle for this long: by its shell, by `watch`, or by its next command",
         most=DAY,
     ),
-    "session.min_interval": Key("duration", "do not save it again so soon", most=DAY),
+    "session.min_interval": Key("duration", "the least time between two saved states", most=DAY),
     "session.max_journal": Key(
         "integer", "save it in any case at this many entries in its journal", least=1, most=10_000
     ),
@@ -361,13 +361,13 @@ KEYS: dict[str, Key] = {
     "hooks.before_checkpoint": Key(
         "texts", "a command, word by word, before a session's state is saved; if it fails, the state is not saved"
     ),
-    "hooks.after_checkpoint": Key("texts", "a command after that"),
+    "hooks.after_checkpoint": Key("texts", "a command after it"),
     "hooks.before_fork": Key("texts", "a command before a session is forked; if it fails, there is no fork"),
-    "hooks.after_fork": Key("texts", "a command after that"),
+    "hooks.after_fork": Key("texts", "a command after it"),
     "hooks.before_branch": Key(
         "texts", "a command before a session's state gets a name; if it fails, there is no name"
     ),
-    "hooks.after_branch": Key("texts", "a command after that"),
+    "hooks.after_branch": Key("texts", "a command after it"),
     "hooks.timeout": Key(
         "duration",
         "end a hook that takes longer; it has then failed; where `watch` saves an idle "
@@ -396,8 +396,8 @@ KEYS: dict[str, Key] = {
     "merge.total_timeout": Key(
         "duration", "its most time for all changes of one merge together", least=0.1, most=7 * DAY
     ),
-    "merge.calls": Key("integer", "how many changes it gets at once, each in a process", least=1, most=64),
-    "merge.max_bytes": Key("size", "a person merges a larger file", least=KIB, most=16 * MIB),
+    "merge.calls": Key("integer", "how many changes it gets at once, each in its own process", least=1, most=64),
+    "merge.max_bytes": Key("size", "a larger file waits for a person", least=KIB, most=16 * MIB),
     "merge.lease": Key(
         "duration", "how long a change from the queue belongs to the agent that took it", least=1, most=DAY
     ),
@@ -426,18 +426,18 @@ KEYS: dict[str, Key] = {
     "serve.max_body_bytes": Key("size", "a request with a larger body is refused", least=KIB, most=GIB),
     "serve.request_timeout": Key(
         "duration",
-        "a request that arrives more slowly, or takes longer, is answered so",
+        "the most time for a request to arrive, and the most to work on it",
         least=1,
         most=DAY,
     ),
     "serve.requests_per_minute": Key(
-        "integer", "how often a token may ask; an address without a valid token may ask a tenth of that", least=10
+        "integer", "the most requests of a token; an address without a valid token has a tenth", least=10
     ),
     "serve.max_connections": Key("integer", "the most connections at once", least=1, most=65536),
-    "serve.max_streams": Key("integer", "how many of them may be streams of events", least=0, most=65536),
+    "serve.max_streams": Key("integer", "how many of them may listen to events", least=0, most=65536),
     "serve.keep_answers": Key("age", "how long to keep the answer to a request with an `Idempotency-Key`", least=60),
-    "serve.hosts": Key("texts", "names that requests may use, besides loopback's and the listening address"),
-    "serve.origins": Key("texts", "pages of these origins may ask, such as `https://shop.example`"),
+    "serve.hosts": Key("texts", "names of hosts in requests, besides loopback and the listening address"),
+    "serve.origins": Key("texts", "origins of pages that may send requests, such as `https://shop.example`"),
     "serve.end_timeout": Key("duration", "how long current requests may take to end when the server stops", most=3600),
     "serve.promotions": Key("integer", "the most promotions at once; others wait", least=1, most=64),
     "serve.session_commands": Key(
