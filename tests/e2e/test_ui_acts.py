@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -160,7 +165,9 @@ def guarded(desk: Desk, command: str) -> Generator[subprocess.Popen[str]]:
     finally:
         if run.poll() is None:
             run.terminate()
-        run.communicate(timeout=60)
+        assert run.stdout is not None
+        run.stdout.close()  # (which what a failed test has left running may hold open)
+        run.wait(60)
 
 
 @pytest.mark.parametrize("choice", ["Allow", "Deny"])
@@ -191,47 +198,153 @@ def test_what_waits_is_on_every_page_and_is_answered_there(desk, choice):
         assert len(list((desk.tree / "many").glob("*"))) == (FILES if choice == "Deny" else 0)
 
 
-_ANSWER = """
-import http.client, json, re, subprocess, sys
-from urllib.parse import urlsplit
-server = subprocess.Popen([*sys.argv[2:], "ui", "--json"], stdout=subprocess.PIPE, text=True)
-entry = json.loads(server.stdout.readline())["address"]
-where = urlsplit(entry)
-def ask(method, path, body=None, **headers):
-    connection = http.client.HTTPConnection(where.netloc, timeout=60)
-    connection.request(method, path, body, headers)
+def ask(address, method, path, body=None, **headers):
+    """Status, headers and text of an answer."""
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
-    return answer, answer.read().decode()
-cookie = ask("GET", f"{where.path}?{where.query}")[0].getheader("set-cookie").partition(";")[0]
-base = where.path.removesuffix("/enter")
-page = ask("GET", f"{base}/held", cookie=cookie)[1]
-form = re.search(r'name="form" value="([^"]*)"><input type="hidden" name="plan" value="([^"]*)"', page)
-number = re.search(r'action="[^"]*/held/(\\d+)"', page)[1]
-answer, _ = ask("POST", f"{base}/held/{number}", f"form={form[1]}&plan={form[2]}&answer=allow", cookie=cookie,
-    origin=f"http://{where.netloc}", **{"content-type": "application/x-www-form-urlencoded"})
-print(ask("GET", answer.getheader("location"), cookie=cookie)[1], file=open(sys.argv[1], "w"))
-server.kill()
-server.wait()
-"""
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, dict(answer.getheaders()), text
 
 
-def test_a_server_that_an_agent_has_started_answers_nothing(desk, tmp_path):
-    (tmp_path / "agent.py").write_text(_ANSWER)
-    told = tmp_path / "told"
-    words = " ".join(f"'{word}'" for word in [sys.executable, str(tmp_path / "agent.py"), str(told), *INSTALLED])
-    with guarded(desk, f"(rm -r many; :) & {words.replace(str(told), str(desk.tree / 'told'))}; wait") as run:
+def answer_of(page, base, choice="allow"):
+    """The address and the form by which a page would answer the operation that waits."""
+    form = re.search(r'name="form" value="([^"]*)"><input type="hidden" name="plan" value="([^"]*)"', page)
+    number = re.search(r'action="[^"]*/held/(\d+)"', page)
+    assert form is not None, page
+    assert number is not None, page
+    return f"{urlsplit(base).path}/held/{number[1]}", f"form={form[1]}&plan={form[2]}&answer={choice}"
+
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+def test_a_server_that_an_agent_has_started_answers_nothing(desk):
+    """I9: whoever opens its pages."""
+    told, server = desk.tree / "told", " ".join(map(shlex.quote, [*INSTALLED, "ui", "--json"]))
+    with guarded(desk, f"rm -r many & rm=$!; {server} > told & ui=$!; wait $rm; kill $ui; wait") as run:
         page = desk.page
         page.locator("#held .waiting-operation").wait_for()
-        wait_until(lambda: (desk.tree / "told").exists() and "</html>" in (desk.tree / "told").read_text())
-        said = (desk.tree / "told").read_text()
-        assert "a supervised process may not" in said, said
+        wait_until(lambda: told.exists() and told.read_text().endswith("}\n"))
+        entry = json.loads(told.read_text())["address"]
+        where = urlsplit(entry)
+        status, headers, said = ask(entry, "GET", f"{where.path}?{where.query}")
+        if status == 200:
+            cookie, theirs = headers["set-cookie"].partition(";")[0], entry.rpartition("/")[0]
+            path, form = answer_of(ask(entry, "GET", f"{urlsplit(theirs).path}/held", cookie=cookie)[2], theirs)
+            origin = f"http://{where.netloc}"
+            _, headers, _ = ask(entry, "POST", path, form, cookie=cookie, origin=origin, **FORM)
+            said = ask(entry, "GET", headers["location"], cookie=cookie)[2]
+            assert "a supervised process may not" in said, said
+        else:  # (Root's server wants to see who asks, and from inside of a run nothing outside is seen.)
+            assert (status, os.geteuid()) == (403, 0), said
         assert page.locator("#held .waiting-operation").count() == 1, "it waits still"
-        assert len(list((desk.tree / "many").iterdir())) > 0
         page.goto(f"{desk.base}/held")
         page.get_by_role("button", name="Deny").click()
         page.wait_for_url("**/done/*")
         run.communicate(timeout=60)
         assert len(list((desk.tree / "many").iterdir())) == FILES
+
+
+_STEAL = """
+import glob, http.client, json, os, sys, time
+from urllib.parse import urlsplit
+
+def ask(method, address, body=None, **headers):
+    where = urlsplit(address)
+    connection = http.client.HTTPConnection(where.netloc, timeout=60)
+    connection.request(method, f"{where.path}?{where.query}", body, headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+def tell(name, said):
+    with open(f"{sys.argv[1]}/.{name}", "w") as told:
+        json.dump(said, told)
+    os.rename(f"{sys.argv[1]}/.{name}", f"{sys.argv[1]}/{name}")
+
+found = set()
+while not found:
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            found |= {word.decode() for word in open(path, "rb").read().split(b"\\0") if b"/enter?token=" in word}
+        except OSError:
+            pass
+entry = found.pop()
+tell("entered", ask("GET", entry))
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
+stolen = json.load(open(sys.argv[2]))
+tell("looked", ask("GET", stolen["page"], cookie=stolen["cookie"])[0])
+tell("answered", ask("POST", stolen["address"], stolen["form"], **stolen["headers"]))
+"""
+
+
+def test_an_agent_with_the_address_or_the_cookie_gets_nothing(desk, chromium, tmp_path):
+    """I9: it reads the arguments of the browser, and then has all that the browser has."""
+    (tmp_path / "agent.py").write_text(_STEAL)
+    # (What stands for the browser, and has the address among its arguments until the test is over.)
+    browser, over, stolen = tmp_path / "browser", tmp_path / "over", tmp_path / "stolen"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/entry.new; mv {tmp_path}/entry.new {tmp_path}/entry\n')
+    with browser.open("a") as script:
+        script.write(f"while ! [ -e {over} ]; do sleep 0.1; done\n")
+    browser.chmod(0o755)
+    server = subprocess.Popen(
+        [*INSTALLED, "ui"],
+        cwd=desk.tree,
+        env=desk.ui.environment | {"BROWSER": f"{browser} %s"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until((tmp_path / "entry").exists)
+        entry = (tmp_path / "entry").read_text().strip()
+        base = entry.rpartition("/")[0]
+        words = f"{sys.executable} {tmp_path}/agent.py {desk.tree} {stolen}"
+        with guarded(desk, f"(rm -r many; :) & {words} & wait") as run:
+            desk.page.locator("#held .waiting-operation").wait_for()
+            wait_until((desk.tree / "entered").exists)
+            status, said = json.loads((desk.tree / "entered").read_text())
+            assert status == 403, said
+            assert "in a run" in said
+
+            # The token is still good for the browser of the person, which the agent then has the cookie of.
+            context = chromium.new_context()
+            page = context.new_page()
+            page.goto(entry)
+            page.wait_for_url(f"{base}/")
+            (cookie,) = context.cookies(f"{base}/")
+            path, form = answer_of(page.content(), base)
+            origin = "http://" + urlsplit(base).netloc
+            said = {
+                "page": f"{base}/held",
+                "cookie": f"{cookie['name']}={cookie['value']}",
+                "address": origin + path,
+                "form": form,
+            }
+            said["headers"] = {"cookie": said["cookie"], "origin": origin, **FORM}
+            (tmp_path / "stolen.new").write_text(json.dumps(said))
+            (tmp_path / "stolen.new").rename(stolen)
+            wait_until((desk.tree / "answered").exists)
+            assert json.loads((desk.tree / "looked").read_text()) == 200, "what it was given is right"
+            status, said = json.loads((desk.tree / "answered").read_text())
+            assert status == 403, said
+            assert "in a run" in said
+            assert page.locator("#held .waiting-operation").count() == 1, "it waits still"
+
+            page.get_by_role("button", name="Allow").click()
+            page.wait_for_url("**/done/*")
+            assert "Allowed" in page.locator("h1").inner_text()
+            run.communicate(timeout=60)
+            assert not any((desk.tree / "many").glob("*"))
+            context.close()
+    finally:
+        over.touch()
+        server.send_signal(signal.SIGINT)
+        _, warned = server.communicate(timeout=60)
+    assert server.returncode == 0, warned
+    assert warned.count("supervised") == 2, "who serves the page is told"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -33,6 +33,8 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
         pass
     from holdfast.api.web.server import UiOptions, serve_ui
 
+    opens_browser = not (arguments.no_browser or console.json)
+
     def ready(address: str) -> None:
         if console.json:
             console.give(commands.UiListening, address=address)
@@ -40,13 +42,13 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             console.say(
                 f"The timeline is at {visible(address)}", "The address lets one browser in, once. Ctrl-C ends it."
             )
-        if not arguments.no_browser and not console.json:
+        if opens_browser:
             import threading
             import webbrowser
 
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    serve_ui(UiOptions(lambda: console.open(offer=False), arguments.port, ready))
+    serve_ui(UiOptions(lambda: console.open(offer=False), arguments.port, ready, may_hide=not opens_browser))
     return 0
 
 

@@ -5,10 +5,14 @@ host (a name of another owner that leads to this machine would have its pages co
 by a page of another origin, other ports of this machine among them, and must have our cookie. The cookie is given in
 exchange for the token in the address, once. It is for a path that no other server on this machine knows: browsers send
 cookies to every port of a host.
+
+Token and cookie can be read by other processes of the user, an agent's among them. So what lets a browser in, or
+changes anything, is asked about once more: whose process it is (`holdfast.api.web.peers`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from http.cookies import CookieError, SimpleCookie
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from litestar.types import ASGIApp, HTTPReceiveMessage, HTTPScope, Message, Receive, Scope, Send
+
+    from holdfast.api.web.peers import Peers
 
 COOKIE: Final = "holdfast"
 FORM_HEADER: Final = "x-holdfast-form"
@@ -64,9 +70,13 @@ class Access:
         """The path and query that lets one browser in, once."""
         return f"{self.base}/enter?token={self._token}"
 
+    def is_token(self, token: str) -> bool:
+        """Whether it is the right token, and was not exchanged yet."""
+        return self._token is not None and hmac.compare_digest(token.encode(), self._token.encode())
+
     def exchange(self, token: str) -> str | None:
         """The ``Set-Cookie`` for the right token, which is void from then on; None for another one."""
-        if self._token is None or not hmac.compare_digest(token.encode(), self._token.encode()):
+        if not self.is_token(token):
             return None
         self._token = None
         return f"{COOKIE}={self._cookie}; Path={self.base}; HttpOnly; SameSite=Strict"
@@ -90,11 +100,12 @@ _NOT_BY_A_PAGE: Final = (403, "A page of this server has to ask for a change.")
 class Gate:
     """Lets requests through to the pages that `Access` allows, and sees to the headers of every answer."""
 
-    def __init__(self, app: ASGIApp, access: Access, authority: str) -> None:
+    def __init__(self, app: ASGIApp, access: Access, authority: str, peers: Peers) -> None:
         """``authority``: the address and port that we listen at, as a browser names them."""
         self._app = app
         self._access = access
         self._authority = authority
+        self._peers = peers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -118,10 +129,27 @@ class Gate:
             await _answer(send_with_headers, *refusal)
         elif scope["path"] == f"{self._access.base}/enter":
             await self._enter(scope, headers, send_with_headers)
-        elif scope["method"] not in _SAFE_METHODS and headers.one(FORM_HEADER) is None:
+        elif scope["method"] in _SAFE_METHODS:
+            await self._app(scope, receive, send_with_headers)
+        elif headers.one(FORM_HEADER) is None:
             await self._change_by_form(scope, headers, receive, send_with_headers)
         else:
-            await self._app(scope, receive, send_with_headers)
+            await self._change(scope, receive, send_with_headers)
+
+    async def _peer_refusal(self, scope: HTTPScope, *, enters: bool = False) -> str | None:
+        """Why the process that asks may change nothing; None if it may."""
+        server = scope["server"]
+        at = (server[0], server[1]) if server is not None and server[1] is not None else None
+        return await asyncio.to_thread(self._peers.refusal, scope["client"], at, enters=enters)
+
+    async def _change(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        """Let a request that changes something through, if its process may."""
+        # (As late as can be: its connection may have come into other hands since.)
+        reason = await self._peer_refusal(scope)
+        if reason is None:
+            await self._app(scope, receive, send)
+        else:
+            await _answer(send, 403, reason)
 
     def _refusal(self, scope: HTTPScope, headers: _Headers) -> tuple[int, str] | None:
         """Status and reason, if a request may not come in."""
@@ -157,10 +185,13 @@ class Gate:
         elif not self._access.is_form_token(Query(body).text(FORM_FIELD)):
             await _answer(send, *_NOT_BY_A_PAGE)
         else:
-            await self._app(scope, _given_again(body, receive), send)
+            await self._change(scope, _given_again(body, receive), send)
 
     async def _enter(self, scope: HTTPScope, headers: _Headers, send: Send) -> None:
         token = parse_qs(scope["query_string"].decode("ascii", "replace")).get("token", [""])[-1]
+        if self._access.is_token(token) and (reason := await self._peer_refusal(scope, enters=True)) is not None:
+            await _answer(send, 403, reason)
+            return
         cookie = self._access.exchange(token)
         if cookie is None:
             if self._access.is_cookie(headers.one("cookie") or ""):

@@ -11,6 +11,7 @@ from holdfast.api._http_server import HttpLimits, serve_http, tcp_listener
 from holdfast.api.web.access import Access, Gate
 from holdfast.api.web.highlight import pieces
 from holdfast.api.web.pages import WebFace, web_router
+from holdfast.api.web.peers import Peers
 from holdfast.api.web.workspaces import Workspaces
 from holdfast.model.clock import SystemClock
 from holdfast.model.log import install_sender
@@ -36,13 +37,17 @@ class UiOptions(NamedTuple):
     """0: one that is free."""
     ready: Callable[[str], None] = lambda _: None
     """Called with the address that lets one browser in, once it can come."""
+    may_hide: bool = False
+    """See `Peers`: the address is given to no process as an argument."""
 
 
-def make_app(workspaces: Workspaces, access: Access, authority: str, ending: Callable[[], bool]) -> ASGIApp:
+def make_app(
+    workspaces: Workspaces, access: Access, authority: str, peers: Peers, ending: Callable[[], bool]
+) -> ASGIApp:
     """The page behind its gate. ``authority``: address and port as a browser names them."""
     face = WebFace(workspaces, access.base, access.form_token, SystemClock(), ending)
     app = Litestar([web_router(face)], openapi_config=None, logging_config=None)
-    return Gate(app, access, authority)
+    return Gate(app, access, authority, peers)
 
 
 def serve_ui(options: UiOptions) -> None:
@@ -56,18 +61,18 @@ def serve_ui(options: UiOptions) -> None:
             workspace.log_page(limit=1)
         pieces(b"a.py", [""])
         with tcp_listener(_HOST, options.port, hint="without --port a free one is taken") as listener:
-            asyncio.run(_run(workspaces, listener, options.ready))
+            asyncio.run(_run(workspaces, listener, options))
     finally:
         workspaces.close()
 
 
-async def _run(workspaces: Workspaces, listener: socket.socket, ready: Callable[[str], None]) -> None:
+async def _run(workspaces: Workspaces, listener: socket.socket, options: UiOptions) -> None:
     access, has_ended = Access(), asyncio.Event()
     authority = f"{_HOST}:{listener.getsockname()[1]}"
     await serve_http(
-        make_app(workspaces, access, authority, has_ended.is_set),
+        make_app(workspaces, access, authority, Peers(may_hide=options.may_hide), has_ended.is_set),
         listener,
         _LIMITS,
-        ready=lambda: ready(f"http://{authority}{access.entry}"),
+        ready=lambda: options.ready(f"http://{authority}{access.entry}"),
         ending=has_ended.set,
     )

@@ -17,6 +17,7 @@ pytest.importorskip("jinja2", reason="needs jinja2 (extra server)")
 from litestar.testing import TestClient
 
 from holdfast.api.web.access import Access
+from holdfast.api.web.peers import Peers
 from holdfast.api.web.server import make_app
 from holdfast.api.web.workspaces import Workspaces
 
@@ -111,11 +112,18 @@ def lived(tmp_path_factory) -> Iterator[tuple[holdfast.Workspace, Path, Workspac
             assert workspace.verify().ok
 
 
+class NoPeers(Peers):
+    """For requests without a connection, which are no process's."""
+
+    def refusal(self, client, server, *, enters=False):
+        return None
+
+
 @contextmanager
 def browser(workspaces, workspace, tree) -> Generator[Site]:
     """A page that has let no browser in yet."""
     access = Access()
-    app = make_app(workspaces, access, AUTHORITY, ending=lambda: True)
+    app = make_app(workspaces, access, AUTHORITY, NoPeers(may_hide=False), ending=lambda: True)
     with TestClient(app, base_url=f"http://{AUTHORITY}") as client:
         yield Site(client, access, workspace, tree)
 
