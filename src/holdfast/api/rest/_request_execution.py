@@ -126,7 +126,9 @@ def translate_error(error: Exception) -> HoldfastError:
 def _refused_by_litestar(error: HTTPException) -> HoldfastError:
     match error:
         case NotFoundException():
-            return WebError("no_such_route", "there is no such path", hint="/api/docs lists all paths")
+            # (Said in the message: a hint with a command is not for who has HTTP alone, but a browser is a person's.)
+            message = "there is no such path: this is the REST API; `holdfast ui` shows a workspace in a browser"
+            return WebError("no_such_route", message, hint="/api/docs and /api/openapi.json list all paths")
         case MethodNotAllowedException():
             methods = ", ".join(sorted(set((error.headers or {})["allow"].split(", ")) - {"OPTIONS"}))
             return WebError("bad_method", f"this can be asked for with {methods}", Allow=methods)

@@ -135,6 +135,14 @@ def test_handlers_of_another_part_are_served_beside_the_api_and_need_no_token_of
     assert ask(app, "GET", "/api/health").status == 200
 
 
+def test_where_there_is_nothing_a_person_is_told_where_to_go(app: ASGIApp) -> None:
+    answered = ask(app, "GET", "/")
+    assert (answered.status, answered.code) == (404, "no_such_route")
+    problem = json.loads(answered.content)
+    assert "/api/openapi.json" in problem["hint"]
+    assert "`holdfast ui`" in problem["detail"]
+
+
 def test_a_mistake_is_a_problem_that_tells_nothing_and_is_logged(
     app: ASGIApp, caplog: pytest.LogCaptureFixture
 ) -> None:
