@@ -35,6 +35,9 @@ FORM_FIELD: Final = "form"
 """Where a plain form says the same, which can add no header either."""
 MOST_FORM_BYTES: Final = 512 << 10
 """Of the body of a form."""
+_MOST_DIGITS: Final = 9
+_BODY_SECONDS: Final = 15.0
+"""For so long a body may take to come."""
 
 _SAFE_METHODS: Final = ("GET", "HEAD")
 _OWN_SITES: Final = ("same-origin", "none")
@@ -131,25 +134,14 @@ class Gate:
             await self._enter(scope, headers, send_with_headers)
         elif scope["method"] in _SAFE_METHODS:
             await self._app(scope, receive, send_with_headers)
-        elif headers.one(FORM_HEADER) is None:
-            await self._change_by_form(scope, headers, receive, send_with_headers)
         else:
-            await self._change(scope, receive, send_with_headers)
+            await self._change(scope, headers, receive, send_with_headers)
 
     async def _peer_refusal(self, scope: HTTPScope, *, enters: bool = False) -> str | None:
         """Why the process that asks may change nothing; None if it may."""
         server = scope["server"]
         at = (server[0], server[1]) if server is not None and server[1] is not None else None
         return await asyncio.to_thread(self._peers.refusal, scope["client"], at, enters=enters)
-
-    async def _change(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
-        """Let a request that changes something through, if its process may."""
-        # (As late as can be: its connection may have come into other hands since.)
-        reason = await self._peer_refusal(scope)
-        if reason is None:
-            await self._app(scope, receive, send)
-        else:
-            await _answer(send, 403, reason)
 
     def _refusal(self, scope: HTTPScope, headers: _Headers) -> tuple[int, str] | None:
         """Status and reason, if a request may not come in."""
@@ -173,19 +165,34 @@ class Gate:
                 return _NOT_BY_A_PAGE
         return None
 
-    async def _change_by_form(self, scope: HTTPScope, headers: _Headers, receive: Receive, send: Send) -> None:
-        """Let a plain form through that has the token in a field. Its body is read here, and given to the app again."""
+    async def _change(self, scope: HTTPScope, headers: _Headers, receive: Receive, send: Send) -> None:
+        """Let what changes something through, if a page of ours has asked for it, and a process that may. A plain form
+        has the token in a field. The body is read here, within limits, and given to the app again.
+        """
+        is_form = headers.one(FORM_HEADER) is None
         kind = (headers.one("content-type") or "").partition(";")[0].strip().lower()
-        if kind != "application/x-www-form-urlencoded":
+        if is_form and kind != "application/x-www-form-urlencoded":
             await _answer(send, *_NOT_BY_A_PAGE)
             return
-        body = await _body(receive)
+        length = headers.one("content-length") or "0"
+        if not length.isdigit() or len(length) > _MOST_DIGITS or int(length) > MOST_FORM_BYTES:
+            await _answer(send, 413, "This form is too large.")
+            return
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await _body(receive)
+        except TimeoutError:
+            await _answer(send, 408, "This form did not come in time.")
+            return
         if body is None:
             await _answer(send, 413, "This form is too large.")
-        elif not self._access.is_form_token(Query(body).text(FORM_FIELD)):
+        elif is_form and not self._access.is_form_token(Query(body).text(FORM_FIELD)):
             await _answer(send, *_NOT_BY_A_PAGE)
+        # (Last of all, as near to the change as can be: the connection may have come into other hands since.)
+        elif (reason := await self._peer_refusal(scope)) is not None:
+            await _answer(send, 403, reason)
         else:
-            await self._change(scope, _given_again(body, receive), send)
+            await self._app(scope, _given_again(body, receive), send)
 
     async def _enter(self, scope: HTTPScope, headers: _Headers, send: Send) -> None:
         token = parse_qs(scope["query_string"].decode("ascii", "replace")).get("token", [""])[-1]

@@ -214,9 +214,10 @@ def refusal(addresses: Addresses, name: str, query: Query, error: HoldfastError)
     links: list[Link] = []
     if name in ("undo", "redo") and "--force" in (error.hint or "") and not _is_forced(query):
         links.append(Link("Show what --force would do", _address(addresses, name, query, force="yes")))
+    message = visible(error.message)
     return Outcome(
-        error.message if isinstance(error, RefusedError) else f"This could not be done: {error.message}",
-        hint=error.hint or "",
+        message if isinstance(error, RefusedError) else f"This could not be done: {message}",
+        hint=visible(error.hint or ""),
         links=links,
         is_refusal=True,
     )

@@ -400,7 +400,7 @@ class FileViews:
         try:
             old, new = self._read(before), self._read(after)
         except HoldfastError as error:
-            return view._replace(kind="changed", item=_noted(view.item, error.message))
+            return view._replace(kind="changed", item=_noted(view.item, visible(error.message)))
         kinds = {image_type(item.before_path, old) if before else None, image_type(item.path, new) if after else None}
         if kinds - {None, "image/svg+xml"} and (None not in kinds or not (before and after)):
             return view._replace(kind="images", item=_noted(view.item, sizes))

@@ -37,6 +37,7 @@ from holdfast.model.errors import (
     UsageError,
 )
 from holdfast.model.log import Log
+from holdfast.model.message_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -351,9 +352,9 @@ def _error(error: Exception) -> tuple[int, str, str]:
     """Status, message and hint of what went wrong."""
     if isinstance(error, HoldfastError):
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-        return status, error.message, error.hint or ""
+        return status, visible(error.message), visible(error.hint or "")
     if isinstance(error, HTTPException):
-        message = "There is no such page." if error.status_code == 404 else error.detail
+        message = "There is no such page." if error.status_code == 404 else visible(error.detail)
         return error.status_code, message, ""
     _LOG.error("a page could not be made: %s", error, exc_info=error)
     return 500, "This page could not be made; the log of the server says why.", ""
