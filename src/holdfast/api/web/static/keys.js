@@ -33,6 +33,7 @@
     }
     return true;
   }
+  show(document.querySelector(".row.here a.changes"));
   document.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
     const link = event.target.closest(".row a.changes");
