@@ -314,12 +314,14 @@ def with_palette(picture: bytes) -> bytes:
 
 
 def _palette(colours: list[bytes]) -> list[bytes]:
-    """The first of ``colours``, but none that is nearly another one: the rare ones of a letter count as well."""
+    """The first of ``colours``, which are areas, and of the others none that is nearly another one: those that are rare
+    count as well.
+    """
     nearest = 0
     while True:
         kept: list[bytes] = []
         for colour in colours:
-            if all(_distance(one, colour) > nearest for one in kept):
+            if len(kept) < 48 or all(_distance(one, colour) > nearest for one in kept):
                 kept.append(colour)
                 if len(kept) > 256:
                     break
