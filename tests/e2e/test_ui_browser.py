@@ -307,6 +307,44 @@ def test_pages_are_accessible_and_fit_a_narrow_screen(open_page, where, scheme):
         page.context.close()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_that_others_lead_to_are_accessible(chromium, signed_in, base, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    context = chromium.new_context(storage_state=signed_in, color_scheme=scheme)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(f"{base}/")
+    run = page.locator(".row.kind-run .steps a").first.get_attribute("href")
+    pages = (
+        "/held",
+        "/nothing",
+        "/?text=not%20there",
+        "/?kind=run",
+        "/state/@?path=logo.png",
+        "/state/@?path=drawing.svg",
+    )
+    file = "/diff/file?from=it%20works&to=new%20logo&path=src/basket.py&view="
+    origin = base.rpartition("/")[0]
+    for where in (
+        run,
+        *(f"{base}{one}".removeprefix(origin) for one in (*pages, file, f"{file}unified", "/act/undo?to=9999")),
+    ):
+        page.goto(origin + where)
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{where}\n{found.generate_report()}"
+    page.goto(origin + run)
+    page.goto(page.locator(".step a").first.evaluate("link => link.href"))
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    page.goto(f"{base}/")
+    page.keyboard.press("?")
+    page.locator("dialog[open]").wait_for()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    context.close()
+
+
 @pytest.mark.parametrize(
     "where",
     [

@@ -176,6 +176,8 @@ class Keys(Hand):
 
 @pytest.mark.parametrize("way", [Hand, Keys], ids=["by clicking", "by keys"])
 def test_every_act(desk, way):
+    from axe_playwright_python.sync_playwright import Axe
+
     page, tree = desk.page, desk.tree
     hand = way(desk)
     cart = tree / "cart.py"
@@ -183,6 +185,9 @@ def test_every_act(desk, way):
     def done(said: str) -> None:
         page.wait_for_url("**/done/*")
         assert said in page.locator("h1").inner_text()
+        page.emulate_media(color_scheme="dark" if way is Keys else "light")
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
 
     hand.follow("Undo…")
     hand.press("Undo")

@@ -46,7 +46,9 @@ def make_app(
 ) -> ASGIApp:
     """The page behind its gate. ``authority``: address and port as a browser names them."""
     face = WebFace(workspaces, access.base, access.form_token, SystemClock(), ending)
-    app = Litestar([web_router(face)], openapi_config=None, logging_config=None)
+    router = web_router(face)
+    # (Its handlers of errors see none of what leads to no route.)
+    app = Litestar([router], exception_handlers=router.exception_handlers, openapi_config=None, logging_config=None)
     return Gate(app, access, authority, peers)
 
 

@@ -178,6 +178,14 @@ def test_who_changed_each_line_and_for_which_prompt(growing):
     assert "lines=yes" not in growing.text("state/@?path=n&lines=yes")
 
 
+def test_where_there_is_no_page_there_is_a_way_back(site):
+    for page in ("nothing", "state", "run/x/y"):
+        answer = site.get(page)
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert "There is no such page." in answer.text
+        assert f'href="{site.access.base}/"' in answer.text
+
+
 @pytest.mark.parametrize("page", ["state/nowhere", "state/@?path=nowhere", "raw/@?path=../x", "raw/nowhere?path=x"])
 def test_what_is_not_there_is_said(site, page):
     answer = site.get(page)
