@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Many tests wait for what another process does: twice as many at once as there are processors end in half the time.
 WORKERS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) )))
 
-.PHONY: test check lint dist wheels format clean
+.PHONY: test check lint docs dist wheels format clean
 
 # Where the native part was built, it is what the tests run over: those of what it replaces run over Python as well.
 BY_PYTHON := tests/unit/supervisor/keeper tests/e2e/test_run.py tests/e2e/test_supervisor_runs.py \
@@ -26,6 +26,10 @@ lint: $(VENV)/ready  ## what CI checks besides the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+docs: $(VENV)/ready  ## write the reference and the man page anew, and build the site into site; a broken link fails
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The wheel comes from the sdist, so that what is missing in that is noticed.
 dist: $(VENV)/ready  ## build the sdist and the wheel for this machine into dist, and try the wheel in a bare environment
@@ -58,4 +62,4 @@ $(VENV)/ready: pyproject.toml
 	touch $@
 
 clean:  ## remove the environment and what tools left behind
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -72,6 +72,8 @@ SECTIONS: dict[str, list[type]] = {
         merges.OpenOverlap,
         merges.Foreseen,
         merges.ForeseenRung,
+        merges.FileRecord,
+        merges.RungAttempt,
     ],
     "mount": [commands.MountEvent, commands.MountedCommand],
     "snapshot take, snapshot show": [commands.TakenSnapshot, commands.Snapshot],
@@ -110,7 +112,7 @@ SECTIONS: dict[str, list[type]] = {
         merges.PromotionSweep,
     ],
 }
-"""By the sections of docs/reference/json.md: first what the commands print, behind that what it holds."""
+"""By the sections of docs/reference/json.md, which docs/generate.py writes: what commands print, and what it holds."""
 
 
 def closed(schema: Any) -> Any:

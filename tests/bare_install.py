@@ -21,6 +21,8 @@ def main(wheel: str) -> int:
         programs = place / "environment/bin"
         install = [programs / "pip", "install", "--quiet", "--disable-pip-version-check", Path(wheel).resolve()]
         subprocess.run(install, check=True, cwd=place)
+        if not (place / "environment/share/man/man1/holdfast.1").is_file():
+            sys.exit("the wheel has installed no man page")
         uses(programs / "holdfast", place)
     return 0
 

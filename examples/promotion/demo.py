@@ -4,7 +4,7 @@
 
 Lays out a small application that really is built and served, and runs `holdfast` as anybody would. Everything is in
 DIRECTORY (default: a temporary one, removed at the end): production, the agents' forks, the home: see
-docs/reference/promotion.md.
+docs/reference/promote.md.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_every_link_between_documents_leads_somewhere(document: Path) -> None:
 
 def test_the_default_exclusions_are_documented_as_they_are() -> None:
     shown = re.findall(
-        r"^```gitignore\n(.*?)^```$", (PROJECT / "docs/reference/capture.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```gitignore\n(.*?)^```$", (PROJECT / "docs/reference/checkpoint.md").read_text(), re.MULTILINE | re.DOTALL
     )
     assert shown == [DEFAULT_CHECKPOINTIGNORE.decode()]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast import UsageError
 from holdfast.cli.global_options import LINE, add_global_options
@@ -70,10 +70,22 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, width=max(60, min(columns, 110)) - 2)
 
 
+_BULLET: dict[str, Any] = {
+    "initial_indent": "  - ",
+    "subsequent_indent": "    ",
+    "break_long_words": False,
+    "break_on_hyphens": False,
+}
+
+
 def _epilog(command: Command) -> str:
+    from textwrap import fill
+
     width = max(len(line) for line, _ in command.examples)
     lines = [LINE, "", "examples:"]
     lines += [f"  {line:<{width}}   {meaning}" for line, meaning in command.examples]
+    if command.notes:
+        lines += ["", "notes:", *(fill(note, 100, **_BULLET) for note in command.notes)]
     if command.exits:
         lines += ["", "exit codes of its own:"]
         lines += [f"  {code}  {meaning}" for code, meaning in sorted(command.exits)]

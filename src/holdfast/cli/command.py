@@ -27,6 +27,8 @@ class Command(NamedTuple):
     """Command lines, each with what it does."""
     exits: Sequence[tuple[int, str]] = ()
     """What exit codes mean here, other than `holdfast --help` says of them."""
+    notes: Sequence[str] = ()
+    """Guarantees, limits and exceptions, a few sentences each; ``--help`` and docs/reference/commands.md show them."""
     paths_after_dashes: bool = False
     """True if what stands behind ``--`` are paths (``arguments.paths``), whatever stands before."""
     intermixed: bool = False
@@ -35,10 +37,6 @@ class Command(NamedTuple):
     """Of a command that is a family, such as ``session start``: verb → (module of this package, summary). The module's
     ``COMMANDS`` has it by both words. It is the one that is run.
     """
-
-
-HELD = "another process held the workspace for longer than lock.timeout"
-"""Why a command that only looks at the tree, which has one user at a time, may be refused (exit 4)."""
 
 
 def parse(name: str, command: Command, words: list[str]) -> argparse.Namespace | None:

@@ -73,6 +73,30 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
 
 ALIASES = {"save": "checkpoint"}
 
+GLOBAL_OPTIONS = {
+    "--home DIR": "where everything is kept (default: $HOLDFAST_HOME, else the XDG data directory)",
+    "-w, --workspace DIR": "a directory in the workspace (default: the current directory)",
+    "--json": "print one JSON object on standard output, and nothing else there",
+    "-q, --quiet": "print only results and errors; of a new session, snapshot or image only the name",
+    "-v, --verbose": "say more; show tracebacks of unexpected errors",
+    "--log-level LEVEL": "the log: error, warn (default), info (with -v), debug or trace",
+    "--version": "print the version",
+}
+"""The options of every command, and what each does."""
+_WIDTH = max(map(len, GLOBAL_OPTIONS))
+
+EXIT_CODES = {
+    0: "done",
+    1: "failed",
+    2: "wrong usage",
+    3: "no such workspace, checkpoint or path",
+    4: "refused: a lock, a conflict, an unusual directory; the message says what would force it",
+    5: "stored data is damaged or missing",
+    130: "interrupted from the keyboard",
+    141: "the reader of the output has closed it",
+}
+"""What exit codes mean, unless a command says otherwise."""
+
 
 def names() -> list[str]:
     """Every command's name, in the overview's order."""
@@ -114,13 +138,7 @@ def overview() -> str:
     lines += [
         "",
         "options, before or after the command:",
-        "  --home DIR           where everything is kept (default: $HOLDFAST_HOME, else the XDG data directory)",
-        "  -w, --workspace DIR  a directory in the workspace (default: the current directory)",
-        "  --json               print one JSON object on standard output, and nothing else there",
-        "  -q, --quiet          print only results and errors",
-        "  -v, --verbose        say more; show tracebacks of unexpected errors",
-        "  --log-level LEVEL    what to log: error, warn, info, debug or trace",
-        "  --version            print the version",
+        *(f"  {names:<{_WIDTH}}  {meaning}" for names, meaning in GLOBAL_OPTIONS.items()),
         "",
         "A checkpoint is named by its id or the beginning of it, by its label, or from the one that the tree stands on",
         "back: @, @-, @-3. After an undo `holdfast redo` returns to the states ahead of @.",
@@ -131,7 +149,7 @@ def overview() -> str:
         "",
         "`holdfast COMMAND --help` tells all about one command.",
         "",
-        "exit codes: 0 done · 1 failed · 2 wrong usage · 3 no such workspace, checkpoint or path",
-        "            4 refused, and says what would force it · 5 something stored is damaged",
+        "exit codes:",
+        *(f"  {code:<3}  {meaning}" for code, meaning in EXIT_CODES.items()),
     ]
     return "\n".join(lines) + "\n"

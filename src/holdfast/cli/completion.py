@@ -32,7 +32,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         dest="kind",
         choices=tuple(_LISTS),
-        help=f"the kind of words to list: {', '.join(_LISTS)}",
+        help=f"print the words of one kind: {', '.join(_LISTS)}",
     )
 
 
@@ -246,5 +246,6 @@ COMMANDS = {
             ("holdfast completion zsh > ~/.zfunc/_holdfast", "in a directory of $fpath"),
             ("holdfast completion fish > ~/.config/fish/completions/holdfast.fish", "for fish"),
         ),
+        notes=("It completes commands, options, files and these kinds of words, as far as they are plain.",),
     ),
 }

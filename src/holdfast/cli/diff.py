@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from holdfast import NotFoundError, UsageError
-from holdfast.cli.command import HELD, Command, text
+from holdfast.cli.command import Command, text
 from holdfast.cli.phrases import files
 from holdfast.cli.terminal import STATUS_COLOURS, is_terminal, show_path
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -140,10 +140,9 @@ def _stat_name(item: FileStat) -> str:
 
 COMMANDS = {
     "diff": Command(
-        description="Show the differences between two states: from A to B, from A to the tree, or without "
-        "arguments from the last checkpoint, @, to the tree. In a pipe the output is a patch that "
-        "`git apply` accepts; --binary includes binary files. Letters of --name-status: A added, M "
-        "modified, D deleted, R renamed, T the type changed.",
+        description="Show the differences from A to B, from A to the tree, or from the last checkpoint to "
+        "the tree. In a pipe the output is a patch that `git apply` accepts. Letters of "
+        "--name-status: A added, M modified, D deleted, R renamed, T the type changed.",
         configure=_configure,
         run=_diff,
         examples=(
@@ -152,7 +151,8 @@ COMMANDS = {
             ("holdfast diff first..@ -- src", "between two checkpoints, below src"),
             ("holdfast diff @ @- --binary | git apply", "take a checkpoint's change back, with Git"),
         ),
-        exits=((4, f"refused: a file changed while the diff was made, or {HELD}"), (5, "stored content is damaged")),
+        notes=("An empty file counts as renamed only within its directory: all empty files have the same hash.",),
+        exits=((4, "refused: a file changed while the diff was made"),),
         paths_after_dashes=True,
     ),
 }

@@ -44,7 +44,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="first bring the catalog back, if it is damaged or lost, from its newest spare and the saved objects",
+        help="first bring back a damaged or lost catalog",
     )
 
 
@@ -91,16 +91,30 @@ def _summary(console: Console, found: Sequence[Finding]) -> str:
 
 COMMANDS = {
     "doctor": Command(
-        description="Check by trying what this machine, the home and the workspace allow, and say how to allow "
-        "more. A line begins with + for a feature that works, - for one that is missing or costs "
-        "more, ! for a broken one. The last line is the verdict. Only --repair changes anything, and "
-        "only the catalog. The check takes a second or two.",
+        description="Check by trying what this machine, the home and the workspace allow, and say how to "
+        "allow more: + works, - is missing or costs more, ! is broken. The last line is the "
+        "verdict. Only --repair changes anything, and only the catalog.",
         configure=_configure,
         run=_doctor,
         examples=(
             ("holdfast doctor", "a report to read"),
             ("holdfast doctor --json", "a report for programs"),
             ("holdfast doctor --repair", "bring back a catalog that is damaged or lost"),
+        ),
+        notes=(
+            (
+                "The command creates neither a home nor a workspace. It reports an interrupted restore, undo or "
+                "redo. Inside a run it only says that it cannot look from there."
+            ),
+            (
+                "--repair starts from the newest of the spares that `gc`, the watcher and the server make daily, "
+                "and adds what the checkpoints were saved with (docs/formats/catalog.md#repair). The damaged "
+                "catalog stays in the home, in damaged-…."
+            ),
+            (
+                "For --repair no other process may have the home open (exit 4). A catalog on a server is repaired "
+                "from that server's backups (docs/reference/postgresql.md)."
+            ),
         ),
         exits=((1, "something is broken"), (4, "refused: something has the catalog open that is to be repaired")),
     ),

@@ -40,7 +40,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=text,
-        help="run the one COMMAND with these: shell=NAME, timeout=SECONDS, VARIABLE=VALUE; once for each attempt",
+        help="for each attempt of one COMMAND: shell=NAME, timeout=SECONDS, VARIABLE=VALUE",
     )
     what.add_argument(
         "--name",
@@ -54,13 +54,16 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--setup", metavar="COMMAND", type=text, default="", help="a command to run in every fork first")
     what.add_argument("--timeout", metavar="SECONDS", help="end an attempt that takes longer")
     what.add_argument(
-        "-j", "--parallel", metavar="N", type=whole_number, default=0, help="how many attempts run at once"
+        "-j",
+        "--parallel",
+        metavar="N",
+        type=whole_number,
+        default=0,
+        help="how many attempts run at once (default and most: session.max_parallel)",
     )
+    what.add_argument("--with-ignored", action="store_true", help="include ignored files, such as dependencies")
     what.add_argument(
-        "--with-ignored", action="store_true", help="forks need what ignore rules leave out, such as dependencies"
-    )
-    what.add_argument(
-        "--provider", metavar="NAME", type=text, help="the provider that makes the forks (docs/reference/snapshots.md)"
+        "--provider", metavar="NAME", type=text, help="the provider that makes the forks (docs/reference/snapshot.md)"
     )
     how = parser.add_argument_group("comparison")
     measure = how.add_mutually_exclusive_group()
@@ -75,13 +78,13 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--score",
         metavar="COMMAND",
         type=text,
-        help="compare by the number that this command prints in each fork; the lowest is best",
+        help="compare by the number that this command prints; the lowest wins",
     )
     measure.add_argument(
         "--score-function",
         metavar="FILE.py:NAME",
         type=text,
-        help="compare by the number that this Python function returns for each",
+        help="compare by the number that this Python function returns",
     )
     how.add_argument("--highest", action="store_true", help="the highest score is the best")
     then = parser.add_argument_group("result")
@@ -248,11 +251,11 @@ def _differences(console: Console, session: Session, found: Experiment) -> Itera
 
 COMMANDS = {
     "experiment": Command(
-        description="Run several commands side by side, each in a fork of a session, from the session's present "
-        "state; compare the results, and keep the best. The session changes only with --adopt, which "
-        "`holdfast undo` takes back. Holdfast ends the processes that attempts leave running and "
-        "deletes the forks, after Ctrl-C too. The fork of the best attempt stays if it could not be "
-        "adopted completely.",
+        description="Run several commands side by side, each in a fork of a session's present state, "
+        "compare the results, and keep the best. The session changes only with --adopt, which "
+        "`holdfast undo` takes back. Holdfast ends the processes that attempts leave running "
+        "and deletes the forks, after Ctrl-C too. The fork of the best attempt stays if it "
+        "could not be adopted completely.",
         configure=_configure,
         run=_experiment,
         examples=(

@@ -52,15 +52,13 @@ def _configure_forget(parser: argparse.ArgumentParser) -> None:
     rules = parser.add_argument_group("what to keep (without any, the retention rules of the configuration apply)")
     rules.add_argument("--keep-last", metavar="N", type=whole_number, default=0, help="the newest N")
     for span in ("hourly", "daily", "weekly", "monthly"):
-        rules.add_argument(
-            f"--keep-{span}", metavar="N", type=whole_number, default=0, help=f"{span}, one for each of the last N"
-        )
+        rules.add_argument(f"--keep-{span}", metavar="N", type=whole_number, default=0, help=f"{span}, the last N")
     rules.add_argument(
         "--keep-within",
         metavar="T",
         type=age,
         default=0.0,
-        help="all younger than T before the newest: 90min, 12h, 7d, 6mo, or as in restic 1y5m7d2h (m: months)",
+        help="all younger than T before the newest: 90min, 7d, 6mo, or 1y5m7d2h (m: months)",
     )
     rules.add_argument(
         "--keep-label",
@@ -149,7 +147,7 @@ def _configure_gc(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recount",
         action="store_true",
-        help="first count anew how many checkpoints need each blob, and correct wrong counts (else done every 30 days)",
+        help="first correct wrong counts of how many checkpoints need each blob (else every 30 days)",
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted and rewritten")
 
@@ -263,11 +261,28 @@ COMMANDS = {
             ("holdfast forget --keep-last 10 --keep-daily 7", "drop by another policy"),
             ("holdfast forget 3f2a9c", "drop one checkpoint"),
         ),
+        notes=(
+            (
+                "A checkpoint that any of the options keeps stays. The changes of a dropped checkpoint become "
+                "part of its children's, which the output names."
+            ),
+            "An age of `6m` alone is refused, because it could mean minutes.",
+            (
+                "--gone concerns the whole home, forks included. Until then `restore` at its path brings a "
+                "deleted workspace back."
+            ),
+            (
+                "--gone keeps a workspace whose disk may be unmounted or replaced. It looks for moved directories "
+                "by inode number and time of birth, among the nearest 500,000 entries of the file system. A "
+                "directory that was moved farther is known again once a command runs in it: use --dry-run first."
+            ),
+        ),
         exits=((4, "refused: a checkpoint that was named is in use"),),
     ),
     "gc": Command(
-        description="Delete content that no checkpoint has needed for the grace time (24 h unless configured). "
-        "It runs beside all other commands, and can be interrupted at any point.",
+        description="Delete content of the home that no checkpoint has needed for the grace time (24 h "
+        "unless configured). It runs beside all other commands and can be interrupted at any "
+        "point.",
         configure=_configure_gc,
         run=_gc,
         examples=(
@@ -276,18 +291,39 @@ COMMANDS = {
             ("holdfast gc --grace 0", "at once, without a grace time"),
             ("holdfast gc --recount", "correct counts that `verify` finds wrong"),
         ),
+        notes=(
+            (
+                "A count that was too high is freed after the grace time. While the store has other damage, "
+                "counts are only raised."
+            ),
+            (
+                "Full disk: the home keeps 4 MiB back for `restore`, `undo`, `redo`, `fork`, `mount`, `forget` "
+                "and `gc`. `status`, `log`, `show`, `cat`, `diff`, `stats` and --dry-run need no space."
+            ),
+            (
+                "Full disk: a restore, an undo or a redo needs space for content that it overwrites or deletes "
+                "and that no checkpoint holds. Without space for all unsaved changes it saves only that, and says "
+                "so. Without space even for that, nothing changes and the message names what helps."
+            ),
+        ),
         exits=((4, "refused: another collection is running"),),
     ),
     "verify": Command(
-        description="Check the store: every reference, every count, and every checksum of the metadata; with "
-        "--read-data every stored byte as well. Lists all damage.",
+        description="Check the store of the home: every reference, every count, and every checksum of the "
+        "metadata; with --read-data every stored byte as well. It lists all damage.",
         configure=_configure_verify,
         run=_verify,
         examples=(("holdfast verify", "quickly"), ("holdfast verify --read-data", "thoroughly")),
-        exits=((5, "something is damaged or missing"),),
+        notes=(
+            (
+                "On a full disk a collection may run at the same time, and the output says so: verify again with "
+                "free space before you believe that something is missing."
+            ),
+        ),
     ),
     "stats": Command(
-        description="Show how much space the whole store takes, and the checkpoint that this workspace stands on.",
+        description="Show how much space the store of the home takes, and the checkpoint that this "
+        "workspace stands on.",
         configure=_configure_stats,
         run=_stats,
         examples=(("holdfast stats", "a report to read"), ("holdfast stats --json", "for programs")),

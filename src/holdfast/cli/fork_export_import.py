@@ -24,11 +24,9 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mount",
         action="store_true",
-        help="do not write the files out: mount the checkpoint, and keep the changes in DIR in the home; needs root",
+        help="mount the checkpoint instead of writing it out; needs root",
     )
-    parser.add_argument(
-        "--materialise", action="store_true", help="make DIR, a fork by mount, a plain directory with all that is in it"
-    )
+    parser.add_argument("--materialise", action="store_true", help="turn DIR, a fork by mount, into a plain directory")
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
@@ -120,11 +118,11 @@ def _import(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "fork": Command(
-        description="Write a checkpoint out into a new directory, as a workspace with a history of its own. "
-        "Without ID, Holdfast saves the present state and forks that. The two workspaces store "
-        "shared content once. With --mount no files are written out: Holdfast mounts the checkpoint "
-        "on DIR and keeps the changes of DIR in the home. After `holdfast unmount DIR` or a restart "
-        "of the machine, `holdfast mount DIR` mounts it again.",
+        description="Write a checkpoint out into a new directory, as a workspace with a history of its "
+        "own. Without ID, Holdfast saves the present state and forks that. Shared content is "
+        "stored once. With --mount no files are written out: Holdfast mounts the checkpoint "
+        "on DIR and keeps its changes in the home; after `holdfast unmount DIR` or a restart, "
+        "`holdfast mount DIR` mounts it again.",
         configure=_configure_fork,
         run=_fork,
         examples=(
@@ -133,7 +131,7 @@ COMMANDS = {
             ("holdfast fork ../attempt-3 --mount", "of any size, in the time of a mount"),
             ("holdfast fork --materialise ../attempt-3", "write that one out after all"),
         ),
-        exits=((4, "refused: the directory is not empty, or in use"), (5, "stored content is damaged")),
+        exits=((4, "refused: the directory is not empty, or in use"),),
     ),
     "export": Command(
         description="Write checkpoints, with all their ancestors and content, to one file. It appears whole or "
@@ -141,7 +139,6 @@ COMMANDS = {
         configure=_configure_export,
         run=_export,
         examples=(("holdfast export @ backup.tar.zst", "the state that the tree stands on, and all before it"),),
-        exits=((5, "stored content is damaged"),),
     ),
     "import": Command(
         description="Read the checkpoints of a bundle into this workspace. The tree does not change. Holdfast "
@@ -149,6 +146,13 @@ COMMANDS = {
         configure=_configure_import,
         run=_import,
         examples=(("holdfast import backup.tar.zst && holdfast log", "import, and look"),),
-        exits=((4, "refused: this workspace has another checkpoint with the same id"), (5, "the file is damaged")),
+        notes=(
+            (
+                "A checkpoint that is already here keeps its label, message and author. If another workspace of "
+                "the home has it, the import is refused (exit 4: `other_workspace`) and the message has the "
+                "`fork` that makes a workspace of it."
+            ),
+        ),
+        exits=((4, "refused: this workspace has another checkpoint with the same id"),),
     ),
 }

@@ -73,10 +73,10 @@ def _configure_build(parser: argparse.ArgumentParser) -> None:
         help="where packages come from (default: as for this host's apt)",
     )
     parser.add_argument(
-        "--package", metavar="PACKAGE", dest="packages", action="append", type=text, help="install this one, too"
+        "--package", metavar="PACKAGE", dest="packages", action="append", type=text, help="install this package as well"
     )
     parser.add_argument(
-        "--run", metavar="COMMAND", dest="commands", action="append", type=text, help="run this in it, as root"
+        "--run", metavar="COMMAND", dest="commands", action="append", type=text, help="run this command in it, as root"
     )
     parser.add_argument(
         "--kernel",
@@ -102,7 +102,7 @@ def _build(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _configure_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", type=text, help="what the image is called here")
+    parser.add_argument("name", metavar="NAME", type=text, help="the name of the image")
     parser.add_argument("file", metavar="FILE", help="an archive by `docker save` or `skopeo copy … oci-archive:FILE`")
 
 
@@ -175,13 +175,10 @@ def _remove(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-_UNKNOWN = (3, "there is no such image")
-_MISSING = (1, "a program that images are made with is missing (the hint names its package), or one failed")
-
 COMMANDS = {
     "image": Command(
-        description="Images: what the virtual machines of `holdfast run --isolation vm` begin as, each a kernel and a "
-        "root file system. They are kept in the home. `holdfast image COMMAND --help` tells all about one command.",
+        description="Images of virtual machines: the kernel and root file system that `run --isolation "
+        "vm` starts from. `holdfast image COMMAND --help` tells all about one command.",
         configure=_nothing,
         run=_family,
         examples=(
@@ -194,10 +191,10 @@ COMMANDS = {
         verbs=VERBS,
     ),
     "image build": Command(
-        description="Build an image of Debian's packages, and put it in the place of one of the same name. It holds "
-        "Python, Git, sudo and what a shell needs, the packages that --package names, and what the commands of --run "
-        "do. Nothing is installed on this host. What will be fetched is said before. Needs mmdebstrap, mksquashfs, "
-        "busybox-static and apt; without root, user namespaces and newuidmap as well. With -q only its id is printed.",
+        description="Build an image from Debian packages; it replaces one of the same name. It holds "
+        "Debian's smallest set, python3, git, ca-certificates, procps, iproute2 and sudo. "
+        "Nothing is installed on this host; the command first says what it will fetch. It "
+        "needs mmdebstrap, mksquashfs, busybox-static and apt.",
         configure=_configure_build,
         run=_build,
         examples=(
@@ -206,7 +203,18 @@ COMMANDS = {
             ("holdfast image build tools --run 'useradd -m dev'", "with what a command does in it"),
             ("holdfast image build next --suite trixie", "of another release"),
         ),
-        exits=(_MISSING,),
+        notes=(
+            (
+                "--package and --run may be repeated. Commands of --run are run in order by /bin/sh, with the "
+                "network; if one fails there is no image."
+            ),
+            (
+                "Without root the host needs uidmap, and ids in /etc/subuid and /etc/subgid. Missing programs are "
+                "named (exit 1: `tools_missing`, `no_user_namespaces`)."
+            ),
+            "The default kernel, linux-image-cloud-amd64, has no 9P; Ubuntu's is linux-image-virtual.",
+            ("A build without root that SIGKILL ends leaves a directory mmdebstrap.* among the temporary files."),
+        ),
     ),
     "image list": Command(
         description="List the images in the home, by name.",
@@ -219,22 +227,25 @@ COMMANDS = {
         configure=_configure_remove,
         run=_remove,
         examples=(("holdfast image remove node", "remove it"),),
-        exits=(_UNKNOWN,),
     ),
     "image import": Command(
-        description="Make an image of a container's: an archive by `docker save` or `podman save`, or one in the "
-        "format of OCI. It has to be made for this host's architecture, and to hold Python 3.8 or later. The kernel is "
-        "that of an image that is there, or is fetched. Environment, entry point and user that the container's image "
-        "names are not taken over. With -q only its id is printed.",
+        description="Make an image from a container's: an archive of `docker save` or `podman save`, or "
+        "one in OCI format, for this host's architecture, with Python 3.8 or later. The "
+        "kernel is that of another image, or is fetched. The container's environment, entry "
+        "point and user are ignored.",
         configure=_configure_import,
         run=_import,
         examples=(
             ("docker save python:3.12-slim -o python.tar && holdfast image import python python.tar", "from Docker"),
             ("skopeo copy docker://python:3.12-slim oci-archive:python.tar", "without Docker, then import it"),
         ),
+        notes=(
+            (
+                "The archive may be compressed and must hold one image, with python3 in /usr/local/bin, /usr/bin "
+                "or /bin (else exit 1: `image_without_python`). It needs squashfs-tools."
+            ),
+        ),
         exits=(
-            _MISSING,
-            (3, "there is no such file"),
             (4, "refused: names in it lead out of it"),
             (5, "it is damaged, or no container's image"),
         ),

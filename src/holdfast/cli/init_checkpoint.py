@@ -28,7 +28,7 @@ def _configure_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--write-ignore",
         action="store_true",
-        help="write the default exclusions to .checkpointignore, to be edited and committed",
+        help="write the default exclusions to .checkpointignore",
     )
 
 
@@ -77,12 +77,24 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
         metavar="LABEL",
         type=text,
         default="",
-        help="a name to find it by, beside earlier ones; Holdfast keeps labelled checkpoints",
+        help="a name, beside earlier ones; labelled checkpoints are kept",
     )
-    parser.add_argument("--message", metavar="TEXT", type=text, default=None, help="why you made it")
-    parser.add_argument("--author", metavar="NAME", type=text, default=None, help="who made it: a person or an agent")
     parser.add_argument(
-        "--command", metavar="LINE", type=text, default=None, help="the command that it precedes or follows"
+        "--message", metavar="TEXT", type=text, default=None, help="why you made it (default: $HOLDFAST_MESSAGE)"
+    )
+    parser.add_argument(
+        "--author",
+        metavar="NAME",
+        type=text,
+        default=None,
+        help="who made it, a person or an agent (default: identity.author)",
+    )
+    parser.add_argument(
+        "--command",
+        metavar="LINE",
+        type=text,
+        default=None,
+        help="the command that it precedes or follows (default: $HOLDFAST_COMMAND)",
     )
     parser.add_argument(
         "--full-hash", action="store_true", help="read every file, even those whose size and times are unchanged"
@@ -156,13 +168,20 @@ def warn_if_huge(console: Console, workspace: Workspace, *, ask_first: bool) -> 
 
 COMMANDS = {
     "init": Command(
-        description="Start to remember a directory. Holdfast writes nothing into it, and keeps everything in the "
-        "home (--home). To repeat the command is harmless.",
+        description="Start to remember a directory. Holdfast writes nothing into it: everything is kept "
+        "in the home. To repeat the command is harmless.",
         configure=_configure_init,
         run=_init,
         examples=(
             ("holdfast init", "the current directory"),
             ("holdfast init ~/work/shop --write-ignore", "another one, with the default exclusions as a file"),
+        ),
+        notes=(
+            (
+                "`checkpoint`, `watch`, `run`, `session start`, `import`, `stdio` and `mcp` begin to remember a "
+                "directory by themselves, with a warning, unless it is an unusual one."
+            ),
+            ("If the directory contains other workspaces, a warning names them: their files are saved here too."),
         ),
         exits=(
             (
@@ -175,14 +194,24 @@ COMMANDS = {
         ),
     ),
     "checkpoint": Command(
-        description="Save the present state of the workspace. If nothing has changed, the command says so and "
-        "makes no new checkpoint. Files that .gitignore and .checkpointignore exclude are not saved.",
+        description="Save the present state of the workspace, without the files that .gitignore and "
+        ".checkpointignore exclude. If nothing has changed, the command says so and makes no "
+        "new checkpoint.",
         configure=_configure_checkpoint,
         run=_checkpoint,
         examples=(
             ("holdfast checkpoint", "save now"),
             ("holdfast checkpoint -m before-upgrade", "save under a name that can be used later"),
             ("holdfast save --author claude --message 'tests pass'", "record who and why"),
+        ),
+        notes=(
+            (
+                "If nothing has changed, the checkpoint that holds this state is kept as one saved by hand and "
+                "gets the label; message and author only if it has none, else the output says that they are not "
+                "stored."
+            ),
+            "--full-hash also stores content again that the store has lost.",
+            "Before a huge first checkpoint the command names the biggest directories; at a terminal it asks.",
         ),
         exits=((4, "refused: another process holds the workspace, or the store is at its quota"),),
     ),

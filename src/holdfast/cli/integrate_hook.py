@@ -236,11 +236,10 @@ def _say_to_client(text: str) -> None:
 
 COMMANDS = {
     "integrate": Command(
-        description="Configure a coding agent: its MCP entry for `holdfast mcp`, and hooks that save the state "
-        "before each prompt and, under `holdfast run`, make one step of each tool call; for Claude Code also the "
-        "commands /holdfast:undo and /holdfast:log. The command "
-        "shows the changes and asks before it writes them. Comments, layout and everything else in "
-        "the files stay; --remove takes exactly Holdfast's part out again.",
+        description="Configure a coding agent: its MCP entry, and hooks that save the state before each "
+        "prompt and, under `holdfast run`, make one step of each tool call; for Claude Code "
+        "also the commands /holdfast:undo and /holdfast:log. It shows the changes and asks "
+        "before it writes. Everything else in the files stays.",
         configure=_configure,
         run=_integrate,
         examples=(
@@ -251,12 +250,11 @@ COMMANDS = {
         exits=((4, ("refused: no terminal to ask at, or a file that is malformed, in the way, or has just changed")),),
     ),
     "hook": Command(
-        description="The command that the hooks of an agent call; `holdfast integrate` writes them. The client "
-        "describes the event on standard input. The exit code is always 0: errors go to standard "
-        "error, and never stop the client.",
+        description="The command that the hooks of an agent call. The client describes the event on "
+        "standard input. The exit code is always 0: errors go to standard error and never "
+        "stop the client.",
         configure=_configure_hook,
         run=_hook,
         examples=(("holdfast hook claude UserPromptSubmit", "the call that Claude Code makes"),),
-        exits=((0, "always"),),
     ),
 }

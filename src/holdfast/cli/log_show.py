@@ -80,7 +80,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         type=text,
         default="",
-        help="only those with this text in a label, message, prompt or command",
+        help="only those with this text in a label, message, prompt or command, in any case",
     )
 
 
@@ -436,12 +436,12 @@ def _way_back(item: TimelineItem) -> str:
 
 COMMANDS = {
     "log": Command(
-        description="What happened, newest first, one row each: checkpoints, what agents were asked for (prompt:N), "
-        "runs with their command line (run:ID), commands of sessions, merges, promotions, restores, undos and redos. "
-        "@ marks where you are. After an undo, newer rows are above it; `holdfast redo` returns to them. "
-        "+ counts added, ~ modified and - deleted files. `holdfast show` takes the id of a checkpoint, and the name of "
-        "any other row. At a terminal rows are cut to its width, and a pager shows them ($HOLDFAST_PAGER, else $PAGER, "
-        "else less); -v gives times instead of ages. PATHs are relative to the current directory.",
+        description="Show what happened, newest first, one row each: checkpoints, prompts (prompt:N), "
+        "runs (run:ID), commands of sessions, merges, promotions, restores, undos and redos. "
+        "@ marks where you are. After an undo, newer rows are above it; `holdfast redo` "
+        "returns to them. + counts added, ~ modified and - deleted files. At a terminal rows "
+        "are cut to its width, and a pager shows them ($HOLDFAST_PAGER, else $PAGER, else "
+        "less); -v gives times instead of ages.",
         configure=_configure_log,
         run=_log,
         examples=(
@@ -449,6 +449,22 @@ COMMANDS = {
             ("holdfast log --steps -- src", "every change there, steps too"),
             ("holdfast log --since 2h --author claude", "what an agent did in the last two hours"),
             ("holdfast log --graph --all", "how all workspaces and forks descend from each other"),
+        ),
+        notes=(
+            (
+                "PATH selects rows that changed something at or below it, or a directory that contains it. The "
+                "changes of forgotten steps, runs and checkpoints are unknown. A PATH that neither exists nor has "
+                "rows is an error (exit 3)."
+            ),
+            "--graph and --all list checkpoints only. --all needs no workspace.",
+            (
+                "A run is one row, at its end; without an end it says `not ended`, or `killed` if it no longer "
+                "runs. A command of a session is one row together with its checkpoint."
+            ),
+            (
+                "The pager's command line is split as by a shell, but no shell runs it. Empty or `cat`: no pager. "
+                "less gets LESS=FRX if that is not set."
+            ),
         ),
         paths_after_dashes=True,
     ),
@@ -464,6 +480,12 @@ COMMANDS = {
             ("holdfast show before-upgrade", "by label"),
             ("holdfast show prompt:41", "the whole prompt of an agent"),
             ("holdfast show run:3f2a9c1b04de", "a run: its steps, and the files that it changed"),
+        ),
+        notes=(
+            (
+                "A label that reads like the name of a row comes first. For a run or an undo the output has its "
+                "steps and the changed files."
+            ),
         ),
     ),
 }

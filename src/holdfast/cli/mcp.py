@@ -38,7 +38,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--forks", metavar="DIR", help="where forks are written (default: beside, in NAME.forks)")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--socket", metavar="PATH", help="listen on a Unix socket, for any number of clients")
+    form.add_argument("--socket", metavar="PATH", help="listen on a Unix socket, for up to 16 clients")
     form.add_argument("--connect", metavar="PATH", help="pass standard input and output on to such a socket")
 
 
@@ -104,11 +104,10 @@ def _opener(
 
 COMMANDS = {
     "mcp": Command(
-        description="Give the workspace to a model as tools: commands, files, undo, checkpoints, by the Model "
-        "Context Protocol. A client starts the command and speaks with it on standard input and "
-        "output; with --socket it listens until a signal ends it. Changes by the tools are steps, as "
-        "under `holdfast run`. No tool answers a safeguard, forgets anything, or overwrites the "
-        "changes of other processes.",
+        description="Give the workspace to a model as tools, by the Model Context Protocol "
+        "(docs/reference/mcp.md). Changes by the tools are steps, as under `holdfast run`. No "
+        "tool answers a safeguard, forgets anything, or overwrites the changes of other "
+        "processes.",
         configure=_configure,
         run=_run,
         examples=(

@@ -117,11 +117,11 @@ def _ended(found: ForkMerge) -> int:
 
 COMMANDS = {
     "merge": Command(
-        description="Merge the changes of a fork into this workspace, and keep the changes made here since the "
-        "fork. A file that only one side changed becomes as that side has it. If both sides changed "
-        "a file, the fork's changes are applied to it one after the other, each by the first way of merge.ladder that "
-        "can: an agent, the file's structure, its lines (docs/reference/merge.md). The command lists the files that "
-        "none can merge, and changes nothing until you decide them. It saves both trees first.",
+        description="Merge the changes of a fork into this workspace, and keep the changes made here "
+        "since the fork. If both sides changed a file, the fork's changes are applied one "
+        "after the other by the first way of merge.ladder that can (docs/reference/ladder.md). The "
+        "command lists the files that none can merge, and changes nothing until you decide "
+        "them. It saves both trees first.",
         configure=_configure,
         run=_run,
         examples=(
@@ -130,13 +130,16 @@ COMMANDS = {
             ("holdfast merge ../fork --resolve app.py=/tmp/app.py", "give the content of an overlapping file"),
             ("holdfast undo", "take the merge back"),
         ),
+        notes=(
+            (
+                "With --dry-run the exit code is 4 if a file would wait for an agent or a person, and 0 if the "
+                "merge would ask neither."
+            ),
+        ),
         exits=(
             (
                 4,
-                (
-                    "an agent or a person has to decide a file, with --dry-run too; or the workspace is locked, "
-                    "or changed meanwhile"
-                ),
+                "refused: a file waits for a person or an agent (--dry-run too), or the workspace is in use",
             ),
         ),
     )

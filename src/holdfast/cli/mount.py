@@ -33,9 +33,7 @@ _LOOK = 600.0
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast mount [ID | --at TIME] DIR [--allow-other] [--detach | --exec -- COMMAND ...]"
     parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: @)")
-    parser.add_argument(
-        "directory", metavar="DIR", help="the mount point: an empty directory, or a new one, which is removed again"
-    )
+    parser.add_argument("directory", metavar="DIR", help="an empty directory, or a new one, which is removed again")
     parser.add_argument(
         "--at", metavar="TIME", type=text, help="the newest checkpoint then: 2026-02-11T15:04 (local time), or 2h ago"
     )
@@ -207,10 +205,9 @@ class _Signals:
 
 COMMANDS = {
     "mount": Command(
-        description="Show a checkpoint as a read-only directory. Nothing is written out: Holdfast reads files "
-        "from the store when a program reads them. It lasts until Ctrl-C or an unmount (umount DIR, "
-        "fusermount3 -u DIR); with --exec until the command ends, and the exit code is the "
-        "command's. Meanwhile the checkpoint is neither forgotten nor collected. If DIR is a fork by "
+        description="Show a checkpoint as a read-only directory, without writing it out, until Ctrl-C or "
+        "an unmount; with --exec until the command ends, whose exit code it returns. "
+        "Meanwhile the checkpoint is neither forgotten nor collected. If DIR is a fork by "
         "mount that is not mounted, the command mounts it again.",
         configure=_configure,
         run=_mount,
@@ -221,7 +218,7 @@ COMMANDS = {
             ("holdfast mount @- /tmp/before --exec -- diff -r /tmp/before .", "just for one command"),
         ),
         exits=(
-            (1, "cannot mount here: a mount needs /dev/fuse, and root or fusermount3"),
+            (1, "a mount needs /dev/fuse, and root or fusermount3"),
             (4, "refused: the directory is not empty, or lies in a workspace"),
         ),
         paths_after_dashes=True,

@@ -54,23 +54,23 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--production",
         metavar="ID:DEVICE:INODE",
         type=text,
-        help="for programs, in place of --to: the id of production's workspace; FORK is then a checkpoint's id",
+        help="for programs: production by its workspace's id; FORK is then a checkpoint's id",
     )
     add_decision_options(parser, here="in production")
     parser.add_argument(
         "--decisions", metavar="FILE", help="for programs: the same, as a JSON list of {path, prefer, content, version}"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be merged; builds and changes nothing")
+    parser.add_argument("--dry-run", action="store_true", help="only show the plan")
     parser.add_argument("--author", metavar="NAME", default="", type=text, help="the person or agent that promotes")
     parser.add_argument("--message", metavar="TEXT", default="", type=text, help="why")
     parser.add_argument(
         "--resume", metavar="ID", nargs="?", const="", type=text, help="continue a promotion that was cut short"
     )
     parser.add_argument(
-        "--sweep", action="store_true", help="take back or finish promotions that were cut short, and remove leftovers"
+        "--sweep", action="store_true", help="take back or finish interrupted promotions, and remove leftovers"
     )
     parser.add_argument(
-        "--force", action="store_true", help="with --sweep: remove also old directories that a process wrote to"
+        "--force", action="store_true", help="with --sweep: also old directories that a process uses or has written to"
     )
     parser.add_argument(
         "--id", metavar="ID", dest="name", default="", type=text, help="the id of the promotion (16 hex digits)"
@@ -326,12 +326,11 @@ def _sweep(console: Console, promotions: Promotions, *, force: bool) -> int:
 
 COMMANDS = {
     "promote": Command(
-        description="Bring the changes of a fork to production: the workspace that it was forked from. The "
-        "command copies production with its dependencies and merges the fork's changes there. Then "
-        "it runs setup, build, start and health check in the copy, as the settings promote.* say; "
-        "without them it runs nothing. Only if all succeed does the copy replace production, at "
-        "once; else production stays as it is. `holdfast undo` in production takes the promotion "
-        "back.",
+        description="Bring the changes of a fork to production: the workspace that it was forked from. "
+        "The command merges them in a copy of production, where it runs setup, build, start "
+        "and health check as the settings promote.* say. Only if all succeed does the copy "
+        "replace production, at once; else production stays as it is. `holdfast undo` in "
+        "production takes the promotion back.",
         configure=_configure,
         run=_run,
         examples=(
@@ -344,8 +343,22 @@ COMMANDS = {
             ("holdfast promote --resume", "go on after a crash"),
             ("holdfast promote --list", "list the promotions and their results"),
         ),
+        notes=(
+            (
+                "--dry-run saves both sides, and builds and changes nothing. SIGINT, SIGTERM and SIGHUP end the "
+                "build and take it back."
+            ),
+            (
+                "With --production another directory at that path, until the swap, is not touched "
+                "(`production_replaced`)."
+            ),
+            (
+                "In --decisions `prefer` is `ours` (production) or `theirs`, `content` is Base64; neither: the "
+                "file is deleted. `version` is that of `overlapping_files`."
+            ),
+        ),
         exits=(
-            (1, "a command of the build failed, or another error; production is unchanged"),
+            (1, "a step failed; production is unchanged"),
             (4, "refused: both sides changed the same file, or another promotion is under way"),
         ),
     ),

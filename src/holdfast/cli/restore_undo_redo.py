@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import RefusedError, UsageError
-from holdfast.cli.command import HELD, Command, text, whole_number
+from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.diff import show_patch
 from holdfast.cli.phrases import MOST_NAMED, files, left_alone, reasons, short, status_line
 from holdfast.cli.steps_barriers_safeguard import step_numbers
@@ -35,7 +35,7 @@ def _configure_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--patch",
         action="store_true",
-        help="ask for each hunk whether to restore it (ID is then @ if not given); with --dry-run: show the patch",
+        help="ask for each hunk (ID is then @ by default); with --dry-run: show the patch",
     )
     unfinished = parser.add_mutually_exclusive_group()
     unfinished.add_argument(
@@ -113,7 +113,7 @@ def _configure_steps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="only say what would be written and deleted, or why not; edits by other processes are not checked",
+        help="only say what would be written and deleted, or why not",
     )
     parser.add_argument(
         "--patch", action="store_true", help="with --dry-run: show it as a patch, as far as checkpoints hold the files"
@@ -131,7 +131,7 @@ def _configure_undo(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         type=step_numbers,
         action="append",
-        help="only this step (several, or all there are of 3-9: together)",
+        help="only this step (several, or of 3-9 all there are: together)",
     )
     chosen.add_argument(
         "--to",
@@ -142,7 +142,7 @@ def _configure_undo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop",
         action="store_true",
-        help="with --run: first end the processes that the run left running, such as a server",
+        help="with --run: first end the processes that it left running",
     )
     parser.add_argument("--force", action="store_true", help="overwrite files that another process has changed since")
 
@@ -347,23 +347,16 @@ def _changed(console: Console, result: RestoreResult) -> Iterator[str]:
 
 
 _EXITS = (
-    (3, "no such workspace, checkpoint or path; nothing to undo or redo"),
-    (
-        4,
-        (
-            "refused; some paths could not be changed because another process had changed them; or (also "
-            f"--dry-run) {HELD}"
-        ),
-    ),
-    (5, "stored content that is needed is damaged; nothing was changed"),
+    (4, "refused, or another process had changed some of the paths"),
+    (5, "content that is needed is damaged; nothing was changed"),
 )
 
 COMMANDS = {
     "restore": Command(
-        description="Bring the tree, or some paths of it, to a checkpoint. Holdfast saves the present state "
-        "first, so that `holdfast undo` can return to it, and changes only files that differ. "
-        "Ignored files, and files that no checkpoint holds, are never deleted. PATHs are relative to "
-        "the current directory. The output names ten of the changed paths, with -v all.",
+        description="Bring the tree, or some paths of it, to a checkpoint. Holdfast saves the present "
+        "state first, so that `holdfast undo` returns to it, and changes only files that "
+        "differ. It deletes only files that it has just saved, never ignored ones. The output "
+        "names ten changed paths, with -v all.",
         configure=_configure_restore,
         run=_restore,
         examples=(
@@ -373,13 +366,43 @@ COMMANDS = {
             ("holdfast restore @ src/main.py --patch", "only the hunks of it that you take"),
             ("holdfast restore --continue", "finish a restore that was cut short"),
         ),
+        notes=(
+            (
+                "A file that changes during the restore, or that a program has open for writing, stays as it is "
+                "and is listed (exit 4): close it and restore again. If no path can be changed, the command is "
+                "refused and leaves no row in the history. `undo`, `redo` and `merge` do the same."
+            ),
+            (
+                "Where the file system cannot tell who writes, concurrent writes are kept beside the file, as "
+                "NAME.kept-1."
+            ),
+            "Long runs of zeros come back as holes.",
+            (
+                "--patch answers: y or n for this hunk, a or d for it and the rest of the file, q to stop and "
+                "restore those taken, ? for help. A file without hunks (added, deleted, binary, a link) and a "
+                "change of permissions are one question; a database goes with its log. Nothing is written before "
+                "the last answer, nor if a file with a taken hunk has changed since (exit 4). It needs a "
+                "terminal, and excludes --json, -q, --continue and --abort."
+            ),
+            (
+                "--continue and --abort list and leave alone paths that another process has changed since, with "
+                "the command that brings the other version (exit 4). If steps changed the tree since, the result "
+                "is a change of its own: undo returns to the state just before it."
+            ),
+            (
+                "The target of a restore cannot be forgotten. If it disappears before a file has changed, the "
+                "restore ends (exit 3). If it is gone later, --continue changes nothing (exit 3) and --abort "
+                "works without it."
+            ),
+            "With --dry-run --patch a warning names the paths that no checkpoint holds.",
+        ),
         exits=_EXITS,
     ),
     "undo": Command(
-        description="Take back the newest change to the tree. Unsaved changes are saved first, and are the first "
-        "to be taken back. Steps of `holdfast run` are reversed exactly, ignored files included; all "
-        "other changes go by checkpoints. Nothing is lost: `holdfast redo` goes forward again. The "
-        "output names ten of the changed paths, with -v all.",
+        description="Take back the newest change to the tree. Unsaved changes are saved first, and are "
+        "the first to be taken back. Steps of `holdfast run` are reversed exactly, ignored "
+        "files included; all other changes go by checkpoints. `holdfast redo` goes forward "
+        "again. The output names ten of the changed paths, with -v all.",
         configure=_configure_undo,
         run=_undo,
         examples=(
@@ -392,6 +415,30 @@ COMMANDS = {
             ("holdfast undo --dry-run", "look first"),
             ("holdfast undo --dry-run --patch", "look at the lines that would change"),
         ),
+        notes=(
+            ("If there are fewer than N changes, nothing changes (exit 3) and the message says how many there are."),
+            "Steps that ran at the same time and changed the same files are one change.",
+            (
+                "If steps changed only files that no checkpoint holds, such as .git, the newest checkpoint stays "
+                "the same."
+            ),
+            (
+                "--to changes nothing if the state before the prompt was forgotten (exit 3) or undone since (exit "
+                "4: redo leads to it). The changes of a step that still runs stay, and the output says so."
+            ),
+            "--stop sends SIGTERM to the processes of the run, and SIGKILL after undo.stop_timeout.",
+            (
+                "Without --force undo is refused (exit 4) if another process has changed the same files since, or "
+                "if the log does not hold all of the change. redo brings overwritten content back."
+            ),
+            (
+                "--dry-run ends with the exit code of the real command for all that is known before: too few "
+                "changes, steps that depend on others or still run, edits by other processes, files open for "
+                "writing. Damage in the undo log, leases on files, and obstacles behind earlier changes show only "
+                "in the real one. An interrupted undo or redo is announced, not finished."
+            ),
+            ("With --dry-run --patch a warning names the paths that the patch cannot show, such as ignored files."),
+        ),
         exits=_EXITS,
     ),
     "redo": Command(
@@ -400,6 +447,10 @@ COMMANDS = {
         configure=_configure_redo,
         run=_redo,
         examples=(("holdfast redo", "one state forward"), ("holdfast redo 3", "three")),
+        notes=(
+            "--step also brings back a step that was rolled back because its recorder was killed.",
+            "N excludes --step (exit 2). With --step, --patch only names the paths.",
+        ),
         exits=_EXITS,
     ),
 }

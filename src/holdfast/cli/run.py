@@ -31,7 +31,7 @@ _LEVELS, _MODES, _TMPS = (KEYS[f"isolation.{key}"].choices for key in ("level", 
 _LIMITS = (
     ("memory", "SIZE", "the most memory that the command may take"),
     ("processes", "NUMBER", "the most processes and threads at once"),
-    ("disk", "SIZE", "the most bytes in each of its temporary directories, and in each file that it writes"),
+    ("disk", "SIZE", "the most bytes in each temporary directory, and in each file that it writes"),
 )
 
 
@@ -52,7 +52,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--bridge",
         metavar="HOW",
         choices=("fuse",),
-        help="fuse: record by a mount over the workspace that only the command sees, without supervision",
+        help="fuse: record by a mount that only the command sees",
     )
     group = parser.add_argument_group("isolation (docs/reference/isolation.md; the configuration has the defaults)")
     group.add_argument(
@@ -243,14 +243,12 @@ def _ask(console: Console, ticket: TicketInfo) -> bool | None:
 
 COMMANDS = {
     "run": Command(
-        description="Run a command and record every change that it and its children make in the workspace, "
-        "ignored files, node_modules and .git included. `holdfast undo` then takes the changes back "
-        "step by step. It needs no privilege and no mount; --bridge fuse records by a mount instead, "
-        "for programs that cannot be supervised (docs/internals/bridge.md). Changes outside the "
-        "workspace are not recorded; --isolation namespace prevents them, and hides everything that "
-        "it does not let through; vm is a virtual machine. Holdfast saves the state before and after. The "
-        "exit code is the command's (128 and the number of a signal); with --json the object is the last line on "
-        "standard error, because standard output is the command's.",
+        description="Run a command and record every change that it and its children make in the "
+        "workspace, ignored files and .git included. `holdfast undo` takes the changes back "
+        "step by step. It needs no privilege and no mount. Changes outside the workspace are "
+        "not recorded; --isolation prevents them. Holdfast saves the state before and after. "
+        "The exit code is the command's (128 and the number of a signal). With --json the "
+        "object is the last line on standard error.",
         configure=_configure,
         run=_run,
         examples=(
@@ -263,6 +261,20 @@ COMMANDS = {
             ),
             ("holdfast run --isolation vm -- bash", "in a virtual machine"),
             ("holdfast undo --run", "take back the last run"),
+        ),
+        notes=(
+            ("If the kernel cannot supervise, or the isolation cannot be had, nothing runs (exit 1, `unsupported`)."),
+            "HOLDFAST_RUN in the environment of the command is the id of the run.",
+            (
+                "Inside a run `checkpoint` and commands that look work; commands that go back or delete are "
+                "refused (exit 4)."
+            ),
+            (
+                "--bridge fuse is for programs that cannot be supervised (docs/internals/bridge.md). It needs "
+                "/dev/fuse, and root or user namespaces, and excludes isolation."
+            ),
+            "With --isolation vm only --network, --allow, --dns and --env have a meaning.",
+            "The options of isolation may be repeated, except --isolation, --network and --tmp.",
         ),
         exits=((4, "refused: the state could not be saved first, or another process keeps the undo log"),),
     ),

@@ -36,7 +36,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-upkeep",
         action="store_true",
-        help="only answer requests: do not save, thin out or collect in the background",
+        help="only answer requests: do not save, thin out or collect",
     )
     tokens = parser.add_argument_group("options of tokens")
     tokens.add_argument("--tenant", metavar="NAME", help="its tenant (default: store.tenant)")
@@ -45,10 +45,10 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--export", metavar="NAME", action="append", default=[], help="it is valid for this export only"
     )
     tokens.add_argument(
-        "--root", metavar="DIR", action="append", default=[], help="it may make exports of directories below this one"
+        "--root", metavar="DIR", action="append", default=[], help="it may make exports below this directory"
     )
     tokens.add_argument("--label", metavar="TEXT", type=text, default="", help="its purpose, for your list")
-    tokens.add_argument("--expires", metavar="AGE", help="how long it is valid, as in 30d (default: for ever)")
+    tokens.add_argument("--expires", metavar="AGE", help="how long it is valid, as in 30d")
 
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:
@@ -202,10 +202,10 @@ def _row(row: TokenRow) -> Row:
 
 COMMANDS = {
     "serve": Command(
-        description="Serve workspaces over HTTP (docs/reference/rest.md): exports, checkpoints, diff, restore, "
-        "fork, events. The server also saves all exports, applies retention and collects. Every "
-        "request needs a token, which `holdfast serve token create` makes. By default it listens on "
-        "loopback only. After a signal it finishes the current requests and saves unsaved changes.",
+        description="Serve workspaces over HTTP (docs/reference/rest.md), save them automatically, apply "
+        "retention and collect. Every request needs a token, which `holdfast serve token "
+        "create` makes. By default it listens on loopback only. After a signal it finishes "
+        "the current requests and saves unsaved changes.",
         configure=_configure,
         run=_run,
         intermixed=True,
@@ -220,7 +220,7 @@ COMMANDS = {
             ("holdfast serve token list", "list the tokens"),
         ),
         exits=(
-            (1, "the server has ended, and could not save some changes"),
+            (1, "some changes could not be saved"),
             (4, "refused: an address that other machines can reach, or the directory of the socket"),
         ),
     ),

@@ -46,15 +46,15 @@ def _family(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _configure_one(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="ID", type=text, help="which: its id, the beginning of that, or its label")
+    parser.add_argument(
+        "name", metavar="ID", type=text, help="its id, the beginning of the id (4 digits or more), or its label"
+    )
 
 
 def _configure_take(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--label", metavar="LABEL", type=text, default="", help="a name to find it by")
-    parser.add_argument(
-        "--with-ignored", action="store_true", help="with what ignore rules leave out, such as dependencies"
-    )
-    parser.add_argument("--provider", metavar="NAME", type=text, help="what takes it (docs/reference/snapshots.md)")
+    parser.add_argument("--with-ignored", action="store_true", help="include ignored files, such as dependencies")
+    parser.add_argument("--provider", metavar="NAME", type=text, help="the provider (docs/reference/snapshot.md)")
 
 
 def _take(console: Console, arguments: argparse.Namespace) -> int:
@@ -138,8 +138,10 @@ def _discard(console: Console, arguments: argparse.Namespace) -> int:
 def _configure_run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast snapshot run [--from ID] [-m LABEL] [--provider NAME] [--] COMMAND ..."
     parser.add_argument("--from", dest="name", metavar="ID", type=text, help="begin as this snapshot is (default: now)")
-    parser.add_argument("-m", "--label", metavar="LABEL", type=text, help="keep what it makes as a snapshot")
-    parser.add_argument("--provider", metavar="NAME", type=text, help="what makes it (docs/reference/snapshots.md)")
+    parser.add_argument(
+        "-m", "--label", metavar="LABEL", type=text, help="keep the result as a snapshot with this label"
+    )
+    parser.add_argument("--provider", metavar="NAME", type=text, help="the provider (docs/reference/snapshot.md)")
     parser.add_argument("words", metavar="COMMAND", nargs=REST, help="what to run")
 
 
@@ -197,14 +199,11 @@ def _tell_of_run(console: Console, code: int, kept: SnapshotInfo | None) -> None
         sys.stderr.write(f"What it has made is the snapshot {kept.id}.\n")
 
 
-_UNKNOWN = (3, "there is no such snapshot")
-
 COMMANDS = {
     "snapshot": Command(
-        description="Snapshots by a provider: a file system (btrfs, zfs, reflinks), an overlay, Git, Holdfast itself, "
-        "or a plain copy. A snapshot is beside the history of checkpoints, and holds what its provider "
-        "carries, ignored files too where that is btrfs, zfs, overlay, reflink or copy. `holdfast snapshot "
-        "COMMAND --help` tells all about one command.",
+        description="Take, show and remove snapshots by a provider: a file system (btrfs, zfs, reflinks), "
+        "an overlay, Git, Holdfast itself, or a plain copy. They stand beside the history of "
+        "checkpoints. `holdfast snapshot COMMAND --help` tells all about one command.",
         configure=_nothing,
         run=_family,
         examples=(
@@ -218,18 +217,15 @@ COMMANDS = {
         verbs=VERBS,
     ),
     "snapshot take": Command(
-        description="Capture the workspace as it is now, by the best snapshot provider: `holdfast doctor` says which. "
-        "What it leaves out is said. With -q only its id is printed.",
+        description="Capture the workspace as it is now, with the best snapshot provider: `holdfast "
+        "doctor` names it. The output lists the files that it leaves out; not all providers "
+        "carry ignored files.",
         configure=_configure_take,
         run=_take,
         examples=(
             ("holdfast snapshot take", "by the best provider"),
             ("holdfast snapshot take -m built --with-ignored", "with a label, and all that was built"),
             ("holdfast snapshot take --provider git", "by Git: tracked files"),
-        ),
-        exits=(
-            (1, "no provider can be used here"),
-            (4, "refused: the workspace is in a state that cannot be captured"),
         ),
     ),
     "snapshot list": Command(
@@ -243,29 +239,26 @@ COMMANDS = {
         configure=_configure_one,
         run=_show,
         examples=(("holdfast snapshot show built", "the one of this label"),),
-        exits=(_UNKNOWN,),
     ),
     "snapshot mount": Command(
-        description="Show a snapshot in a directory of the home, and print its path. The directory is read-only: a "
-        "mount, or a copy in which no file can be written. It stays until `holdfast snapshot unmount`. "
-        "After a restart of the machine unmount it, and mount it again.",
+        description="Show a snapshot in a read-only directory of the home, and print its path. It stays "
+        "until `holdfast snapshot unmount`. After a restart of the machine unmount it, and "
+        "mount it again.",
         configure=_configure_one,
         run=_mount,
         examples=(("diff -r $(holdfast snapshot mount built)/out out", "compare something in it"),),
-        exits=(_UNKNOWN,),
     ),
     "snapshot unmount": Command(
-        description="Remove the directories that show one. The snapshot stays.",
+        description="Remove the directories that show a snapshot. The snapshot stays.",
         configure=_configure_one,
         run=_unmount,
         examples=(("holdfast snapshot unmount built", "look at it no more"),),
-        exits=(_UNKNOWN,),
     ),
     "snapshot run": Command(
-        description="Run a command in an overlay. It sees the workspace at its own path, as it is now or as a snapshot "
-        "is. Its changes there stay apart, so absolute paths in caches and build directories hold. "
-        "Elsewhere the command sees and changes the machine as any command does. Its changes are gone when "
-        "it has ended, unless -m keeps them as a snapshot. The exit code is the command's.",
+        description="Run a command in an overlay. It sees the workspace at its own path, as it is now or "
+        "as a snapshot is. Its changes there stay apart, and are gone at the end unless -m "
+        "keeps them. Outside the workspace it sees and changes the machine as any command "
+        "does. The exit code is the command's.",
         configure=_configure_run,
         run=_run,
         examples=(
@@ -273,14 +266,14 @@ COMMANDS = {
             ("holdfast snapshot run -m upgraded -- npm update", "and keep what it makes"),
             ("holdfast snapshot run --from upgraded -- npm test", "go on from that"),
         ),
-        exits=((1, "no provider makes overlays here"), _UNKNOWN, (125, "the command could not be run there")),
+        exits=((1, "no provider makes overlays here"), (125, "the command could not be run there")),
     ),
     "snapshot discard": Command(
-        description="Remove a snapshot, for good. Copies and forks made from it stay, and so does the checkpoint of a "
-        "snapshot by the provider holdfast. Refused while a directory shows it.",
+        description="Remove a snapshot, for good. Copies and forks made from it stay, and so does the "
+        "checkpoint of a snapshot by the provider holdfast.",
         configure=_configure_one,
         run=_discard,
         examples=(("holdfast snapshot discard built", "remove it"),),
-        exits=(_UNKNOWN, (4, "refused: it is shown in a directory")),
+        exits=((4, "refused: it is shown in a directory"),),
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holdfast import NotFoundError, UsageError
-from holdfast.cli.command import HELD, Command
+from holdfast.cli.command import Command
 from holdfast.cli.phrases import changed, checkpoint_title, files, reasons
 from holdfast.cli.terminal import show_path, when
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -123,7 +123,13 @@ COMMANDS = {
             ("holdfast status --ignored", "with the files that no checkpoint will hold"),
             ("holdfast status --json", "for programs"),
         ),
-        exits=((4, f"refused: {HELD}"),),
+        notes=(
+            (
+                "A file that cannot be read is listed as not captured, not as deleted. The next checkpoint keeps "
+                "its last saved content."
+            ),
+            "The last line is the next command to run, or the time of the watcher's next save.",
+        ),
     ),
     "cat": Command(
         description="Print the content of a file as it was in a checkpoint; of a symbolic link, its target. "
@@ -134,6 +140,11 @@ COMMANDS = {
             ("holdfast cat @:README.md", "from the state that the tree stands on"),
             ("holdfast cat 3f2a9c:src/a.py > old.py", "from another one, into a file"),
         ),
-        exits=((5, "the stored content of the file is damaged"),),
+        notes=(
+            (
+                "Outside any workspace ID is a checkpoint of any workspace in the home, and PATH is relative to "
+                "that workspace's root."
+            ),
+        ),
     ),
 }

@@ -29,10 +29,9 @@ def _stdio(console: Console, _arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "stdio": Command(
-        description="Serve a frontend. The frontend starts this command and writes requests to its standard "
-        "input, one line of JSON each; answers and events come on standard output, and nothing else "
-        "does (docs/reference/stdio.md). The command ends when standard input ends. The log goes to "
-        "standard error, as lines of JSON unless that is a terminal.",
+        description="Serve a frontend, which starts this command and speaks with it on standard input and "
+        "output, by lines of JSON (docs/reference/stdio.md). It ends when standard input "
+        "ends. The log goes to standard error, as lines of JSON unless that is a terminal.",
         configure=_configure,
         run=_stdio,
         examples=(

@@ -282,6 +282,7 @@ COMMANDS = {
             ("holdfast steps show 7", "list the paths that step 7 changed"),
             ("holdfast steps --discard", "forget them all"),
         ),
+        notes=("At a terminal commands are cut to its width; in a pipe, and in `steps show`, they are whole.",),
         exits=((4, "refused: another process has the undo log"), (5, "the undo log is damaged, or of another version")),
     ),
     "step": Command(
@@ -293,6 +294,12 @@ COMMANDS = {
             ("holdfast step begin 'the upgrade'", "all changes from now on are one step"),
             ("holdfast step commit", "end the step here"),
             ("holdfast step rollback", "end the step here, and take it back"),
+        ),
+        notes=(
+            (
+                "`rollback` leaves edits by other processes alone and lists them (exit 4), with the place where "
+                "the step's version is kept. `holdfast steps show ID` shows the list again."
+            ),
         ),
         exits=(_KEEPER,),
     ),
@@ -312,6 +319,12 @@ COMMANDS = {
             ("holdfast safeguard list", "list them"),
             ("holdfast safeguard allow 3", "allow it"),
             ("holdfast safeguard deny 3", "deny it, and take its step back"),
+        ),
+        notes=(
+            (
+                "A supervised process cannot answer. `deny` leaves edits by other processes alone and lists them, "
+                "as `step rollback` does (exit 4)."
+            ),
         ),
         exits=(_KEEPER,),
     ),

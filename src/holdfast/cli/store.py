@@ -91,7 +91,7 @@ def _configure_claim(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--take",
         action="store_true",
-        help="take it from another store, which must be gone for good: its claim is removed",
+        help="remove the claim of another store, which must be gone for good",
     )
 
 
@@ -111,8 +111,7 @@ def _configure_copy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to-objects",
         metavar="URL",
-        help="the place of the objects: a directory or a bucket (default: in that home); without "
-        "--to-home only the objects are copied",
+        help="the directory or bucket of the objects (default: in that home); alone: copy only objects",
     )
     parser.add_argument("--to-catalog", metavar="URL", help="the place of the catalog (default: in that home)")
     parser.add_argument(
@@ -181,9 +180,9 @@ COMMANDS = {
         exits=((1, "something does not work"),),
     ),
     "store claim": Command(
-        description="Claim the tenant's objects in the bucket for this store. The first command that opens a "
-        "store does so automatically; no other store can then collect there, or keep its objects "
-        "there.",
+        description="Claim the tenant's objects in the bucket for this store. The first command that "
+        "opens a store does so automatically. No other store can then collect there, or keep "
+        "its objects there.",
         configure=_configure_claim,
         run=_claim,
         examples=(
@@ -193,10 +192,9 @@ COMMANDS = {
         exits=(_CLAIMED,),
     ),
     "store copy": Command(
-        description="Copy the whole store into another home, or only its objects to another place. Every byte of "
-        "the copy is read back and verified, every count compared. The source is only read, and "
-        "stays in use. After a crash, run the same command again to continue. Undo logs stay where "
-        "they are.",
+        description="Copy the whole store into another home, or only its objects to another place. Every "
+        "byte of the copy is read back and verified. The source is only read, and stays in "
+        "use. After a crash, the same command continues. Undo logs stay where they are.",
         configure=_configure_copy,
         run=_copy,
         examples=(
@@ -207,6 +205,6 @@ COMMANDS = {
             ("holdfast store copy --to-home ~/again", "and back, everything into one directory"),
             ("holdfast store copy --to-objects s3://bucket/prefix", "the objects alone; then set store.url"),
         ),
-        exits=(_CLAIMED, (5, "the copy is not sound, because an object in the source is damaged")),
+        exits=(_CLAIMED, (5, "an object of the source is damaged")),
     ),
 }

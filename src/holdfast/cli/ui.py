@@ -54,9 +54,9 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "ui": Command(
-        description="Look at the timeline in a browser: everything that happened, each state with its files, the "
-        "attempts of experiments, and the difference between any two states. A server on this machine's loopback "
-        "address shows it until Ctrl-C; the address that it prints lets one browser in, once.",
+        description="Look at the timeline in a browser: what happened, each state with its files, the attempts of "
+        "experiments, and the difference between any two states. A server on the loopback address shows it until "
+        "Ctrl-C. The printed address lets one browser in, once.",
         configure=_configure,
         run=_run,
         examples=(

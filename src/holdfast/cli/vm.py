@@ -59,9 +59,9 @@ def _reset(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "vm": Command(
-        description="The virtual machines in which commands run with `--isolation vm`: how they fare, and the "
-        "disk that keeps the programs installed in one. The files of the workspace are no part of it; undo reverses "
-        "changes to those (docs/reference/virtual-machines.md).",
+        description="The virtual machines of `--isolation vm`: their state, and the disk that keeps the programs "
+        "installed in them. The files of the workspace are not on that disk; undo reverses their changes "
+        "(docs/reference/vm.md).",
         configure=_nothing,
         run=_family,
         examples=(
@@ -72,15 +72,15 @@ COMMANDS = {
         verbs=VERBS,
     ),
     "vm status": Command(
-        description="Show the virtual machines of this workspace that run (image, accelerator, how they see the "
-        "files, memory of this host in use), and how much the disk takes that stays from one to the next.",
+        description="Show the running virtual machines of this workspace (image, accelerator, file system, memory of "
+        "this host), and the size of the disk that stays between runs.",
         configure=_nothing,
         run=_status,
         examples=(("holdfast vm status", "those that run"),),
     ),
     "vm reset": Command(
-        description="Remove the disk that stays: the programs installed in the virtual machine are gone, and the next "
-        "one begins anew from its image. Refused while one runs. The workspace stays as it is.",
+        description="Remove the disk that stays between runs. Programs installed in the machine are gone, and the next "
+        "machine starts from its image. The workspace stays as it is. Refused while a machine runs.",
         configure=_nothing,
         run=_reset,
         examples=(("holdfast vm reset", "begin anew"),),

@@ -104,10 +104,9 @@ def _stop(console: Console, workspace: Workspace) -> int:
 
 COMMANDS = {
     "watch": Command(
-        description="Save automatically: five seconds after the last change, at the latest after five minutes, "
-        "at most sixty times an hour (all configurable). The more often it has saved, the longer it "
-        "waits; `holdfast status` shows the time of the next save. It saves idle sessions as well. "
-        "Other commands are faster while it runs.",
+        description="Save automatically: five seconds after the last change, at the latest after five "
+        "minutes, at most sixty times an hour, and less often the more it has saved. It saves "
+        "idle sessions as well. Other commands are faster while it runs.",
         configure=_configure,
         run=_watch,
         examples=(
@@ -116,7 +115,7 @@ COMMANDS = {
             ("holdfast watch --stop", "stop it"),
         ),
         exits=(
-            (1, "the watcher has ended, and could not save the last changes"),
+            (1, "the last changes could not be saved"),
             (4, "refused: a watcher already works in this workspace"),
         ),
     ),

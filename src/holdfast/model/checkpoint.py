@@ -31,7 +31,7 @@ class Provenance(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """One state of a workspace that is kept: a manifest, where it came from, and what is said of it."""
+    """A saved state of a workspace."""
 
     id: CheckpointId
     workspace: WorkspaceId
@@ -62,7 +62,7 @@ class Checkpoint(NamedTuple):
 
 
 class HistoryEvent(NamedTuple):
-    """One thing that happened to a workspace's tree or history; appended, never changed."""
+    """An event of the history; appended, never changed."""
 
     seq: int
     at: int

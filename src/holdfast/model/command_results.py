@@ -78,7 +78,7 @@ class Details(NamedTuple):
 
 
 class Renamed(NamedTuple):
-    """A file that has gone from one path and come back under another."""
+    """A renamed file."""
 
     before_path: bytes
     path: bytes
@@ -171,7 +171,7 @@ class Forgotten(NamedTuple):
 
 
 class Log(NamedTuple):
-    """The history of a workspace: checkpoints, newest first, and what happened to the tree."""
+    """The history of a workspace."""
 
     checkpoints: Sequence[Checkpoint]
     head: CheckpointId | None

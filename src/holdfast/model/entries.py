@@ -54,7 +54,7 @@ def is_entry_mode(mode: int) -> bool:
 
 
 class Change(NamedTuple):
-    """How one path differs between a base and a target; at least one side is there and the sides are not equal."""
+    """The difference of one path between a base and a target."""
 
     path: bytes
     before: Entry | None

@@ -109,7 +109,7 @@ class CheckedOut(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """What went, or (dry run) would go, with a session, beside its states."""
+    """A deleted session, real or planned."""
 
     id: SessionId
     directory: bytes | None

@@ -24,7 +24,7 @@ SessionHash = NewType("SessionHash", str)
 ShellName = Literal["bash", "sh", "zsh"]
 
 Level = Literal["safe", "changes", "unknown", "risky", "dangerous"]
-"""How safe a command is, from the least to the most that it may do (``docs/reference/safety.md``).
+"""How safe a command is, from the least to the most that it may do (``docs/reference/classify.md``).
 
 What is not known ranks above what changes files, and below what is known to be risky, so that it never hides that.
 """

@@ -56,7 +56,7 @@ def choose(
         if wanted == AUTOMATIC:
             said, hint = (
                 f"no provider of snapshots can be used here: {reason}",
-                "docs/reference/snapshots.md says what each needs",
+                "docs/reference/snapshot.md says what each needs",
             )
         else:
             by = ", which was asked for," if key is None else f" ({key})"

@@ -17,7 +17,8 @@ from holdfast.model.extras import Extra, install_command
 
 TOP = Path(__file__).resolve().parents[3]
 EXTRAS: dict[str, list[str]] = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-EXTRAS.pop("dev")
+for _ours in ("dev", "docs"):
+    EXTRAS.pop(_ours)
 
 
 def _requirement(text: str) -> tuple[str, frozenset[str]]:

@@ -58,6 +58,8 @@ class Tool(NamedTuple):
     """It goes back, or elsewhere, and is not there inside of a run: what is recorded has no say in the record."""
     unconfined: bool = False
     """It lets commands run that this server does not confine: it is not there where it confines others."""
+    note: str = ""
+    """For docs/reference/mcp.md: limits that a person wants to know, and a model need not."""
 
 
 TOOLS = (
@@ -123,6 +125,9 @@ TOOLS = (
         tool_results.BegunStep,
         "change",
         write_tools.begin_step,
+        note="Changes by other runs in the workspace belong to it too. Refused while one is open (`open_step`). It is "
+        "committed when the client that began it or the server ends, also if it is killed: its label then ends "
+        "with `[committed: its client ended]`.",
     ),
     Tool(
         "commit_step",
@@ -132,6 +137,7 @@ TOOLS = (
         truncated_results.Step,
         "change",
         write_tools.commit_step,
+        note="It closes no other step (`no_open_step`).",
     ),
     Tool(
         "rollback_step",
@@ -250,6 +256,8 @@ TOOLS = (
         tool_results.NextReapply,
         "change",
         write_tools.next_reapply,
+        note="The lease is `merge.lease`. `change` has the fields of docs/reference/ladder.md#command, and `id`, "
+        "`token`, `workspace`, `held_until` and `deadline` (microseconds since 1970-01-01 UTC).",
     ),
     Tool(
         "answer_reapply",
@@ -261,6 +269,8 @@ TOOLS = (
         tool_results.AnsweredReapply,
         "change",
         write_tools.answer_reapply,
+        note="Refused: `no_reapply`, `not_held` (its time is over, or another agent has it), `answered`, `bad_answer` "
+        "(with the reason).",
     ),
     Tool(
         "merge",
@@ -274,6 +284,9 @@ TOOLS = (
         write_tools.merge,
         destructive=True,
         outside_only=True,
+        note="`resolutions` are `{path, use}`, with `use` one of `ours` (as it is here), `theirs`, `content` (with "
+        "`content`, `encoding`) and `delete`; `version` of `overlapping_files` only after a dry run. See "
+        "docs/reference/merge.md.",
     ),
     Tool(
         "list_sessions",
@@ -304,6 +317,7 @@ TOOLS = (
         session_tools.start_session,
         outside_only=True,
         unconfined=True,
+        note="Also if `session.supervised` is false.",
     ),
     Tool(
         "execute_in_session",
@@ -317,6 +331,7 @@ TOOLS = (
         destructive=True,
         outside_only=True,
         unconfined=True,
+        note="`session.max_output_bytes` of each output are kept.",
     ),
     Tool(
         "fork_session",
@@ -341,6 +356,7 @@ TOOLS = (
         destructive=True,
         outside_only=True,
         unconfined=True,
+        note="`resolutions` as of `merge`.",
     ),
     Tool(
         "end_session",
@@ -353,6 +369,7 @@ TOOLS = (
         session_tools.end_session,
         outside_only=True,
         unconfined=True,
+        note="SIGTERM, after two seconds SIGKILL. `ended` is the number of processes.",
     ),
     Tool(
         "run_experiment",
@@ -366,6 +383,7 @@ TOOLS = (
         destructive=True,
         outside_only=True,
         unconfined=True,
+        note="See docs/reference/experiment.md.",
     ),
 )
 

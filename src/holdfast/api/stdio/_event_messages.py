@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class TerminalOutput(Object, frozen=True, kw_only=True):
-    """A command wrote something: text, or bytes where it is not UTF-8; the other one is null."""
+    """Output of a command, never cut in the middle of a character."""
 
     request_id: str
     directory: int
@@ -36,11 +36,11 @@ class TerminalOutput(Object, frozen=True, kw_only=True):
 
 
 class AgentOutput(TerminalOutput, frozen=True, kw_only=True):
-    """The agent that works on a prompt wrote something."""
+    """The same of ``agent.prompt``."""
 
 
 class StepStarted(Object, frozen=True, kw_only=True):
-    """A command's turn has come; what it changes belongs to this step."""
+    """A command starts; its changes belong to this step."""
 
     request_id: str
     directory: int
@@ -54,19 +54,20 @@ class StepCompleted(Object, frozen=True, kw_only=True):
     directory: int
     step_id: int
     exit_code: int | None
-    """Null if nobody knows it, as what ran the command was lost."""
+    """Null if the process that ran the command was lost."""
     affected_paths: list[str]
     affected_count: int
-    """How many there are; of those at most 1,000 are listed."""
+    """At most 1,000 are listed."""
     cancelled: bool
     denied: bool
     output_open: bool
+    """A process that it left running still holds its output, which goes nowhere."""
     step: Step | None
-    """As ``undo.history`` lists it; null if it changed nothing."""
+    """As in ``undo.history``, without changes; null if it changed nothing."""
 
 
 class Warned(Object, frozen=True, kw_only=True):
-    """What a person should know of."""
+    """A person should know this."""
 
     directory: int | None
     step_id: int | None
@@ -75,7 +76,9 @@ class Warned(Object, frozen=True, kw_only=True):
 
 
 class Error(Object, frozen=True, kw_only=True):
-    """A session has failed; the next command begins another."""
+    """The processes that run commands were lost, and all that the session started was ended. The next command starts
+    them again.
+    """
 
     directory: int
     code: str
@@ -93,27 +96,28 @@ class SafeguardTriggered(TypedDict):
     path: Path
     message: str
     delete_count: int
-    """How many paths the step has deleted so far."""
+    """Deleted before."""
     sample_paths: list[Path]
+    """Some changed before."""
     command: list[Path]
     asked_at: NanoTime
     denied_at: NanoTime
 
 
 class ExternalModification(answers.Barrier):
-    """Somebody else has changed the tree."""
+    """Another process has changed the tree."""
 
     directory: int
 
 
 class Recovery(answers.RolledBack):
-    """What was left open by a keeper that was killed has been taken back."""
+    """Open steps of a killed keeper were taken back; told once, by this session or the next."""
 
     directory: int
 
 
 class UndoVersionMismatch(Object, frozen=True, kw_only=True):
-    """The undo log is of another version: it is set aside. Where that cannot be, nothing runs and nothing is undone."""
+    """The undo log is of another version of Holdfast."""
 
     directory: int
     message: str
@@ -121,7 +125,7 @@ class UndoVersionMismatch(Object, frozen=True, kw_only=True):
 
 
 class Logged(Object, frozen=True, kw_only=True):
-    """The keeper of the undo log has logged something: docs/reference/logs.md."""
+    """A record of the keeper of the undo log (docs/reference/logs.md)."""
 
     directory: int
     timestamp: str
@@ -129,10 +133,10 @@ class Logged(Object, frozen=True, kw_only=True):
     component: str
     message: str
     request_id: str | None
-    """The client's own, where it was done for a request of this client; of other clients, what they call it."""
+    """Of the request that caused it."""
     step_id: int | None
     fields: dict[str, Any]
-    """What else there is."""
+    """All others."""
 
 
 EVENTS: dict[str, type[object]] = {

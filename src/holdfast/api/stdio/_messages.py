@@ -58,7 +58,7 @@ class Hello(Payload, frozen=True, kw_only=True):
 
 
 class GivenDirectory(Payload, frozen=True, kw_only=True):
-    """A directory to work in."""
+    """A directory to work in, with a label and how it is used."""
 
     path: Text
     label: Annotated[str, msgspec.Meta(max_length=200)] = ""
@@ -79,24 +79,25 @@ class GivenIsolation(Payload, frozen=True, kw_only=True):
 
 
 class SessionStart(Payload, frozen=True, kw_only=True):
-    """Begin to work; without directories in the one that the process was started for."""
+    """Begin to work."""
 
     working_directories: Annotated[list[GivenDirectory], msgspec.Meta(min_length=1, max_length=8)] | None = None
+    """1 to 8 of {`path`, `label`, `access`}, with `access` ``read_write`` or ``read_only``."""
     isolation: GivenIsolation = GivenIsolation()
     vm_mode: Literal["persistent", "ephemeral"] | None = None
-    """Whether the disk of a virtual machine stays after the session; null: as the settings say."""
+    """``persistent`` or ``ephemeral``: whether the disk of a virtual machine stays."""
     guard: bool = False
-    """Turns the safeguards' preset on."""
+    """Turn the preset of the safeguards on."""
     outside: Literal["barrier", "warn", "lock"] | None = None
-    """Whether undo stops at what others have changed; null: as the settings say."""
+    """``barrier`` or ``warn``: whether undo stops at edits by other processes."""
 
 
 class Nothing(Payload, frozen=True, kw_only=True):
-    """No fields."""
+    """Takes no payload."""
 
 
 class StepBegin(Payload, frozen=True, kw_only=True):
-    """Open a step that takes in all that is changed until it is closed."""
+    """Open a step."""
 
     directory: Directory = None
     label: Annotated[str, msgspec.Meta(max_length=1000)] = ""
@@ -104,32 +105,33 @@ class StepBegin(Payload, frozen=True, kw_only=True):
 
 
 class StepEnd(Payload, frozen=True, kw_only=True):
-    """Close the step that ``step.begin`` has opened, or take it back."""
+    """Close the step that ``step.begin`` has opened; ``step.rollback`` also takes it back."""
 
     directory: Directory = None
 
 
 class UndoRollback(Payload, frozen=True, kw_only=True):
-    """Take back the newest changes to the tree, or some steps, or all that a run did (empty: the newest run)."""
+    """Take back the newest changes to the tree, some steps, or a run."""
 
     directory: Directory = None
     steps: Count | msgspec.UnsetType = msgspec.UNSET
-    """How many changes, if neither steps nor a run are named; 1 if it is not said."""
+    """How many changes; 1 by default."""
     step_id: Step | None = None
     step_ids: Steps | None = None
     """Several, together."""
     run: str | None = None
+    """All that it did; empty: the newest."""
     force: bool = False
-    """Go past edits by others, and what cannot be brought back whole."""
+    """Overwrite edits by other processes, and take back what is not whole."""
     dry_run: bool = False
 
 
 class Redo(Payload, frozen=True, kw_only=True):
-    """Bring back what was taken back last, or some steps that were."""
+    """Bring back the newest undone changes, or some undone steps."""
 
     directory: Directory = None
     steps: Count | msgspec.UnsetType = msgspec.UNSET
-    """How many changes, if no steps are named; 1 if it is not said."""
+    """How many changes; 1 by default."""
     step_id: Step | None = None
     step_ids: Steps | None = None
     """Several, together."""
@@ -149,35 +151,36 @@ class UndoHistory(Payload, frozen=True, kw_only=True):
 
 
 class UndoConfigure(Payload, frozen=True, kw_only=True):
-    """How much the undo log holds; what is not said stays."""
+    """How much the undo log holds; a field left out stays."""
 
     directory: Directory = None
     max_log_size_bytes: Whole | None = None
     max_step_count: Count | None = None
+    """All steps of a session count as one."""
     max_single_step_size_bytes: Whole | None = None
 
 
 class UndoDiscard(Payload, frozen=True, kw_only=True):
-    """Forget an undo log of another version: one that was set aside, or begin a new one in its place."""
+    """Forget an undo log of another version."""
 
     directory: Directory = None
     force: bool = False
-    """Also in the place of one that is of use."""
+    """Also a usable one."""
 
 
 class AgentExecute(Payload, frozen=True, kw_only=True):
-    """Run a command by ``sh -c``, when its turn has come."""
+    """Run a command by ``sh -c``."""
 
     ABSENT: ClassVar = {"timeout_seconds": "a command has no time limit here; agent.cancel ends it"}
     command: Text
     directory: Directory = None
     cwd: str = ""
-    """Relative to the workspace's root, or absolute in it."""
+    """Relative to the root, or absolute in it."""
     env: Environment = {}
 
 
 class AgentPrompt(Payload, frozen=True, kw_only=True):
-    """Have the configured agent work on a prompt, when its turn has come."""
+    """Have the configured agent work on a prompt."""
 
     prompt: Text
     directory: Directory = None
@@ -186,14 +189,14 @@ class AgentPrompt(Payload, frozen=True, kw_only=True):
 
 
 class AgentCancel(Payload, frozen=True, kw_only=True):
-    """End a command that runs, or take one out of the queue."""
+    """End a running command, or remove one from the queue."""
 
     request_id: RequestId
     """That of its ``agent.execute`` or ``agent.prompt``."""
 
 
 class FsList(Payload, frozen=True, kw_only=True):
-    """What a directory holds, by name."""
+    """List a directory."""
 
     directory: Directory = None
     path: str = ""
@@ -203,7 +206,7 @@ class FsList(Payload, frozen=True, kw_only=True):
 
 
 class FsRead(Payload, frozen=True, kw_only=True):
-    """A part of a file."""
+    """Read a part of a file."""
 
     path: Text
     directory: Directory = None
@@ -218,19 +221,19 @@ class FsStatus(Payload, frozen=True, kw_only=True):
 
 
 class SafeguardConfigure(Payload, frozen=True, kw_only=True):
-    """Before what a person is asked; what is not said stays."""
+    """When a person is asked; 0 and false: never."""
 
     directory: Directory = None
     delete_threshold: Whole | None = None
-    """When one step is about to remove this many files; 0: never."""
+    """Before one step removes this many files."""
     overwrite_threshold_bytes: Whole | None = None
-    """Before a file of this many bytes is overwritten; 0: never."""
+    """Before a file of this many bytes is overwritten."""
     rename_over: bool | None = None
     """Before a rename replaces a file."""
     unprotected: bool | None = None
-    """Before a step goes on that could not be undone."""
+    """Before a step goes on that cannot be undone whole."""
     timeout_seconds: Annotated[float, msgspec.Meta(ge=1, le=86400)] | None = None
-    """Who is not answered for so long is denied."""
+    """Without an answer for so long it is denied."""
 
 
 class SafeguardConfirm(Payload, frozen=True, kw_only=True):
@@ -259,7 +262,7 @@ class CheckpointList(Payload, frozen=True, kw_only=True):
 
 
 class CheckpointDiff(Payload, frozen=True, kw_only=True):
-    """What differs between two states; without a target, the tree as it is now."""
+    """Compare two states; without a target, with the tree."""
 
     directory: Directory = None
     base: str = "@"
@@ -277,13 +280,13 @@ class CheckpointRestore(Payload, frozen=True, kw_only=True):
 
 
 class CheckpointMend(Payload, frozen=True, kw_only=True):
-    """Finish a restore that was cut short, or take it back."""
+    """Finish a restore that was cut short, or (abort) take it back."""
 
     directory: Directory = None
 
 
 class CheckpointRead(Payload, frozen=True, kw_only=True):
-    """A part of a file as a checkpoint holds it."""
+    """Read a part of a file of a checkpoint."""
 
     path: Text
     directory: Directory = None
@@ -296,10 +299,10 @@ class Fork(Payload, frozen=True, kw_only=True):
     """Write a checkpoint out as a workspace of its own."""
 
     path: Text
-    """Where: absolute; it does not exist, or is empty."""
+    """An absolute path of a new or empty directory."""
     directory: Directory = None
     checkpoint: str | None = None
-    """Without it the present state, which is saved first."""
+    """By default the present state, which is saved first."""
 
 
 class Failure(TypedDict):

@@ -42,13 +42,13 @@ class Limits(Object, frozen=True, kw_only=True):
     line_bytes: int
     """The longest line of a client."""
     requests: int
-    """So many may be unanswered, commands not counted."""
+    """Unanswered at once, without commands."""
     queued_commands: int
-    """So many may wait in each directory."""
+    """Waiting in each directory."""
     read_bytes: int
     """Of one ``fs.read`` or ``checkpoint.read``."""
     listed: int
-    """So many items are in a list; ``totals`` says how many there are."""
+    """Items of a list."""
     diff_bytes: int
     """The content of a ``checkpoint.diff``."""
 
@@ -118,7 +118,7 @@ class MachineInfo(Object, frozen=True, kw_only=True):
 
 
 class DirectoryStatus(Object, frozen=True, kw_only=True):
-    """A working directory; what does not apply to a read-only one is null or empty."""
+    """A working directory; fields that do not apply are null or empty."""
 
     index: int
     label: str
@@ -127,26 +127,30 @@ class DirectoryStatus(Object, frozen=True, kw_only=True):
     state: str
     """``stopped``, ``idle``, ``running`` or ``failed``."""
     run: str
+    """The id of the run of the session's steps."""
     step_id: int | None
+    """Of the running command."""
     queued: int
     isolation: str | None
     """The level."""
     machine: MachineInfo | None
-    """Where a virtual machine runs for it."""
+    """`image`, `accelerator`, `filesystem`, `persistent`, `memory_bytes`."""
     undo: UndoLimits | None
+    """As of ``undo.configure``."""
     safeguard: Guarding | None
+    """As of ``safeguard.configure``."""
     held: list[Waiting]
+    """Operations that wait, as of ``event.safeguard_triggered``."""
     unfinished_restore: str | None
-    """The checkpoint that a restore that was cut short was to lead to."""
+    """The target of a restore that was cut short."""
 
 
 class SessionStatus(Object, frozen=True, kw_only=True):
     """What the session does."""
 
     state: str
-    """``stopped``, ``idle``, ``running``, or ``error`` if one of the directories has failed."""
+    """``stopped``, ``idle``, ``running`` or ``error``."""
     backend: str
-    """What intercepts the changes."""
     directories: list[DirectoryStatus]
 
 
@@ -155,9 +159,9 @@ class History(Object, frozen=True, kw_only=True):
 
     steps: list[Step]
     next: int | None
-    """What ``before`` is for the next page."""
+    """``before`` of the next page."""
     barriers: list[Barrier]
-    """The edits by others among these steps, oldest first."""
+    """Among these steps, oldest first."""
 
 
 class BegunStep(Object, frozen=True, kw_only=True):
@@ -170,7 +174,7 @@ class Discarded(Object, frozen=True, kw_only=True):
     """What was forgotten."""
 
     discarded: int | None
-    """How many steps; null if that cannot be told."""
+    """How many steps, or null."""
 
 
 class Executed(Object, frozen=True, kw_only=True):
@@ -196,7 +200,7 @@ class Listing(Object, frozen=True, kw_only=True):
     path: str
     entries: list[Entry]
     next: str | None
-    """What ``after`` is for the next page."""
+    """``after`` of the next page."""
 
 
 class Checkpoints(Object, frozen=True, kw_only=True):

@@ -48,6 +48,15 @@ _PATIENCE_SECONDS = 5.0
 _URGENT = frozenset({"agent.cancel", "safeguard.confirm", "session.status", "session.stop"})
 _COMMANDS = frozenset({"agent.execute", "agent.prompt"})
 
+LIMITS: Final = result_types.Limits(
+    line_bytes=messages.MAX_LINE_BYTES,
+    requests=MAX_REQUESTS,
+    queued_commands=MAX_QUEUED,
+    read_bytes=messages.MAX_PART_BYTES,
+    listed=result_types.MAX_LISTED,
+    diff_bytes=MAX_DIFF_BYTES,
+)
+
 _PAYLOADS: dict[str, type[messages.Payload]] = {name: payload for name, (payload, _) in REQUESTS.items()}
 
 
@@ -194,14 +203,7 @@ class Server:
             server=result_types.Server(name="holdfast", version=__version__),
             operations=list(REQUESTS),
             events=list(event_messages.EVENTS),
-            limits=result_types.Limits(
-                line_bytes=messages.MAX_LINE_BYTES,
-                requests=MAX_REQUESTS,
-                queued_commands=MAX_QUEUED,
-                read_bytes=messages.MAX_PART_BYTES,
-                listed=result_types.MAX_LISTED,
-                diff_bytes=MAX_DIFF_BYTES,
-            ),
+            limits=LIMITS,
         )
 
     def _queue(self, request: Request) -> None:

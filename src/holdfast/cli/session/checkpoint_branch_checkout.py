@@ -41,7 +41,7 @@ def _configure_branch(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
     parser.add_argument("name", metavar="NAME", type=text, help="the name of the state")
     parser.add_argument("-m", "--message", metavar="TEXT", type=text, default="", help="why")
-    parser.add_argument("--remove", action="store_true", help="remove the name; cleaning up may then drop its state")
+    parser.add_argument("--remove", action="store_true", help="remove the name; its state may then go")
 
 
 def _branch(console: Console, arguments: argparse.Namespace) -> int:
@@ -100,12 +100,12 @@ def _checkout(console: Console, arguments: argparse.Namespace) -> int:
 
 
 BUSY = (4, "refused: another user owns the session, or another process has it open")
-HELD_BACK = (4, f"{BUSY[1]}; or a limit or a hook (docs/reference/experiments.md) forbids it")
+HELD_BACK = (4, "refused: a limit or a hook (docs/reference/experiment.md) forbids it, or the session is in use")
 
 COMMANDS = {
     "session checkpoint": Command(
-        description="Save a session's state now: its directory, variables, history, and files. Holdfast does so "
-        "automatically after some commands, after an idle time, and before risky commands.",
+        description="Save a session's state now: directory, variables, history, files. Holdfast does so "
+        "automatically after some commands, when idle, and before risky commands.",
         configure=_configure_checkpoint,
         run=_checkpoint,
         examples=(("holdfast session checkpoint -m 'tests pass'", "save, with the reason"),),
@@ -123,9 +123,9 @@ COMMANDS = {
         exits=(HELD_BACK,),
     ),
     "session checkout": Command(
-        description="Bring a session to another state: files, directory, variables, history. Holdfast saves the "
-        "present state first, as a branch `_auto/before-checkout-…`. It leaves files alone that "
-        "change meanwhile, and lists them.",
+        description="Bring a session to another state: files, directory, variables, history. The present "
+        "state is saved first, as a branch `_auto/before-checkout-…`. Files that change "
+        "meanwhile are left alone and listed.",
         configure=_configure_checkout,
         run=_checkout,
         examples=(

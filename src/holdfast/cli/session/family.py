@@ -44,9 +44,9 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "session": Command(
-        description="A shell that remembers: its directory, exported variables and history go on from command to "
-        "command, in any process, and its files can go back to the state before any command. "
-        "`holdfast session COMMAND --help` tells all about one command.",
+        description="A shell that remembers: directory, exported variables and history continue from "
+        "command to command, in any process, and the files can go back to the state before "
+        "any command. `holdfast session COMMAND --help` tells all about one command.",
         configure=_configure,
         run=_run,
         examples=(
@@ -55,6 +55,12 @@ COMMANDS = {
             ("holdfast session branch before-upgrade", "give its state a name"),
             ("holdfast session checkout before-upgrade", "return to it, files and shell"),
             ("holdfast session fork", "try an idea beside it"),
+        ),
+        notes=(
+            (
+                "While another process has a session open, that process does `session checkpoint`, `branch`, "
+                "`fork` and `share` for this command."
+            ),
         ),
         verbs=VERBS,
     ),

@@ -241,27 +241,23 @@ def _branch(one: SessionRef) -> Row:
     return [one.checkpoint[:SHORT_HASH], when(one.updated_at), branch_name(one), message]
 
 
-_NONE = (3, "no such session, or no session of yours in this workspace")
-
 COMMANDS = {
     "session list": Command(
-        description="List the sessions of this workspace, the last begun first: provider and mode of the "
-        "directory, newest checkpoint of the files, owner, forks, and directory.",
+        description="List the sessions of this workspace, newest first.",
         configure=_configure_list,
         run=_list,
         examples=(("holdfast session list", "here"), ("holdfast session list --all", "in all workspaces")),
     ),
     "session info": Command(
-        description="Show one session: owner, directory with its provider and mode, newest checkpoint of the "
-        "files, shell, running processes, newest saved state, and forks.",
+        description="Show one session: owner, directory, newest checkpoint, shell, running processes, "
+        "newest saved state, forks.",
         configure=_configure_info,
         run=_info,
         examples=(("holdfast session info", "your newest one here"), ("holdfast session info -s try-2", "another")),
-        exits=(_NONE,),
     ),
     "session history": Command(
-        description="List the commands that have led to a session's state, the last one first: exit code, "
-        "duration, safety level, and whether the command changed files.",
+        description="List the commands that led to a session's state, newest first: exit code, duration, "
+        "safety level, and whether the command changed files.",
         configure=_configure_history,
         run=_history,
         examples=(
@@ -269,14 +265,11 @@ COMMANDS = {
             ("holdfast session history --output", "with the output"),
             ("holdfast session history --json", "with the checkpoints before and after each"),
         ),
-        exits=(_NONE,),
     ),
     "session branches": Command(
-        description="List the names of a session's states, given by `holdfast session branch`, and (`_auto/…`) "
-        "by `holdfast session checkout`.",
+        description="List the names of a session's states, by `session branch` and (`_auto/…`) by `session checkout`.",
         configure=_configure_branches,
         run=_branches,
         examples=(("holdfast session branches", "the targets of `session checkout`"),),
-        exits=(_NONE,),
     ),
 }

@@ -175,14 +175,12 @@ def _configure_bisect(parser: argparse.ArgumentParser) -> None:
         "command",
         metavar="COMMAND",
         type=text,
-        help="test a state: 0 means good, 125 unknown, other codes up to 124 bad",
+        help="the command that tests a state",
     )
     parser.add_argument("--good", metavar="STATE", type=text, required=True, help="a checkpoint or branch that is good")
     parser.add_argument("--bad", metavar="STATE", type=text, default="@", help="one that is bad (default: @)")
     parser.add_argument("--timeout", metavar="SECONDS", help="end a test that takes longer, and call it bad")
-    parser.add_argument(
-        "--with-ignored", action="store_true", help="the fork needs what ignore rules leave out, such as dependencies"
-    )
+    parser.add_argument("--with-ignored", action="store_true", help="include ignored files, such as dependencies")
 
 
 def _bisect(console: Console, arguments: argparse.Namespace) -> int:
@@ -244,9 +242,7 @@ def _configure_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", dest="last", metavar="N", type=whole_number, help="the last command (default: the newest)"
     )
-    parser.add_argument(
-        "--keep-going", action="store_true", help="continue after a command with another exit code than before"
-    )
+    parser.add_argument("--keep-going", action="store_true", help="continue after another exit code")
     parser.add_argument("--timeout", metavar="SECONDS", help="end a command that takes longer")
 
 
@@ -303,10 +299,10 @@ _REFUSED = "refused: files are in conflict, or the session is in use, belongs to
 
 COMMANDS = {
     "session merge": Command(
-        description="Merge the changes of another session, such as a fork, into this one: files, and nothing of "
-        "its shell. Changes by only one side are taken, also under a new name from the other side. "
-        "If both sides changed the same file and the merge cannot combine them, the command lists "
-        "the conflicts and changes nothing. `holdfast undo` takes the merge back.",
+        description="Merge the changes of another session, such as a fork, into this one: files, and "
+        "nothing of its shell. If both sides changed a file and the merge cannot combine "
+        "them, the command lists the conflicts and changes nothing. `holdfast undo` takes the "
+        "merge back.",
         configure=_configure_merge,
         run=_merge,
         examples=(
@@ -314,21 +310,22 @@ COMMANDS = {
             ("holdfast session merge fork-3f2a91c0be --dry-run", "show the plan and the conflicts"),
             ("holdfast session merge first -s second", "merge one fork into another"),
         ),
+        notes=("With --dry-run the exit code is 4 if there are conflicts.",),
         exits=((4, _REFUSED),),
     ),
     "session pick": Command(
-        description="Apply the changes of one command, of this or another session, to this session: the changed "
-        "files become as the command left them. If this session has changed the same files, nothing "
-        "happens. `holdfast undo` takes it back.",
+        description="Apply the changes of one command, of this or another session, to this session. If "
+        "this session has changed the same files, nothing happens. `holdfast undo` takes it "
+        "back.",
         configure=_configure_pick,
         run=_pick,
         examples=(("holdfast session pick fork-3f2a91c0be 12", "the changes of its command number 12"),),
         exits=((4, _REFUSED),),
     ),
     "session bisect": Command(
-        description="Find the first bad state between a good one and a bad one. Holdfast brings a fork to one "
-        "state after another and runs COMMAND there: exit code 0 means good, 125 unknown, other "
-        "codes up to 124 bad. It tests both ends first. The session does not change.",
+        description="Find the first bad state between a good one and a bad one. Holdfast runs COMMAND in "
+        "a fork at one state after another: 0 means good, 125 unknown, other codes up to 124 "
+        "bad. It tests both ends first. The session does not change.",
         configure=_configure_bisect,
         run=_bisect,
         examples=(

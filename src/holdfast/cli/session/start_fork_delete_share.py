@@ -57,20 +57,19 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--supervised",
         action="store_true",
-        help="record the changes of its commands as steps, which `undo` takes back, ignored files too "
-        "(default: session.supervised)",
+        help="record its commands as steps, for `undo` (default: session.supervised)",
     )
     parser.add_argument(
         "--unsupervised",
         action="store_true",
-        help="record no steps, for programs that cannot be supervised: sudo, tracers, mounts, 32-bit programs",
+        help="record no steps: for sudo, tracers, mounts, 32-bit programs",
     )
     parser.add_argument(
         "--isolation",
         metavar="LEVEL",
         choices=KEYS["isolation.level"].choices,
         default="none",
-        help="vm: its commands run in a virtual machine, which stays until `session stop` (default: none)",
+        help="vm: its commands run in a virtual machine, until `session stop`",
     )
     parser.add_argument(
         "--env", metavar="NAME=VALUE", type=_variable, action="append", default=[], help="a variable of its own"
@@ -162,14 +161,12 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="state", metavar="STATE", type=text, help="a branch, or a saved state's hash (default: now)"
     )
-    parser.add_argument(
-        "--with-ignored", action="store_true", help="it needs what ignore rules leave out, such as dependencies"
-    )
+    parser.add_argument("--with-ignored", action="store_true", help="include ignored files, such as dependencies")
     parser.add_argument(
         "--provider",
         metavar="NAME",
         type=text,
-        help="the provider that makes its directory (docs/reference/snapshots.md)",
+        help="the provider that makes its directory (docs/reference/snapshot.md)",
     )
     parser.add_argument(
         "--on-branch", metavar="BRANCH", type=text, help="have Git make it, with this branch checked out"
@@ -304,8 +301,7 @@ def _share(console: Console, arguments: argparse.Namespace) -> int:
 COMMANDS = {
     "session start": Command(
         description="Start a session in this workspace, in the current directory. Its owner is --agent, "
-        "$HOLDFAST_AGENT, or the user. Several sessions may work in one workspace; each sees the "
-        "changes of the others. With -q the command prints only the session's name.",
+        "$HOLDFAST_AGENT, or the user. Sessions in one workspace see each other's changes.",
         configure=_configure_start,
         run=_start,
         examples=(
@@ -313,6 +309,12 @@ COMMANDS = {
             ("holdfast session start --isolation vm", "in a virtual machine that stays between the commands"),
             ("holdfast session start try --shell zsh --timeout 10m", "with a name, another shell, and a limit"),
             ("export HOLDFAST_SESSION=$(holdfast -q session start)", "use it from now on"),
+        ),
+        notes=(
+            (
+                "The level of isolation is `none`, also with another isolation.level; `namespace` is refused. The "
+                "machine of --isolation vm starts at once."
+            ),
         ),
         exits=((4, "refused: there is a session of that name"),),
     ),
@@ -322,12 +324,12 @@ COMMANDS = {
         configure=_configure_stop,
         run=_stop,
         examples=(("holdfast session stop", "your newest session here"),),
+        notes=("A session without a machine is refused (exit 2).",),
         exits=(BUSY,),
     ),
     "session fork": Command(
-        description="Start another session from the state of this one, in a directory of its own, which the best "
-        "snapshot provider makes. After that neither session sees the changes of the other. With -q "
-        "the command prints only the session's name.",
+        description="Start another session from the state of this one, in a directory of its own, made by "
+        "the best snapshot provider. Neither session sees the changes of the other.",
         configure=_configure_fork,
         run=_fork,
         examples=(
@@ -337,19 +339,22 @@ COMMANDS = {
             ("holdfast session fork --on-branch try-2", "in a work tree of Git, on a new branch"),
             ("fork=$(holdfast -q session fork)", "in a script"),
         ),
+        notes=(
+            ("--on-branch takes a new branch or the current branch of the workspace. Without it HEAD is detached."),
+        ),
         exits=(HELD_BACK,),
     ),
     "session delete": Command(
-        description="Delete a session and its states. For a fork the command deletes the directory and its saved "
-        "files for good: at a terminal it asks, elsewhere it needs --yes. A directory that was moved "
-        "elsewhere stays. For a session in place the workspace stays as it is. Only the owner may "
-        "delete.",
+        description="Delete a session and its states; of a fork also the directory and its saved files, "
+        "for good: at a terminal it asks, elsewhere it needs --yes. A directory that was "
+        "moved elsewhere stays. Only the owner may delete.",
         configure=_configure_delete,
         run=_delete,
         examples=(
             ("holdfast session delete try-2 --dry-run", "list what the command would delete"),
             ("holdfast session delete try-2 --yes", "a fork, without being asked"),
         ),
+        notes=("The output lists the processes that its commands left running; they continue.",),
         exits=((4, f"{BUSY[1]}; or the session has forks, or --yes is missing"),),
     ),
     "session share": Command(

@@ -46,7 +46,7 @@ class Attempt(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What is asked of an experiment."""
+    """The request of an experiment."""
 
     attempts: Sequence[Attempt]
     setup: str = ""
@@ -127,7 +127,7 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What an experiment has found."""
+    """The result of an experiment."""
 
     experiment: str
     """Its id: 12 lower-case hex digits, random."""

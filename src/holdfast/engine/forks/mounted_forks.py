@@ -85,7 +85,7 @@ def mount_again(opener: Opener, directory: bytes, server: MountServer | None = N
 
 
 def unmount(opener: Opener, directory: bytes) -> bytes:
-    """Unmount a fork, or a checkpoint; its real path. What was changed in a fork is kept.
+    """Unmount a fork or a checkpoint; its real path. What was changed in a fork is kept.
 
     Raises `RefusedError` while a process uses it, `NotFoundError` if nothing of ours is mounted there.
     """

@@ -54,7 +54,7 @@ class Thinning(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """What to keep, as the flags of the same names of ``restic forget`` say it; what no field keeps goes.
+    """What to keep, by the flags of ``restic forget``; all else goes.
 
     Of each of the last ``keep_hourly`` hours that have a checkpoint the newest stays, and so on. ``keep_within`` is
     seconds before the newest checkpoint of all. ``keep_label`` holds shell patterns (``release-*``); case matters.

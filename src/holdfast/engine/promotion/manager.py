@@ -130,7 +130,7 @@ class Promotions:
         name: str = "",
         decided: Sequence[DecidedFile] = (),
     ) -> Promotion:
-        """Bring what ``fork`` has done to production, or leave that byte for byte as it is.
+        """Bring a fork's changes to production, or leave it byte for byte as it is.
 
         ``fork`` is a directory, whose state is saved first, or a checkpoint's name; ``to`` is production (None: what
         was forked), which as `ProductionRef` goes with the id of a checkpoint. ``name`` is the id that it is to have,
@@ -194,7 +194,7 @@ class Promotions:
         to: str | bytes | os.PathLike[str] | None = None,
         decided: Sequence[DecidedFile] = (),
     ) -> PromotionAnswer:
-        """What promoting ``fork`` would do: ``clean``, ``unchanged`` or ``needs_reapply``. Saves both, changes no
+        """The result of a promotion before it: ``clean``, ``unchanged`` or ``needs_reapply``. Saves both, changes no
         tree.
         """
         with self._site.open_home() as opener:

@@ -1,4 +1,4 @@
-"""What a shell command may do: a guess from its words, which protects nothing (docs/reference/safety.md)."""
+"""What a shell command may do: a guess from its words, which protects nothing (docs/reference/classify.md)."""
 
 from __future__ import annotations
 

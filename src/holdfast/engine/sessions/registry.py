@@ -118,7 +118,7 @@ class Sessions:
 
     @property
     def programs(self) -> Mapping[str, Level]:
-        """What the settings say that programs may do (docs/reference/safety.md)."""
+        """What the settings say that programs may do (docs/reference/classify.md)."""
         from holdfast.engine.safety.classify import levels_of
 
         return levels_of(self._opener.settings(None).safety.programs)
@@ -133,7 +133,7 @@ class Sessions:
         within: bytes | None = None,
         isolation: SessionIsolation = "none",
     ) -> Session:
-        """Begin a session that works in the workspace at ``path``, or the nearest one above, in place; it is held.
+        """Begin a session in the workspace at ``path`` or above, in place, and hold it.
         Where there is none, ``path`` becomes one, which is logged.
 
         It begins in the directory ``path``, with ``env`` beside the environment of this process. Where a session of
@@ -204,7 +204,7 @@ class Sessions:
         timeout: float | None = None,
         begins: bool = False,
     ) -> Session:
-        """Hold a session, brought up to what has happened to it since. Waits ``timeout`` seconds for it (None: the
+        """Hold a session, with all that happened to it since. Waits ``timeout`` seconds for it (None: the
         settings'). If a command ``begins`` in it next, or a fork is made of it, the look at the tree that comes before
         that is the only one.
 
@@ -353,7 +353,7 @@ class Sessions:
         return own if tiers.rows.has(own) else name
 
     def info(self, id: str) -> SessionInfo:  # noqa: A002 - the field's own name
-        """One session, as it is at the moment. Takes no lock. Raises `NotFoundError` (``no_session``)."""
+        """One session as it is now. Takes no lock. Raises `NotFoundError` (``no_session``)."""
         home, tiers = self._open_read_only()
         return self._info(home, tiers, self._get(tiers, id), running_processes())
 
@@ -379,7 +379,7 @@ class Sessions:
             return only_in(self._opened(stack), tiers.rows.get(SessionId(id)), here)
 
     def delete(self, id: str, *, dry_run: bool = False, look: bool = True) -> Deleted:  # noqa: A002
-        """Delete a session as `Session.delete` does, without opening it: whatever has become of it is not mended first.
+        """Delete a session without opening it.
         On a full disk what is kept back for that is used. ``dry_run`` says what would go, deletes nothing, and takes no
         lock of the session. Without ``look`` a fork's directory is not walked for what no checkpoint holds.
 
@@ -433,7 +433,7 @@ class Sessions:
             return end_all(lambda: [one.pid for one in left()], (signal.SIGTERM,))
 
     def sweep(self) -> Swept:
-        """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
+        """Move old states to their tiers, and remove interrupted work and expired forks. Idempotent."""
         from holdfast.engine.sessions.lifecycle.sweep import sweep
 
         home, tiers = self._open_read_only()

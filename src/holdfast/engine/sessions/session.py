@@ -114,7 +114,7 @@ class Session:
 
     @property
     def config(self) -> SessionConfig:
-        """What holds for its commands."""
+        """The settings of its commands."""
         return self._line.state.config
 
     @property
@@ -124,17 +124,17 @@ class Session:
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
+        """Its owner."""
         return self._line.record.owner
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Who else may use it."""
+        """Other agents that may use it."""
         return self._line.record.shared
 
     @property
     def agent(self) -> str:
-        """Who uses it now."""
+        """The agent that uses it now."""
         return self._scope.agent
 
     @property
@@ -143,11 +143,11 @@ class Session:
         return self._context.settings.session
 
     def environment(self) -> dict[str, str]:
-        """What a command in it is started with: this process's environment, and what the session has made of it."""
+        """The environment of its commands: this process's, with the session's changes."""
         return journal.environment(self.state, self._base)
 
     def directory(self) -> bytes:
-        """The absolute path of the directory that a command in it is started in; it may be gone."""
+        """The absolute path where a command starts; it may be gone."""
         return journal.absolute(self.root, self.state.cwd)
 
     @property
@@ -181,7 +181,7 @@ class Session:
         self._records = False
 
     def configure(self, config: SessionConfig) -> None:
-        """Have other settings hold for its commands: saved at once."""
+        """Change the settings of its commands, saved at once."""
         self._refuse_running()
         self._records = None
         self._states.commit("auto", state=msgspec.structs.replace(self.state, config=config))
@@ -326,7 +326,7 @@ class Session:
         return self._commands.end(entry, result, cwd, env, duration_ms)
 
     def due(self) -> float | None:
-        """Seconds until the idle trigger wants the state saved (0: now); None if there is nothing to save."""
+        """Seconds until the idle trigger wants the state saved; None: nothing to save."""
         return self._commands.due()
 
     def history(self, limit: int | None = None) -> list[CommandEntry]:
@@ -349,7 +349,7 @@ class Session:
         return self._states.checkpoint(message, kind, metadata or {})
 
     def branch(self, name: str, *, message: str = "", metadata: Mapping[str, str] | None = None) -> SessionRef:
-        """Save the state, and give it a name to come back to. Raises `RefusedError` (code ``branch_exists``,
+        """Save the state under a name. Raises `RefusedError` (code ``branch_exists``,
         ``session_limit``).
         """
         self._refuse_running()
@@ -360,7 +360,7 @@ class Session:
         return self._states.branches()
 
     def remove_branch(self, name: str) -> SessionRef:
-        """Take a branch away; the state may be let go of then. What it was. Raises `NotFoundError`."""
+        """Remove a branch; its state may then go. What it was. Raises `NotFoundError`."""
         return self._states.remove_branch(name)
 
     def find(self, name: str) -> SessionCheckpoint:
@@ -473,15 +473,15 @@ class Session:
     # -- who may use it -------------------------------------------------------------------------------------------
 
     def share(self, agent: str) -> None:
-        """Let another agent use it, too. Only its owner may: raises `RefusedError` (code ``not_owner``)."""
+        """Let another agent use it. Only its owner may: raises `RefusedError` (code ``not_owner``)."""
         self._set_shared(sorted({*self.shared, check_agent(agent)}))
 
     def unshare(self, agent: str) -> None:
-        """Let an agent use it no more. Raises as `share`."""
+        """Take the session away from another agent. Raises as `share`."""
         self._set_shared([name for name in self.shared if name != agent])
 
     def keep(self) -> None:
-        """Make an experiment's fork one that stays when the experiment is over."""
+        """Keep an experiment's fork after the experiment."""
         from holdfast.engine.sessions.lifecycle.fork_creation import keep
 
         if self._line.record.purpose == "experiment":

@@ -259,9 +259,7 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
     try:
         choice = choose(providers, context.settings.snapshot.provider, detected=found)
     except UnsupportedError as error:
-        yield Finding(
-            "snapshots", "limited", error.message, "docs/reference/snapshots.md says what each provider needs"
-        )
+        yield Finding("snapshots", "limited", error.message, "docs/reference/snapshot.md says what each provider needs")
         return
     yield Finding("snapshots", "good", f"{choice.provider.name} is used, as {choice.reason}")
 
@@ -277,9 +275,7 @@ def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Find
             providers, context.settings.promote.provider, ignored=True, key="promote.provider", detected=found
         )
     except UnsupportedError as error:
-        yield Finding(
-            "snapshots", "limited", error.message, "docs/reference/promotion.md says what can make such a copy"
-        )
+        yield Finding("snapshots", "limited", error.message, "docs/reference/promote.md says what can make such a copy")
         return
     text = f"a promotion to it is built in a copy that {choice.provider.name} makes, as {choice.reason}"
     yield Finding("snapshots", "good", text)
@@ -398,7 +394,7 @@ def _store(opener: Opener) -> Iterator[Finding]:
                     "store",
                     "wrong",
                     text,
-                    "docs/reference/object-stores.md lists the rights that Holdfast needs in a bucket",
+                    "docs/reference/store.md lists the rights that Holdfast needs in a bucket",
                 )
         if found.ok:
             claim = f", claimed by this store ({about.id})" if about.claimed else ""

@@ -35,7 +35,7 @@ class StoreFace:
         self.close()
 
     def close(self) -> None:
-        """Let go of the store. Harmless a second time."""
+        """Close the store. Harmless a second time."""
         self._opener.close()
 
     def gc(
@@ -120,7 +120,7 @@ class Home(StoreFace):
         return cat(self._context, resolve_id(self._context, name), os.fsencode(path))
 
     def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
-        """Let the workspaces go whose directories were deleted, and forget their checkpoints.
+        """Drop the workspaces whose directories were deleted, and their checkpoints.
 
         What something else stands on stays. Until then a deleted workspace can be brought back by `restore` at its
         path.
@@ -143,7 +143,7 @@ class Home(StoreFace):
         return mount_again(self._opener, os.fsencode(directory), server)
 
     def unmount(self, directory: str | bytes | os.PathLike[str]) -> bytes:
-        """Unmount a fork, or a checkpoint; its real path. What was changed in a fork is kept.
+        """Unmount a fork or a checkpoint; its real path. What was changed in a fork is kept.
 
         Raises `RefusedError` while a process uses it, `NotFoundError` if nothing of Holdfast is mounted there.
         """
@@ -153,7 +153,7 @@ class Home(StoreFace):
         return unmount(self._opener, os.fsencode(directory))
 
     def materialise(self, directory: str | bytes | os.PathLike[str]) -> bytes:
-        """Make a fork by mount a plain directory, with all that is in it, captured or not; its real path.
+        """Turn a fork by mount into a plain directory, with uncaptured files; its real path.
 
         Raises `RefusedError` while a process uses it, `StorageError` if there is no room; it is a fork as before then.
         """
@@ -163,7 +163,7 @@ class Home(StoreFace):
         return materialise(self._opener, os.fsencode(directory))
 
     def stats(self) -> Stats:
-        """What takes the space."""
+        """Used space."""
         from holdfast.engine.upkeep.housekeeping import stats_of_home
 
         return stats_of_home(self._context)

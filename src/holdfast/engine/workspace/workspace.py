@@ -88,8 +88,8 @@ class WorkspaceQueries(WorkspaceFace):
         limit: int = 100,
         cursor: str | None = None,
     ) -> TimelinePage:
-        """All that happened here, the newest first: events of the history, runs, prompts, steps, edits by others,
-        operations that are held, the commands of sessions. At most ``limit`` items; the page's ``cursor`` gives the
+        """All that happened here, newest first, in pages: events, runs, prompts, steps, barriers, held operations,
+        commands of sessions. At most ``limit`` items; the page's ``cursor`` gives the
         next ones. See `holdfast.model.timeline` for what an item says, and what the filters mean.
         """
         from holdfast.engine.history.timeline import timeline
@@ -109,8 +109,8 @@ class WorkspaceQueries(WorkspaceFace):
         steps: bool = False,
         progress: Progress | None = None,
     ) -> Iterator[TimelineItem]:
-        """What `log` lists, the newest first: of what `timeline` gives one row for each run, and for a command of a
-        session and what was saved of it; steps, edits by others and operations that are held only with ``steps``.
+        """The rows of `holdfast log`, newest first; with ``steps`` also steps, barriers and held operations. Of what
+        `timeline` gives, a run is one row, and a command of a session with its checkpoint.
         Checkpoints that came with a bundle are in it as well. To be used up while the workspace is open. ``progress``
         is told of every row that was looked at, wanted or not; an error that it raises ends the query.
         """
@@ -133,8 +133,8 @@ class WorkspaceQueries(WorkspaceFace):
         cursor: str | None = None,
         down_to: str | None = None,
     ) -> TimelinePage:
-        """At most ``limit`` of the rows that `log_rows` gives, from where the ``cursor`` of the page before says;
-        ``down_to``: no further than to that cursor. Of the steps those are in it that belong to no run. A page costs
+        """The rows of `log_rows` in pages; ``down_to``: no further than to that cursor. It has at most ``limit`` rows,
+        from the ``cursor`` of the page before. Of the steps it has those that belong to no run. A page costs
         what is on it, however long the history is, and has fewer rows where most do not hold for the filters.
         """
         from holdfast.engine.history.timeline import log_page
@@ -145,25 +145,25 @@ class WorkspaceQueries(WorkspaceFace):
         return log_page(self._context, wanted, limit=limit, cursor=cursor, until=down_to, sessions=sessions)
 
     def position(self) -> HistoryPosition:
-        """Where the tree stands in the history, and what `redo` would bring again."""
+        """Where the tree stands in the history, and the states that `redo` leads to."""
         from holdfast.engine.history.queries import position
 
         return position(self._context)
 
     def history_revision(self) -> str:
-        """A text that is another one when anything has happened that the timeline tells: a glance, without a lock."""
+        """A text that changes with every new item of the timeline; takes no lock."""
         from holdfast.engine.history.queries import history_revision
 
         return history_revision(self._context)
 
     def relatives(self, checkpoints: Iterable[CheckpointId]) -> Mapping[CheckpointId, Relatives]:
-        """What each of ``checkpoints`` that is kept has to do with other workspaces: forks, and what was merged."""
+        """The forks that began with each of ``checkpoints``, and what was merged into it."""
         from holdfast.engine.history.queries import relatives
 
         return relatives(self._context, checkpoints)
 
     def browse(self, name: str, path: str | bytes = b"") -> StatePlace:
-        """What is at ``path`` (empty: the root) in a checkpoint: a file, or a directory and what it holds."""
+        """A file of a checkpoint, or a directory (empty: the root) with its items."""
         from holdfast.engine.history.queries import browse
 
         return browse(self._context, self.resolve(name), os.fsencode(path).strip(b"/"))
@@ -192,13 +192,13 @@ class WorkspaceQueries(WorkspaceFace):
         ]
 
     def show(self, name: str = "@") -> Details:
-        """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
+        """One checkpoint: its record, its changes, the paths that it did not capture."""
         from holdfast.engine.history.queries import show
 
         return show(self._context, self.resolve(name))
 
     def show_row(self, name: str) -> RowDetails:
-        """All that is known of a row of `log` (``prompt:41``, ``run:ID``, …), steps and the like among them. Raises
+        """A row of the log by its name (``prompt:41``, ``run:ID``, …). Raises
         `NotFoundError`.
         """
         from holdfast.engine.history.queries import show_row
@@ -206,7 +206,7 @@ class WorkspaceQueries(WorkspaceFace):
         return show_row(self._context, name, self._session_commands())
 
     def row_details(self, item: TimelineItem) -> RowDetails:
-        """The same of a row that `log_rows` gave, without a search for it."""
+        """`show_row` of a row that `log_rows` gave."""
         from holdfast.engine.history.queries import row_details
 
         return row_details(self._context, item)
@@ -256,13 +256,13 @@ class WorkspaceQueries(WorkspaceFace):
         return patch(diff, self.diff_contents(diff).fetch, context=context, binary=binary)
 
     def planned_diff(self, planned: RestoreResult) -> PlannedDiff:
-        """How the tree is to change, by a dry run of a `restore`, an `undo` or a `redo`."""
+        """The changes of a dry run, and the paths that no checkpoint holds."""
         from holdfast.engine.diffs.tree_diff import planned_diff
 
         return planned_diff(self._context, planned)
 
     def planned_patch(self, planned: PlannedDiff, *, context: int = 3) -> Iterator[bytes]:
-        """The same as `patch` gives a diff."""
+        """A planned diff as text, as `patch` gives it."""
         from holdfast.engine.diffs.patch_text import patch
 
         return patch(planned.diff, planned.contents.fetch, context=context)
@@ -315,39 +315,39 @@ class WorkspaceSteps(WorkspaceFace):
         return step_changes(self._context, step)
 
     def conflicts(self, step: int) -> Sequence[ConflictInfo]:
-        """What was left as it is when a finished step was last undone, redone or rolled back: where others have changed
-        it since, say, and where what belongs there is kept. Raises `NotFoundError`.
+        """Paths left as they are when a finished step was last undone, redone or rolled back. Each with the reason,
+        such as an edit by another process, and where the step's version is kept. Raises `NotFoundError`.
         """
         from holdfast.engine.opening.undo_log import step_conflicts
 
         return step_conflicts(self._context, step)
 
     def discard_steps(self) -> int | None:
-        """Forget all finished steps, and undo logs of other versions; how many steps, if that can be told."""
+        """Forget all finished steps, and undo logs of other versions."""
         forbid_inside_run(self._context, "forgetting")
         from holdfast.engine.opening.undo_log import discard_steps
 
         return discard_steps(self._context)
 
     def discard_other_version(self) -> bool:
-        """Forget undo logs of other versions that were set aside, and nothing else; False if there are none."""
+        """Forget undo logs of other versions that were set aside; False if there are none."""
         forbid_inside_run(self._context, "forgetting")
         from holdfast.engine.opening.undo_log import discard_other_version
 
         return discard_other_version(self._context)
 
     def begin_step(self, label: str = "") -> int:
-        """Open an explicit step: what supervised processes change from now on belongs to it. Its id."""
+        """Open an explicit step for all supervised processes. Its id."""
         with self._undo_log() as log:
             return log.begin(label)
 
     def commit_step(self, step: int | None = None) -> StepInfo:
-        """Close an explicit step (None: the one that is open)."""
+        """Close an explicit step; by default the open one."""
         with self._undo_log() as log:
             return log.commit(self._explicit(log, step))
 
     def rollback_step(self, step: int | None = None) -> UndoReport:
-        """Close an explicit step (None: the one that is open), and take back what it did."""
+        """Close an explicit step, and take it back."""
         with self._undo_log() as log:
             return log.rollback(self._explicit(log, step))
 
@@ -358,7 +358,7 @@ class WorkspaceSteps(WorkspaceFace):
         return list_barriers(self._context)
 
     def held(self) -> Sequence[TicketInfo]:
-        """The operations that safeguards hold until a person has decided: a glance, without a lock."""
+        """The operations that wait for a person; takes no lock."""
         from holdfast.engine.opening.undo_log import open_if_running
 
         with open_if_running(self._context) as log:  # (what is held is held by a keeper)
@@ -477,7 +477,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
     @property
     def misconfigured(self) -> ConfigError | None:
-        """What is wrong with its ``holdfast.toml``, if it was opened in spite of that."""
+        """The mistake in its ``holdfast.toml``, if it was opened ``lenient``."""
         return self._context.misconfigured
 
     @property
@@ -500,7 +500,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
     @property
     def isolation(self) -> Isolation:
-        """What the settings say of where a command is run, for `run` to be given something like it."""
+        """The configured isolation of `run`."""
         return self._settings.isolation
 
     @property
@@ -538,7 +538,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         )
 
     def label(self, name: str, label: str) -> Checkpoint:
-        """Add a label to those that a checkpoint has, which is a manual one from then on; its record. Raises
+        """Add a label to a checkpoint, which is then manual. Raises
         `UsageError` for what is no label.
         """
         forbid_inside_run(self._context, "a label")
@@ -547,9 +547,9 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return label_checkpoint(self._context, self.resolve(name), label)
 
     def prompt(self, text: str, *, author: str | None = None) -> CheckpointResult:
-        """Save the present state, as of the kind ``auto``, before an agent, ``author``, does what ``text`` asks for;
-        and enter the prompt in the history, whether anything has changed or not: ``prompt`` of the result is its
-        number, and ``undo(to=…)`` goes back to before it. Of a longer text the first 4,000 characters are kept.
+        """Save the present state before an agent acts, and enter its prompt in the history, changed or not. The kind is
+        ``auto``; ``prompt`` of the result is its number, and ``undo(to=…)`` goes back to before it. Of a
+        longer text the first 4,000 characters are kept.
         ``author`` and what is raised as of `checkpoint`.
         """
         from holdfast.engine.history.operations import prompt
@@ -566,7 +566,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return status(self._context, watching=False)
 
     def ignored(self) -> list[bytes]:
-        """The paths that the ignore rules leave out, Git's and Holdfast's; of a directory its own, with a slash."""
+        """Paths that the ignore rules leave out; a directory ends with a slash."""
         from holdfast.files.local_tree import LocalTree
 
         self._context.renew_settings()
@@ -574,7 +574,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return list(tree.excluded_paths()) if isinstance(tree, LocalTree) else []
 
     def estimate(self) -> CaptureEstimate | None:
-        """What a first checkpoint would capture, if that is more than the settings call normal; else None."""
+        """The size of a first checkpoint if that is unusual, else None."""
         limits = self._settings.capture
         if self._context.catalog.cursor(self.id).head is not None:
             return None
@@ -593,7 +593,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return write_default_ignore(self._context.workspace.path)
 
     def let_go(self) -> None:
-        """Let the workspace hold nothing back from retention any more, as for a fork that has served its turn.
+        """Hold nothing back from retention any more, as for a fork that has served its turn.
 
         Its checkpoints stay until they are forgotten; `init` in its directory begins a new workspace.
         """
@@ -641,7 +641,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         )
 
     def restore_differences(self, name: str, paths: Sequence[str | bytes] = ()) -> PartialRestore:
-        """What the tree has otherwise than a checkpoint, in parts that `restore_parts` can bring back one by one."""
+        """The differences from a checkpoint, in parts for `restore_parts`."""
         forbid_inside_run(self._context, "a restore")
         from holdfast.engine.merging.partial_restore import differences
 
@@ -701,17 +701,16 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return done._replace(not_captured=source.not_captured)
 
     def next_reapply(self) -> dict[str, Any] | None:
-        """The change that waits longest for an agent to apply it anew, of merges into this workspace; None if none
-        does.
+        """The change that waits longest for an agent, of merges into this workspace, or None.
 
-        It is the caller's for ``merge.lease``: docs/reference/merge.md has its fields.
+        It is the caller's for ``merge.lease``: docs/reference/ladder.md has its fields.
         """
         from holdfast.engine.merging.reapply.answer_queue import take
 
         return take(self._context, self._context.clock, self._context.random(16).hex(), self.id)
 
     def waiting_reapplies(self, *, limit: int = 100) -> list[dict[str, Any]]:
-        """The changes that wait to be applied anew, of merges into this workspace: as `answer_queue.list_waiting`."""
+        """The waiting changes of merges into this workspace, without content."""
         from holdfast.engine.merging.reapply.answer_queue import list_waiting
 
         return list_waiting(self._context, self._context.clock.now(), limit=limit, workspace=self.id)
@@ -763,8 +762,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Take back the newest ``count`` changes to the tree, or all since the prompt of the number ``to``, or a
-        ``step`` (or several), or all that a ``run`` did (empty: the newest run). Unsaved changes are saved first, and
+        """Take back the newest ``count`` changes to the tree, all since a prompt (``to``), one or more steps, or a run.
+        ``to`` is the number of the prompt; an empty ``run`` is the newest. Unsaved changes are saved first, and
         are the first of the newest. Steps that depend on each other are one change. What a step holds that is going on
         stays as it is: what came after it, and has nothing to do with that, is taken back; of what is older the error
         (``step_open``) names the process that holds it. ``stop`` ends what is left of the ``run`` first: SIGTERM to its
@@ -814,8 +813,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Bring back the newest ``count`` changes that `undo` took back, or an undone ``step`` (or several together)
-        whatever came since.
+        """Bring back the newest ``count`` undone changes, or one or more undone steps. Steps come back
+        together, also if others came later.
         """
         forbid_inside_run(self._context, "a redo")
         from holdfast.engine.history.undo import redo, redo_steps
@@ -865,13 +864,13 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         )
 
     def vm_status(self) -> MachineStatus:
-        """The virtual machines that commands of this workspace run in now, and the disk that stays."""
+        """The running virtual machines of this workspace, and the disk that stays."""
         from holdfast.engine.running.machine_state import machine_status
 
         return machine_status(self._context)
 
     def vm_reset(self) -> bool:
-        """Remove the disk that stays from one virtual machine to the next; whether there was one. The workspace's files
+        """Remove the disk that stays between virtual machines; whether there was one. The workspace's files
         are no part of it. Raises `RefusedError` (``machine_running``) while one runs.
         """
         from holdfast.engine.running.machine_state import reset_machine
@@ -973,7 +972,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
     @property
     def snapshots(self) -> Snapshots:
-        """The snapshots of it that its providers have taken because a user asked for them."""
+        """Its snapshots by providers."""
         from holdfast.engine.forks.snapshots import Snapshots
 
         return Snapshots(self._context)
@@ -994,7 +993,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     # -- watching -----------------------------------------------------------------------------------------------
 
     def check_watchable(self) -> None:
-        """Raise `RefusedError` inside of a run, where watching may not begin."""
+        """Raise `RefusedError` inside a run."""
         forbid_inside_run(self._context, "watching")
 
     def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:
@@ -1031,7 +1030,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return forget(self._context, [self.resolve(name) for name in names], policy=policy, dry_run=dry_run)
 
     def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
-        """Let the workspaces of the home go whose directories were deleted, and forget their checkpoints.
+        """Drop the workspaces whose directories were deleted, and their checkpoints.
 
         What something else stands on stays, and this workspace, should its own directory be gone: `Home.forget_gone`
         spares none. Until then a deleted workspace can be brought back by `restore` at its path.
@@ -1042,7 +1041,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return forget_gone(self._context, but=self.id, dry_run=dry_run)
 
     def stats(self) -> Stats:
-        """What takes the space."""
+        """Used space."""
         from holdfast.engine.upkeep.housekeeping import stats
 
         return stats(self._context)

@@ -2,7 +2,7 @@
 
 A directory is one *key*, the bytes that a walk can compute without reading any file (names and stat columns), and one
 *values*, the hashes. An unchanged directory is recognised by comparing two keys. The file's format is specified in
-``docs/formats/index.md``.
+``docs/formats/stat-index.md``.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _MOST_BYTES: Final = 1 << 30
 _CHECKSUM: Final = slice(8, 24)
-"""Where the file of an index has its checksum: docs/formats/index.md."""
+"""Where the file of an index has its checksum: docs/formats/stat-index.md."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_REDIRECT: Final = 4096
 _NONE: Final = (errno.ENODATA, errno.EOPNOTSUPP)

@@ -11,18 +11,21 @@ if TYPE_CHECKING:
 
 
 class Version(TypedDict):
-    """Which version this is."""
+    """The version."""
 
     version: str
 
 
 class Initialised(TypedDict):
-    """A directory that is remembered."""
+    """A remembered directory."""
 
     workspace: str
+    """Its id."""
     path: Path
     created: bool
+    """False if it was remembered already."""
     ignore_written: bool
+    """``--write-ignore`` wrote a file."""
 
 
 class FileContent(TypedDict):
@@ -34,30 +37,33 @@ class FileContent(TypedDict):
 
 
 class Unmounted(TypedDict):
-    """A fork by mount that is a plain directory now."""
+    """A fork by mount that is now a plain directory."""
 
     path: Path
     mounted: bool
 
 
 class MountEvent(TypedDict):
-    """That something is mounted, or no more; what does not apply is missing."""
+    """A mount that began or ended."""
 
     event: str
+    """``mounted`` or ``unmounted``."""
     checkpoint: NotRequired[str]
     directory: NotRequired[Path]
     pid: NotRequired[int]
+    """With ``--detach``: the process that serves it."""
 
 
 class UnmountEvent(TypedDict):
-    """That something was unmounted."""
+    """The end of a mount."""
 
     event: str
+    """``unmounted``."""
     directory: Path
 
 
 class MountedCommand(TypedDict):
-    """What became of a command that was run beside a mount."""
+    """A command beside a mount."""
 
     checkpoint: str
     directory: Path
@@ -65,191 +71,207 @@ class MountedCommand(TypedDict):
 
 
 class Snapshot(TypedDict):
-    """A snapshot by a provider."""
+    """A snapshot."""
 
     id: str
     provider: str
     label: str
     created_at: Time
     parent: str | None
-    """The one before it, which may have been discarded since."""
+    """It may have been discarded since."""
     views: list[Path]
     """Directories that show it."""
 
 
 class TakenSnapshot(Snapshot):
-    """One that was taken."""
+    """A new snapshot."""
 
     notes: list[str]
-    """What its provider says of itself, such as what it leaves out."""
+    """The provider's remarks, such as files that it leaves out."""
     passed_over: list[str]
-    """The providers that could capture nothing at that moment, each with why."""
+    """Providers that could capture nothing then, with reasons."""
 
 
 class Snapshots(TypedDict):
-    """Those of a workspace, oldest first."""
+    """Snapshots, oldest first."""
 
     snapshots: list[Snapshot]
 
 
 class SnapshotView(TypedDict):
-    """A directory that shows a snapshot."""
+    """The directory that shows it."""
 
     path: Path
 
 
 class UnmountedSnapshot(TypedDict):
-    """The directories that showed a snapshot."""
+    """The directories."""
 
     unmounted: list[Path]
 
 
 class DiscardedSnapshot(TypedDict):
-    """The id of a snapshot that was removed."""
+    """The id of the snapshot."""
 
     discarded: str
 
 
 class SnapshotCommand(TypedDict):
-    """What became of a command that was run at the workspace's own path, apart from it."""
+    """A command in an overlay."""
 
     exit_code: int
     snapshot: Snapshot | None
-    """What it has made, where that was kept."""
+    """With ``-m``."""
 
 
 class Image(TypedDict):
-    """What a virtual machine begins as."""
+    """An image."""
 
     name: str
     id: str
-    """The same for all images with the same files, made at the same time."""
+    """The same for images of the same files and time."""
     architecture: Annotated[str, "manifest.architecture"]
+    """Debian's name for it, such as ``amd64``."""
     source: Annotated[str, "manifest.source"]
-    """Of what its root file system was made: a suite and a mirror, or ``archive``."""
+    """A suite and a mirror, or ``archive``."""
     packages: Annotated[list[str], "manifest.packages"]
-    """That were asked for, without what they depend on."""
     commands: Annotated[list[str], "manifest.commands"]
-    """That were run in it."""
+    """Run in it."""
     python: Annotated[str, "manifest.python"]
+    """The path of Python in it."""
     kernel_release: Annotated[str, "manifest.kernel_release"]
     kernel_package: Annotated[str, "manifest.kernel_package"]
+    """``NAME=VERSION``."""
     modules: Annotated[list[str], "manifest.modules"]
-    """Those that are loaded at the start."""
+    """Loaded at the start."""
     bytes: int
     """Of all its files; other images may share some."""
     created_at: Annotated[Time, "manifest.created_at"]
 
 
 class Images(TypedDict):
-    """Those of a home, by name."""
+    """Images by name; a damaged one is named by a warning instead."""
 
     images: list[Image]
 
 
 class RemovedImage(TypedDict):
-    """The name of an image that was removed."""
+    """The name of the image."""
 
     removed: str
 
 
 class WatchEvent(TypedDict):
-    """That a watcher has begun."""
+    """The watcher began."""
 
     event: str
+    """``watching``."""
     workspace: Path
     backend: str
 
 
 class WatchEnd(TypedDict):
-    """That it has ended."""
+    """The watcher ended."""
 
     event: str
+    """``stopped``."""
     unsaved: str | None
+    """Why the last changes are not saved."""
 
 
 class DetachedWatch(TypedDict):
-    """A watcher that works in the background."""
+    """With ``--detach``."""
 
     pid: int
     backend: str
     limits: str | None
+    """A sentence about changes that it cannot see."""
 
 
 class RunningMachine(TypedDict):
-    """A virtual machine that runs."""
+    """A running virtual machine."""
 
     run: str
     pid: int
+    """Of its monitor."""
     image: str
     accelerator: str
     filesystem: str
+    """``virtiofs`` or ``9p``."""
     persistent: bool
+    """Its disk stays."""
     started_at: float
+    """Seconds since the epoch."""
     memory_bytes: int
+    """Memory of this host that it has."""
 
 
 class VmStatus(TypedDict):
-    """What there is of a workspace's virtual machines."""
+    """The machines of a workspace."""
 
     running: list[RunningMachine]
     disk_bytes: int | None
+    """The size of the disk that stays; null if there is none."""
 
 
 class VmReset(TypedDict):
-    """Whether there was a disk, which is removed."""
+    """The result."""
 
     reset: bool
 
 
 class StoppedWatch(TypedDict):
-    """What became of one that was to stop."""
+    """With ``--stop``."""
 
     stopped: bool
+    """False if none was running."""
     unsaved: str | None
+    """Why the last changes are not saved."""
 
 
 class Completion(TypedDict):
-    """A script for a shell."""
+    """A script."""
 
     shell: str
     script: str
 
 
 class Listening(TypedDict):
-    """Where clients can come."""
+    """The server listens."""
 
     listening: str
     promote_isolation: Literal["namespace", "none", "refused"]
-    """Where promotions run their commands; ``refused``: they do not, as they cannot be isolated as asked for."""
+    """Of the commands of promotions; ``refused``: the isolation asked for cannot be had, so they run none."""
     promote_isolation_reason: str
-    """But for ``namespace``: why."""
+    """Empty for ``namespace``."""
 
 
 class UiListening(TypedDict):
-    """Where a browser can come."""
+    """The server listens; no browser is opened."""
 
     address: str
     """It lets one browser in, once."""
 
 
 class SocketListening(TypedDict):
-    """Where clients can come, and where their token is."""
+    """With ``--socket``, on standard error."""
 
     listening: Path
     token_file: Path
 
 
 class Token(TypedDict):
-    """A token, without its secret."""
+    """A token without its secret."""
 
     id: str
     rights: str
+    """``read``, ``write`` or ``admin``."""
     exports: list[str]
     roots: list[Path]
     label: str
     created_at: Time
     expires_at: Time | None
+    """Null: never."""
 
 
 class _NewToken(TypedDict):
@@ -258,7 +280,7 @@ class _NewToken(TypedDict):
 
 
 class NewToken(Token, _NewToken):
-    """A token that was made."""
+    """A new token."""
 
 
 class Tokens(TypedDict):
@@ -269,23 +291,27 @@ class Tokens(TypedDict):
 
 
 class RevokedToken(TypedDict):
-    """A token that is valid no more."""
+    """The id of a revoked token."""
 
     revoked: str
 
 
 class ConfigFile(TypedDict):
-    """A file of a client that is to change, or has changed."""
+    """A file of the client."""
 
     path: Path
     change: str
+    """``new``, ``changed`` or ``deleted``."""
     kept: Path | None
+    """The copy of the former file in the home."""
 
 
 class Integrated(TypedDict):
-    """What was written for a client."""
+    """The changes of a client's files."""
 
     client: str
     removed: bool
+    """With ``--remove``."""
     written: bool
+    """False with ``--dry-run``, and if there was nothing to do."""
     files: list[ConfigFile]

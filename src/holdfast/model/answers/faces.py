@@ -67,7 +67,7 @@ class PromoteSettings(TypedDict):
 
 
 class MergeSettings(TypedDict):
-    """How what both sides have changed is applied anew: docs/reference/merge.md."""
+    """How what both sides have changed is applied anew: docs/reference/ladder.md."""
 
     ladder: list[str]
     max_bytes: int
@@ -265,7 +265,7 @@ class TakenReapply(TypedDict):
     """A change that is the caller's until ``held_until``, or none."""
 
     change: dict[str, Any] | None
-    """As docs/reference/merge.md has it for the rung ``command``, with ``id``, ``token``, ``held_until`` and
+    """As docs/reference/ladder.md has it for the rung ``command``, with ``id``, ``token``, ``held_until`` and
     ``deadline``."""
 
 

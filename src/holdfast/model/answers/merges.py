@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MergeCounts(TypedDict):
-    """How many files are which."""
+    """Numbers of files."""
 
     apply_theirs: int
     keep_production: int
@@ -39,7 +39,7 @@ def rung_words(attempt: Any) -> str | None:
 
 
 class ForeseenRung(TypedDict):
-    """What one rung of `merge.ladder` would do about a file."""
+    """The forecast of one rung."""
 
     rung: Rung
     result: Forecast
@@ -48,9 +48,10 @@ class ForeseenRung(TypedDict):
 
 
 class Foreseen(TypedDict):
-    """What the ladder would do about a file: the first rung is asked, or tried, first."""
+    """A forecast of ``merge.ladder``, in its order."""
 
     applies: bool
+    """All of it, without a question."""
     rungs: list[ForeseenRung]
 
 
@@ -60,25 +61,31 @@ def count_changesets(overlap: Any) -> int:
 
 
 class Overlap(TypedDict):
-    """A file that both lines of work have changed."""
+    """A file that both sides changed."""
 
     path: Path
     production_path: Annotated[Path, "conflict.path"]
+    """Where it is, or was, here."""
     fork_path: Annotated[Path, "conflict.there"]
+    """Where it is, or was, in the fork."""
     changeset_count: Annotated[int, count_changesets]
     changesets: Annotated[list[int], "numbers"]
     why: str
+    """See docs/reference/merge.md."""
     detail: str
+    """For people."""
     version: str
     can_reapply: Annotated[bool, "is_applicable"]
+    """New content is all that it needs."""
 
 
 class OpenOverlap(Overlap):
-    """One that is not settled: what was changed in it, or, of a dry run, what the ladder would do about it."""
+    """An open overlap."""
 
     production_diff: NotRequired[str]
     fork_diff: NotRequired[str]
     foreseen: NotRequired[Foreseen]
+    """Only of a dry run; the diffs only of a real one."""
 
 
 def plan_writes(plan: Any) -> list[bytes]:
@@ -92,19 +99,24 @@ def plan_deletes(plan: Any) -> list[bytes]:
 
 
 class MergePlan(TypedDict):
-    """What a merge would come to."""
+    """A plan."""
 
     result: MergeOutcome
+    """``needs_reapply``: some overlaps are open."""
     fork_checkpoint: Annotated[str, "base"]
+    """The fork point."""
     production_checkpoint: Annotated[str, "production"]
     promote_checkpoint: Annotated[str, "fork"]
+    """The fork's state."""
     changesets: int
+    """How many the fork has made since."""
     straight: Annotated[bool, "is_straight"]
+    """Production has not changed since."""
     changes: Annotated[MergeCounts, "counts"]
     writes: Annotated[list[Path], plan_writes]
     deletes: Annotated[list[Path], plan_deletes]
     uncaptured: list[Path]
-    """What the fork captures no more, and has not deleted: it stays as production has it."""
+    """Paths that the fork only stopped capturing; they stay."""
 
 
 def question_id(attempt: Any) -> str | None:
@@ -113,7 +125,7 @@ def question_id(attempt: Any) -> str | None:
 
 
 class RungAttempt(TypedDict):
-    """What one rung did about one change."""
+    """The answer of one rung to one change."""
 
     rung: str
     changesets: Annotated[list[int], "numbers"]
@@ -123,7 +135,7 @@ class RungAttempt(TypedDict):
 
 
 class FileRecord(TypedDict):
-    """What became of one file that both sides have changed."""
+    """The record of a file that both sides changed."""
 
     path: Path
     why: str
@@ -133,39 +145,45 @@ class FileRecord(TypedDict):
 
 
 class Merged(MergePlan):
-    """What a merge did, or would do."""
+    """A merge, done or planned."""
 
     overlapping_files: NotRequired[list[OpenOverlap]]
     dry_run: bool
     files: list[FileRecord]
+    """The record of docs/reference/merge.md#what-is-recorded."""
     merged: str | None
+    """The id of the merged state."""
     restored: Restored | None
+    """Null if the tree was not touched."""
     not_captured: list[NotCaptured]
+    """Of the fork's directory: files that no checkpoint holds and that are missing here."""
 
 
 class PromotionOverlap(TypedDict):
-    """A file that both sides have changed."""
+    """A file that both sides changed."""
 
     path: str
     changeset_count: int
     detail: str
     why: str
     version: str
-    """What a decision of it is for."""
+    """For a decision."""
     production_diff: NotRequired[str]
+    """Missing if all differences together have more than a million letters."""
     fork_diff: NotRequired[str]
 
 
 class ForeseenOverlap(PromotionOverlap):
-    """One of a dry run, with what the ladder would do about it."""
+    """An overlap of a dry run."""
 
     foreseen: NotRequired[Foreseen]
 
 
 class PromotionPlan(TypedDict):
-    """What would become of a promotion."""
+    """With ``--dry-run``."""
 
     result: str
+    """``clean``, ``unchanged`` or ``needs_reapply``."""
     changesets: int
     changes: MergeCounts | None
     overlapping_files: list[ForeseenOverlap]
@@ -173,14 +191,14 @@ class PromotionPlan(TypedDict):
 
 
 class InUse(TypedDict):
-    """A process that is still in the directory that was production."""
+    """A process."""
 
     pid: int
     command: str
 
 
 class Restarted(TypedDict):
-    """How the restart went."""
+    """The restart."""
 
     exit_code: int
     output: str
@@ -193,62 +211,80 @@ def file_records(promotion: Any) -> list[Any]:
 
 
 class Promoted(TypedDict):
-    """A promotion; the fields of its result are there whatever that is, and empty where they do not apply."""
+    """A promotion. Fields that its result does not have are empty."""
 
     id: Annotated[str, "row.id"]
     result: Annotated[PromotionResult, "answer.result"]
-    """Empty while it is under way, or was cut short."""
+    """Empty while it is under way."""
     changesets: Annotated[int, "facts.changesets"]
+    """How many steps of work the fork has done since."""
     changes: Annotated[MergeCounts | None, "facts.changes"]
     overlapping_files: Annotated[list[PromotionOverlap], "answer.overlapping_files"]
     uncaptured: Annotated[list[str], "facts.uncaptured"]
     files: Annotated[list[dict[str, Any]], file_records]
-    """What became of each file that both sides have changed, and what each rung did: docs/reference/merge.md."""
+    """See docs/reference/merge.md#what-is-recorded."""
     production: Annotated[str, "path"]
+    """Its path."""
     phase: Annotated[PromotionPhase, "row.phase"]
     theirs: Annotated[str, "row.theirs"]
+    """The checkpoint that is promoted."""
     checkpoint: Annotated[str, "answer.checkpoint"]
+    """Production's new state; empty unless promoted."""
     previous: Annotated[str, "answer.previous"]
+    """Its former state."""
     provider: Annotated[str, "facts.provider"]
+    """The provider of docs/reference/promote.md#the-copy."""
     provider_reason: Annotated[str, "facts.provider_reason"]
     isolation: Annotated[PromotionIsolation, "facts.isolation"]
     """Where the commands ran; empty if none did."""
     isolation_reason: Annotated[str, "facts.isolation_reason"]
+    """Of ``none``: why."""
     atomic: Annotated[bool, "answer.atomic"]
+    """False if files were copied one by one, because of ``hindrance``."""
     hindrance: Annotated[str, "facts.hindrance"]
     undo_command: Annotated[str, "answer.undo_command"]
     failed_step: Annotated[str, "answer.failed_step"]
+    """Of ``build_failed``: ``setup_command``, ``build_command``, ``start_command`` or ``health_check``."""
     command: Annotated[str, "answer.command"]
     exit_code: Annotated[int, "answer.exit_code"]
     output: Annotated[str, "answer.output"]
+    """The end of its output."""
     code: Annotated[str, "answer.code"]
+    """Of ``build_failed`` and ``failed``."""
     message: Annotated[str, "answer.message"]
     recovery: Annotated[str, "answer.recovery"]
     replans: Annotated[int, "facts.replans"]
+    """How often production had changed meanwhile."""
     late: Annotated[list[str], "facts.late"]
+    """Paths written to in the old directory after the swap."""
     used_by: Annotated[list[InUse], "facts.used_by"]
+    """Processes still in the old directory."""
     kept: Annotated[str, "facts.kept"]
+    """Where the old directory is, if it was kept."""
     restart: Annotated[Restarted | None, "facts.restart"]
     created_at: Annotated[Time, "row.created_at"]
     updated_at: Annotated[Time, "row.updated_at"]
 
 
 class Promotions(TypedDict):
-    """The promotions, oldest first."""
+    """With ``--list``: promotions, oldest first."""
 
     promotions: list[Promoted]
 
 
 class PromotionSweep(TypedDict):
-    """What a sweep did."""
+    """With ``--sweep``."""
 
     settled: list[str]
+    """Ids of interrupted promotions."""
     removed: list[str]
     kept: list[str]
     busy: list[str]
+    """Ids that another process works on."""
 
 
 class PromotionStep(TypedDict):
-    """A step of a promotion that begins."""
+    """With ``--steps``: a step that begins."""
 
     step: str
+    """``plan``, ``copy``, ``setup``, ``build``, ``check``, ``swap``, ``restart`` or ``finish``."""

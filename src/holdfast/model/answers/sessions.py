@@ -13,55 +13,69 @@ if TYPE_CHECKING:
 
 
 class Command(TypedDict):
-    """One command of a session's history."""
+    """A command of the history."""
 
     id: str
     seq: int
     input: PlainText
+    """The request in words."""
     command: PlainText
     generated: bool
+    """A model made the command from ``input``."""
     level: str
+    """See docs/reference/classify.md#levels."""
     directory: Annotated[SystemPath, "cwd"]
+    """Where it began."""
     started_at: Time
     duration_ms: int
     exit_code: Annotated[int | None, "result.exit_code"]
+    """Null if unknown."""
     stdout: Annotated[str, "result.stdout", ""]
+    r"""All output of ``session shell``. A byte that is not UTF-8 is ``\xHH``."""
     stderr: Annotated[str, "result.stderr", ""]
     truncated: Annotated[bool, "result.truncated", False]
+    """Output was left out; a mark stands there."""
     timed_out: Annotated[bool, "result.timed_out", False]
     before: str | None
+    """A checkpoint."""
     after: str | None
+    """A checkpoint."""
 
 
 class Executed(Command):
-    """What was run: the command, the session, where that is now, and what it does not keep."""
+    """A command that was run."""
 
     session: str
     directory_after: SystemPath
     not_kept: list[str]
+    """Names of exported variables that are too long for any program."""
 
 
 class History(TypedDict):
-    """Commands, newest first, and how many older ones are not kept (null: that was not looked at)."""
+    """Commands of a session, newest first."""
 
     session: str
     commands: list[Command]
     dropped: int | None
+    """How many older commands are not kept; null with ``--limit``."""
 
 
 class Reference(TypedDict):
-    """A branch, or what else names a state."""
+    """A name of a state."""
 
     name: str
+    """``branches/SESSION/NAME``."""
     type: str
     session: str
     checkpoint: str
+    """The hash of a saved state."""
     updated_at: Time
     metadata: dict[str, str]
+    """With its ``message``, if there is one."""
 
 
 class Branch(Reference):
-    """A branch that was made, or (``removed``) is no more."""
+    """A branch that was made or removed."""
 
     removed: bool
 
@@ -74,27 +88,31 @@ class Branches(TypedDict):
 
 
 class SessionCheckpoint(TypedDict):
-    """A state of a session that is kept, without its history."""
+    """A saved state, without its history."""
 
     hash: str
     session: str
     parent: str | None
+    """A hash."""
     kind: str
+    """``auto``, ``manual``, ``fork`` or ``branch``."""
     message: str
     created_at: Time
     tree: Annotated[str | None, "state.tree"]
+    """The checkpoint of the workspace that holds its files."""
     directory: Annotated[SystemPath, "state.cwd"]
     seq: Annotated[int, "state.seq"]
 
 
 class SessionConfiguration(TypedDict):
-    """What holds for a session's commands."""
+    """The configuration of a session."""
 
     shell: str
     timeout_seconds: float
     max_output_bytes: int
     supervised: bool
     isolation: str
+    """``none`` or ``vm``."""
     commands: Annotated[int, "triggers.commands"]
     idle_seconds: Annotated[float, "triggers.idle_seconds"]
     min_seconds: Annotated[float, "triggers.min_seconds"]
@@ -102,109 +120,141 @@ class SessionConfiguration(TypedDict):
 
 
 class Started(TypedDict):
-    """A session that was begun."""
+    """A new session."""
 
     id: str
     owner: str
     root: Path
     directory: Annotated[SystemPath, "state.cwd"]
+    """Relative to the root, or absolute."""
     config: SessionConfiguration
     checkpoint: Annotated[str, "head.hash"]
+    """The hash of its first saved state."""
     tree: Annotated[str | None, "state.tree"]
+    """The checkpoint of the workspace that holds its files."""
 
 
 class StoppedSession(TypedDict):
-    """A session whose virtual machine was to be shut down."""
+    """A stopped machine."""
 
     id: str
     stopped: bool
+    """A machine ran."""
 
 
 class BackgroundProcess(Process):
-    """A process that a command has left running."""
+    """A process that a command left running."""
 
     since: Time
     recoverable: bool
+    """Always false: nothing brings a process back."""
 
 
 class SessionInfo(TypedDict):
-    """A session, looked at from outside."""
+    """A session."""
 
     id: str
     parent: str | None
+    """The session that it was forked from."""
     owner: str
     shared: list[str]
     purpose: str
+    """``session``, ``fork`` or ``experiment``."""
     status: str
+    """``live``; else it is being made or deleted."""
     root: Path | None
+    """Null while it is being made."""
     workspace: str | None
     provider: str
+    """The provider of its directory; empty in place."""
     mode: str
     created_at: Time
     updated_at: Time
     checkpoint: Annotated[str | None, "newest"]
+    """The hash of its newest saved state."""
     tree: str | None
+    """Its checkpoint."""
     directory: Annotated[SystemPath | None, "state.cwd"]
     env: Annotated[dict[PlainText, PlainText], "state.env", {}]
+    """The exported variables of its own."""
     unset: Annotated[list[PlainText], "state.unset", []]
+    """The variables that it removed."""
     seq: Annotated[int, "state.seq", 0]
+    """The number of its last command."""
     config: Annotated[SessionConfiguration | None, "state.config"]
     commands: Annotated[int, "state.metrics.commands", 0]
     total_ms: Annotated[int, "state.metrics.total_ms", 0]
     recoveries: Annotated[int, "state.metrics.recoveries", 0]
     running: Command | None
     busy: bool
+    """A process has it open."""
     checkpoints: int
+    """How many states are saved."""
     stored_bytes: int
     journal: int
+    """Entries since the newest saved state."""
     journal_bytes: int
     forks: list[str]
+    """Ids."""
     processes: list[BackgroundProcess]
+    """Running processes that its commands left behind."""
     machine: RunningMachine | None
+    """The virtual machine of its commands."""
 
 
 class Sessions(TypedDict):
-    """The sessions, oldest first."""
+    """Sessions, oldest first."""
 
     sessions: list[SessionInfo]
 
 
 class SessionFork(TypedDict):
-    """A session that was forked from another."""
+    """A new session."""
 
     id: str
     root: Path
     fork_point: str
+    """A hash."""
     reference: Annotated[Reference, "ref"]
     provider: str
     mode: str
     passed_over: list[str]
+    """Better providers that could capture nothing then, each with the reason."""
 
 
 class CheckedOut(TypedDict):
-    """A session that was brought to another of its states."""
+    """A session at another of its states."""
 
     checkpoint: Annotated[str, "checkpoint.hash"]
+    """The hash of the state asked for."""
     directory: Annotated[SystemPath, "state.cwd"]
     saved: Reference
+    """The state before."""
     restored: Restored
     not_captured: list[NotCaptured]
+    """Of a fork: files that no checkpoint holds and that its parent lacks."""
 
 
 class DeletedSession(TypedDict):
-    """What went, or would go, with a session."""
+    """A deleted session."""
 
     id: str
     deleted: bool
+    """False with ``--dry-run``."""
     with_directory: bool
+    """A fork's directory goes too."""
     not_found: Path | None
+    """A fork's directory that was moved, and stays."""
     now_at: Path | None
+    """Where that is."""
     not_captured: list[NotCaptured]
+    """Of a fork: files that no checkpoint holds and that its parent lacks."""
     processes: list[BackgroundProcess]
+    """They continue."""
 
 
 class Shared(TypedDict):
-    """By whom a session may be used."""
+    """The users of a session."""
 
     id: str
     owner: str
@@ -212,7 +262,8 @@ class Shared(TypedDict):
 
 
 class Classified(TypedDict):
-    """What a command may do."""
+    """The level of a command."""
 
     command: PlainText
     level: str
+    """``safe``, ``changes``, ``unknown``, ``risky`` or ``dangerous`` (docs/reference/classify.md#levels)."""

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 
 class PathChange(TypedDict):
-    """What a step did to one path."""
+    """A change of one path."""
 
     path: Path
     change: Edit
     source: Path | None
+    """Of ``renamed``: the former path."""
 
 
 def is_protected(step: Any) -> bool:
@@ -24,86 +25,106 @@ def is_protected(step: Any) -> bool:
 
 
 class Step(TypedDict):
-    """One step."""
+    """A step."""
 
     id: int
     kind: StepKind
     state: StepState
+    """``partly``: some paths were left as they are."""
     command: list[Path]
     directory: Path
+    """Where it ran, absolute; empty for a step without a command."""
     run: str
+    """The id of the run, or empty."""
     parent: int | None
+    """The explicit step that it is a part of."""
     started_at: NanoTime
     ended_at: NanoTime | None
     paths: int
     bytes: Annotated[int, "copied"]
+    """How many were copied for undo."""
     protected: Annotated[bool, is_protected]
+    """It can be undone whole."""
     unprotected_reason: Annotated[str, "unprotected"]
     exit_code: int | None
+    """128 and the number of a signal; null while the step is open, if unknown, without a command, and if the step was
+    denied.
+    """
     barrier_after: bool
+    """Another process changed something before the next step."""
 
 
 class Steps(TypedDict):
-    """The steps, oldest first."""
+    """Steps, oldest first."""
 
     steps: list[Step]
 
 
 class BegunStep(TypedDict):
-    """A step that was begun."""
+    """A new step."""
 
     id: int
 
 
 class DiscardedSteps(TypedDict):
-    """What was forgotten."""
+    """With ``--discard``."""
 
     discarded: int | None
     """How many steps; null if that cannot be told."""
 
 
 class Conflict(TypedDict):
-    """What was left as it is."""
+    """A path that was left as it is."""
 
     path: Path
     reason: str
     kept: Path | None
+    """Where the step's version is kept."""
 
 
 class StepWithChanges(Step):
-    """One step, with what it did."""
+    """A step and its changes."""
 
     changes: list[PathChange]
+    """By path. A file that a rename replaced is ``deleted`` as well; a file made where a rename left is ``added``."""
     conflicts: list[Conflict]
+    """Left as they are when the step was last taken back or brought forward."""
 
 
 class RolledBack(TypedDict):
-    """What was taken back."""
+    """A step that was taken back."""
 
     steps: list[int]
+    """Ids."""
     paths: int
+    """How many operations were reversed."""
     conflicts: list[Conflict]
+    """If there are any, the exit code is 4."""
 
 
 class Barrier(TypedDict):
-    """An edit that no step made."""
+    """An edit by another process."""
 
     id: int
     at: NanoTime
     after: int | None
+    """The newest step before it."""
     paths: list[Path]
+    """An empty one means anything."""
     who: str
+    """The process, as far as it is known."""
     blocks: bool
+    """False if it was only to be noted."""
 
 
 class Barriers(TypedDict):
-    """The barriers, oldest first."""
+    """Barriers, oldest first."""
 
     barriers: list[Barrier]
 
 
 class Ticket(TypedDict):
-    """An operation that waits for a person."""
+    """A held operation."""
 
     id: int
     step: int
@@ -112,22 +133,24 @@ class Ticket(TypedDict):
     message: str
     asked_at: NanoTime
     denied_at: NanoTime
+    """When it is denied without an answer."""
 
 
 class AnsweredTicket(Ticket):
-    """One that a person has answered, with what was left as it is when its step was taken back."""
+    """An answered operation."""
 
     conflicts: list[Conflict]
 
 
 class UnansweredTicket(Ticket):
-    """One that had no answer in time."""
+    """An operation without an answer in time."""
 
     seconds: Annotated[Seconds, "unanswered"]
+    """How long the program waited."""
 
 
 class Tickets(TypedDict):
-    """What safeguards hold, oldest first."""
+    """Held operations, oldest first."""
 
     held: list[Ticket]
 
@@ -143,15 +166,22 @@ def run_undo_command(result: Any) -> str | None:
 
 
 class Ran(TypedDict):
-    """What became of a run."""
+    """A run."""
 
     run: str
+    """Its id."""
     exit_code: int
     before: str
+    """A checkpoint."""
     after: str
+    """A checkpoint."""
     steps: list[Step]
+    """Those that changed anything."""
     isolation: Annotated[dict[str, Any] | None, held_isolation]
-    """What held, as the settings of that section are called."""
+    """Named as the settings of that section."""
     forgotten_steps: Annotated[int, "forgotten"]
+    """Beyond the limits of the undo log."""
     unanswered: list[UnansweredTicket]
+    """Held without an answer in time."""
     undo_command: Annotated[str | None, run_undo_command]
+    """Null if nothing was changed, or all was taken back."""

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class ForgottenCheckpoint(Checkpoint):
-    """A checkpoint that was removed, with those that remain and whose changes include its own from then on."""
+    """A dropped checkpoint."""
 
     composed_into: list[str]
 
 
 class KeptCheckpoint(TypedDict):
-    """A checkpoint that stays, and why."""
+    """A checkpoint that stays."""
 
     id: str
     label: str
@@ -27,18 +27,21 @@ class KeptCheckpoint(TypedDict):
 
 
 class Forgotten(TypedDict):
-    """What was removed, or would be, and why the rest stays."""
+    """Dropped checkpoints, and why the others stay."""
 
     removed: list[ForgottenCheckpoint]
+    """With ``--gone`` of all gone workspaces."""
     kept: list[KeptCheckpoint]
+    """With ``--gone`` also those of workspaces that were only moved."""
     dry_run: bool
 
 
 class CountDrift(TypedDict):
-    """A count that was wrong."""
+    """A wrong count."""
 
     object: Annotated[ContentHash, "hash"]
     count: Annotated[str, "counted"]
+    """``references`` or ``deltas``."""
     was: int
     now: int
 
@@ -57,27 +60,30 @@ def first_corrected(collected: Any) -> Any:
 
 
 class Collected(TypedDict):
-    """What a collection freed, or would free."""
+    """Freed space, real or planned."""
 
     blobs_deleted: int
+    """Pages of manifests included."""
     bytes_freed: int
     packs_deleted: int
     packs_rewritten: int
     counts_corrected: Annotated[int, number_corrected]
     corrections: Annotated[list[CountDrift], first_corrected]
+    """The first 100."""
     dry_run: bool
 
 
 class Problem(TypedDict):
-    """One thing that is wrong."""
+    """A problem."""
 
     kind: str
+    """``missing``, ``damaged``, ``count``, ``reference``, ``catalog`` or ``format``."""
     object: str
     message: str
 
 
 class Verified(TypedDict):
-    """What was looked at, and what is wrong with it."""
+    """The result of a verification."""
 
     ok: bool
     checkpoints: int
@@ -91,32 +97,41 @@ def remedy(finding: Any) -> str | None:
 
 
 class Finding(TypedDict):
-    """One thing that was looked at."""
+    """One finding."""
 
     area: str
+    """``system``, ``home``, ``store``, ``workspace``, ``watching``, ``supervision``, ``isolation``, ``machines``,
+    ``mounting`` or ``snapshots``.
+    """
     verdict: str
+    """``good``, ``limited`` (missing, or it costs more) or ``wrong`` (broken)."""
     message: str
     help: Annotated[str | None, remedy]
 
 
 class RepairedCatalog(TypedDict):
-    """How a catalog was brought back."""
+    """A repaired catalog."""
 
     damage: str
     spare: Time | None
+    """The time of the spare that it began with."""
     checkpoints: int
     brought_back: int
     lost: int
+    """Saved objects that could not be used."""
     kept_as: Path | None
     problems: int
+    """How many ``verify`` still finds."""
 
 
 class Diagnosis(TypedDict):
-    """What was found, and whether nothing of it is wrong."""
+    """The report."""
 
     ok: bool
+    """Nothing is ``wrong``."""
     findings: list[Finding]
     repaired: RepairedCatalog | None
+    """With ``--repair``, if the catalog was brought back."""
 
 
 def first(pair: Any) -> Any:
@@ -130,14 +145,14 @@ def second(pair: Any) -> Any:
 
 
 class LargePath(TypedDict):
-    """A path with much content below it."""
+    """A path with much content."""
 
     path: Annotated[Path, first]
     bytes: Annotated[int, second]
 
 
 class Stats(TypedDict):
-    """What takes the space."""
+    """Used space."""
 
     workspaces: int
     checkpoints: int
@@ -145,36 +160,46 @@ class Stats(TypedDict):
     pages: int
     packs: int
     content_bytes: int
+    """All distinct content."""
     stored_bytes: int
+    """The space that it takes."""
     dead_bytes: int
+    """Space that collection will free, and headers of checkpoints."""
     catalog_bytes: int
     largest: list[LargePath]
+    """In the checkpoint that the tree stands on."""
 
 
 class Bundle(TypedDict):
-    """A bundle that was written, or taken in."""
+    """A bundle."""
 
     file: SystemPath
     checkpoints: list[str]
 
 
 class StoreInfo(TypedDict):
-    """What a home's store is."""
+    """A store."""
 
     home: str
     location: str
+    """A directory, or a bucket's URL."""
     remote: bool
     tenant: str
     id: str
+    """Empty: no bucket and no copy so far."""
     claimed: str
+    """The bucket's URL."""
     conditional_writes: str
+    """``yes``, ``no``, ``wrong``, or empty: not tried."""
     encryption_key: str
+    """Its id; empty: none."""
     cache_bytes: int
     copy_of: str
+    """The id of another store."""
 
 
 class ProbeStep(TypedDict):
-    """One thing that was tried."""
+    """One step of the test."""
 
     name: str
     ok: bool
@@ -182,22 +207,27 @@ class ProbeStep(TypedDict):
 
 
 class StoreProbe(TypedDict):
-    """What was found by trying the place where objects are."""
+    """The results of the test."""
 
     location: str
     ok: bool
     conditional_writes: str
     steps: list[ProbeStep]
+    """None is tried after one that failed."""
 
 
 class StoreCopy(TypedDict):
-    """What a copy of a store did."""
+    """A copy of a store."""
 
     home: str | None
+    """Null if only objects were copied."""
     location: str
     objects: Annotated[int, "copied.objects"]
+    """All of the store."""
     object_bytes: Annotated[int, "copied.object_bytes"]
     copied_objects: Annotated[int, "copied.copied_objects"]
+    """Now; the others were there."""
     rows: Annotated[dict[str, int], "copied.rows"]
+    """By table of the catalog."""
     checkpoints: Annotated[int, "copied.verified.checkpoints"]
     blobs: Annotated[int, "copied.verified.blobs"]

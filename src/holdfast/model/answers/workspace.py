@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 
 class Failure(TypedDict):
-    """Why something was not done."""
+    """The reason of a failure."""
 
     code: str
+    """Stable."""
     message: str
+    """For people; it may change."""
     hint: str | None
+    """For people: the next thing to do."""
     processes: NotRequired[Annotated[list[Any], failed_processes]]
-    """Those that stand in the way, where they are known."""
+    """Processes that stand in the way, where they are known (``step_open``, ``still_written``)."""
 
 
 def failed_processes(value: Any) -> Any:
@@ -35,7 +38,7 @@ def failed_processes(value: Any) -> Any:
 
 
 class Failed(TypedDict):
-    """What every failure prints."""
+    """A failure."""
 
     error: Failure
 
@@ -56,46 +59,57 @@ class NotCaptured(TypedDict):
 
 
 class RecordedCheckpoint(TypedDict):
-    """What is kept about a checkpoint."""
+    """The record of a checkpoint."""
 
     id: str
     workspace: str
+    """Its id."""
     parent: str | None
     label: str
+    """The first of the labels."""
     labels: list[str]
+    """In the order in which it got them."""
     kind: str
+    """``manual``, ``auto`` (by ``watch``, and before an agent's prompt), ``rescue`` (before a restore or undo, and
+    the result of ``restore --patch``), ``run``, ``fork`` (a fork's first), ``import`` or ``merge``.
+    """
     created_at: Time
     changes: Counts
     message: Annotated[str, "provenance.message"]
     author: Annotated[str, "provenance.author"]
     command: Annotated[str, "provenance.command"]
+    """Text for people, not written as paths are."""
     total_files: int
     total_bytes: int
 
 
 class Checkpoint(RecordedCheckpoint):
-    """One of the checkpoints of a list."""
+    """A listed checkpoint."""
 
     not_captured: int
     """How many."""
 
 
 class MadeCheckpoint(TypedDict):
-    """A checkpoint that was taken, or (``created`` is false) the one that holds this state already."""
+    """A checkpoint that was made or found."""
 
     id: Annotated[str, "checkpoint.id"]
     parent: Annotated[str | None, "checkpoint.parent"]
     label: Annotated[str, "checkpoint.label"]
     labels: Annotated[list[str], "checkpoint.labels"]
     kind: Annotated[str, "checkpoint.kind"]
+    """As in ``log``."""
     created: bool
+    """False: it holds this state already."""
     labelled: bool
+    """It has the label that was asked for."""
     created_at: Annotated[Time, "checkpoint.created_at"]
     changes: Annotated[Counts, "checkpoint.changes"]
     total_files: Annotated[int, "checkpoint.total_files"]
     not_captured: list[NotCaptured]
     new_blobs: Annotated[int, "checkpoint.new_blobs"]
     stored_bytes: Annotated[int, "checkpoint.stored_bytes"]
+    """The bytes that it added to the store."""
     elapsed_ms: Milliseconds
 
 
@@ -127,10 +141,11 @@ class Paths(TypedDict):
 
 
 class Status(TypedDict):
-    """How the tree differs from its last checkpoint."""
+    """The differences from the last checkpoint."""
 
     workspace: Path
     last_checkpoint: Annotated[str | None, "last_checkpoint.id"]
+    """Its id."""
     clean: bool
     added: Annotated[list[Path], added_paths]
     modified: Annotated[list[Path], modified_paths]
@@ -138,28 +153,39 @@ class Status(TypedDict):
     not_captured: list[NotCaptured]
     watching: bool
     unfinished_restore: str | None
+    """The target of a restore that was cut short."""
     watch_failure: str | None
+    """Why the watcher's last save failed."""
     next_save_at: Time | None
+    """The watcher's next save if no other changes come."""
     next_save_by: Time | None
+    """The same if they keep coming."""
 
 
 class StatusWithIgnored(Status):
-    """The same, with what the ignore rules leave out."""
+    """With ``--ignored``."""
 
     ignored: list[Path]
+    """A directory ends with a slash."""
 
 
 class Event(TypedDict):
-    """What happened to a workspace's tree."""
+    """An event of the history."""
 
     number: Annotated[int, "seq"]
     at: Time
     operation: str
+    """``checkpoint``, ``prompt``, ``restore``, ``undo``, ``redo``, ``fork``, ``run`` or ``promote``."""
     checkpoint: str
+    """The state of the tree afterwards."""
     steps: list[int]
+    """Of an undo or a redo: those of the undo log; of a run, at its end: its own."""
     run: str
+    """Of a run that begins or ends."""
     author: str
+    """Of a prompt: the agent."""
     text: str
+    """A prompt, or the command line of a run."""
 
 
 def was_made(value: Any) -> bool:
@@ -168,45 +194,65 @@ def was_made(value: Any) -> bool:
 
 
 class LogRow(TypedDict):
-    """One thing that happened."""
+    """A row."""
 
     name: str
+    """The name that ``show`` takes."""
     kind: str
+    """``checkpoint``, ``prompt``, ``restore``, ``undo``, ``redo``, ``fork``, ``run``, ``promote``, ``merge`` or
+    ``command``; with ``--steps`` also ``step``, ``barrier``, ``held``.
+    """
     number: int
+    """Its number among rows of its kind; 0 for a checkpoint from a bundle."""
     at: Time
     author: str
     labels: list[str]
     text: PlainText
+    """The message, the prompt, or the text of the held operation."""
     command: PlainText
+    """The command line; of an undo or a redo that of the steps, if they have one in common."""
     exit_code: int | None
+    """Of a step or a command."""
     checkpoint: str | None
+    """The state of the tree afterwards."""
     made: Annotated[bool, was_made]
+    """That checkpoint was made with it, and is kept."""
     changes: Annotated[Counts | None, "made.changes"]
+    """Of the checkpoint that was made."""
     before: str | None
+    """The state of the tree before."""
     steps: list[int]
     run: str
     session: str
     state: str
+    """Of a step as in ``steps``; of a run ``open`` without a noted end, ``killed`` if it no longer runs."""
     paths: list[Path]
+    """Of a barrier or a held operation."""
 
 
 class LogRowDetails(LogRow):
-    """The same, and the paths that it changed, as far as checkpoints tell."""
+    """A row and its changed paths, as far as checkpoints tell."""
 
     changed: Paths
 
 
 class Log(TypedDict):
-    """The history, newest first, and where the tree stands in it."""
+    """The history."""
 
     head: str | None
+    """The state that the tree stands on."""
     checkpoints: list[Checkpoint]
+    """Newest first."""
     events: list[Event]
+    """With ``-n`` since the oldest listed checkpoint."""
     rows: list[LogRow]
+    """Newest first; empty with ``--all`` and ``--graph``. A PATH, ``--since``, ``--until``, ``--author`` and
+    ``--grep`` select rows, and the checkpoints and events that belong to them.
+    """
 
 
 class CheckpointDetails(RecordedCheckpoint):
-    """All that is kept about one checkpoint: its record, the changed paths, and what was not captured."""
+    """One checkpoint in detail."""
 
     not_captured: list[NotCaptured]
     new_blobs: int
@@ -215,21 +261,30 @@ class CheckpointDetails(RecordedCheckpoint):
 
 
 class ChangedTree(TypedDict):
-    """What became of a tree that was brought to another state, or would."""
+    """A change of the tree, done or planned."""
 
     checkpoint: str
+    """The state that the tree was brought to."""
     rescue: str | None
+    """The checkpoint that holds the state before; null for a dry run."""
     written: list[Path]
+    """By their names afterwards; also paths that got back their former content or type. A moved directory stands for
+    its content.
+    """
     deleted: list[Path]
+    """By their names before."""
     skipped: list[NotCaptured]
+    """Left alone, or with last writes kept as NAME.kept-1; the reason has the place of the other version."""
     dry_run: bool
 
 
 class Restored(ChangedTree):
-    """What a restore, an undo or a redo did, or would do."""
+    """A restore, an undo or a redo, done or planned."""
 
     undo_command: str | None
+    """Null for a dry run, and if nothing was to do."""
     steps: list[int]
+    """Ids, of the undo log."""
     together: list[list[int]]
     """Groups of those steps that depend on each other."""
 
@@ -242,69 +297,79 @@ class Process(TypedDict):
 
 
 class RestoredByCommand(Restored):
-    """What a restore, an undo or a redo did, and what it has ended first."""
+    """The answer of the command line."""
 
     stopped: list[Process]
+    """Processes that ``undo --run --stop`` ended first."""
 
 
 class Forked(TypedDict):
-    """A fork that was made."""
+    """A new fork."""
 
     workspace: str
+    """The id of the new workspace."""
     path: Path
     checkpoint: str
+    """The first of the new workspace."""
     source: str
+    """The checkpoint that was forked."""
     written: int
+    """How many files; 0 with ``--mount``."""
     mounted: bool
 
 
 class AddedFile(TypedDict):
-    """In a diff."""
+    """An added file."""
 
     path: Path
     size: Annotated[int, "after.size"]
 
 
 class DeletedFile(TypedDict):
-    """In a diff."""
+    """A deleted file."""
 
     path: Path
 
 
 class ModeChange(TypedDict):
-    """Permissions or types, as octal text."""
+    """Types and permissions."""
 
     before: Annotated[OctalMode, "before.mode"]
     after: Annotated[OctalMode, "after.mode"]
 
 
 class Difference(TypedDict):
-    """How a file differs. What does not apply is missing."""
+    """How a file differs."""
 
     diff: NotRequired[str]
+    """The hunks of a unified diff."""
     diff_base64: NotRequired[str]
+    """In full, where it is not UTF-8."""
     binary: NotRequired[str]
+    """A sentence, for binary content."""
     before_size: NotRequired[int]
     after_size: NotRequired[int]
     mode: NotRequired[ModeChange]
+    """Where permissions or types differ."""
 
 
 class _Renamed(TypedDict):
     from_: Annotated[Path, "before_path"]
     to: Annotated[Path, "path"]
     similarity: int
+    """Percent."""
 
 
 class ModifiedFile(Difference, DeletedFile):
-    """In a diff."""
+    """A modified file."""
 
 
 class RenamedFile(Difference, _Renamed):
-    """In a diff."""
+    """A renamed file."""
 
 
 class DiffStats(TypedDict):
-    """How many files."""
+    """Numbers of files."""
 
     added: int
     deleted: int
@@ -314,10 +379,12 @@ class DiffStats(TypedDict):
 
 
 class Diff(TypedDict):
-    """How a target differs from a base."""
+    """The differences of two states."""
 
     base: str | None
+    """Its id."""
     target: str | None
+    """Its id; null for the tree as it is now."""
     added: list[AddedFile]
     deleted: list[DeletedFile]
     modified: list[ModifiedFile]

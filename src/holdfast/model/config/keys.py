@@ -44,7 +44,7 @@ KEYS: dict[str, Key] = {
         workspace="yes",
     ),
     "capture.credentials": Key(
-        "switch", "capture files of credentials, known by their exact names (docs/reference/capture.md)"
+        "switch", "capture files of credentials, known by their exact names (docs/reference/checkpoint.md)"
     ),
     "capture.warn_files": Key("integer", "warn before a first checkpoint of more files than this; 0: never", "yes"),
     "capture.warn_bytes": Key("size", "warn before a first checkpoint of more bytes than this; 0: never", "yes"),
@@ -68,9 +68,7 @@ KEYS: dict[str, Key] = {
     "store.connections": Key(
         "integer", "the most connections of a process to a catalog on a server", least=1, most=1000
     ),
-    "store.options": Key(
-        "texts", "options of a bucket's service, each as `name=value` (docs/reference/object-stores.md)"
-    ),
+    "store.options": Key("texts", "options of a bucket's service, each as `name=value` (docs/reference/store.md)"),
     "store.timeout": Key("duration", "give up a request to a bucket that takes longer", least=0.1, most=HOUR),
     "store.retries": Key("integer", "how often to repeat a request that failed for a temporary reason", most=100),
     "store.parallel": Key("integer", "how many parts of a large object to send at once", least=1, most=64),
@@ -167,7 +165,7 @@ KEYS: dict[str, Key] = {
     ),
     "safeguard.notify": Key(
         "texts",
-        "the command to start when a safeguard waits, word by word (docs/reference/run.md); empty: none",
+        "the command to start when a safeguard waits, word by word (docs/reference/safeguard.md); empty: none",
     ),
     "isolation.level": Key(
         "text",
@@ -212,7 +210,7 @@ KEYS: dict[str, Key] = {
     ),
     "vm.image": Key(
         "text",
-        "what the disk of a virtual machine begins as (docs/reference/virtual-machines.md)",
+        "what the disk of a virtual machine begins as (docs/reference/vm.md)",
         pattern=r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}",
     ),
     "vm.mode": Key(
@@ -379,7 +377,7 @@ KEYS: dict[str, Key] = {
     ),
     "safety.programs": Key(
         "texts",
-        "the levels of programs, as `name=level`; they override the built-in levels (docs/reference/safety.md)",
+        "the levels of programs, as `name=level`; they override the built-in levels (docs/reference/classify.md)",
         pattern=r"[^=\s]+=(safe|changes|risky|unknown|dangerous)",
     ),
     "agent.command": Key(

@@ -123,7 +123,7 @@ class Safeguard(NamedTuple):
 
 
 class Isolation(NamedTuple):
-    """What of the machine a command that is run sees, changes and reaches (docs/reference/isolation.md)."""
+    """The isolation of a command (docs/reference/isolation.md)."""
 
     level: IsolationLevel = "none"
     network: NetworkMode = "open"
@@ -140,7 +140,7 @@ class Isolation(NamedTuple):
 
 
 class Vm(NamedTuple):
-    """The virtual machine that a command runs in (docs/reference/virtual-machines.md)."""
+    """The virtual machine that a command runs in (docs/reference/vm.md)."""
 
     image: str = "default"
     mode: VmMode = "persistent"
@@ -154,7 +154,7 @@ class Vm(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """How writable copies of a workspace are made (docs/reference/snapshots.md)."""
+    """How writable copies of a workspace are made (docs/reference/snapshot.md)."""
 
     provider: SnapshotProvider = "auto"
     directory: str = ""
@@ -170,7 +170,7 @@ class Git(NamedTuple):
 
 
 class Session(NamedTuple):
-    """Shells that remember (docs/reference/sessions.md)."""
+    """Shells that remember (docs/reference/session.md)."""
 
     shell: SessionShell = "bash"
     timeout: float = 0.0
@@ -192,7 +192,7 @@ class Session(NamedTuple):
 
 
 class Promote(NamedTuple):
-    """Bringing a fork to production (docs/reference/promotion.md)."""
+    """Bringing a fork to production (docs/reference/promote.md)."""
 
     setup: tuple[str, ...] = ()
     build: tuple[str, ...] = ()
@@ -213,7 +213,7 @@ class Promote(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Commands that are run when something happens to a session (docs/reference/experiments.md)."""
+    """Commands that are run when something happens to a session (docs/reference/experiment.md)."""
 
     before_checkpoint: tuple[str, ...] = ()
     after_checkpoint: tuple[str, ...] = ()
@@ -230,7 +230,7 @@ class Hooks(NamedTuple):
 
 
 class Safety(NamedTuple):
-    """What programs are said to do before they are run (docs/reference/safety.md)."""
+    """What programs are said to do before they are run (docs/reference/classify.md)."""
 
     programs: tuple[str, ...] = ()
 
@@ -242,7 +242,7 @@ class Agent(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """How changes that both sides have made to a file are applied anew (docs/reference/merge.md)."""
+    """How changes that both sides have made to a file are applied anew (docs/reference/ladder.md)."""
 
     ladder: tuple[str, ...] = ("command", "structure", "text", "person")
     command: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ class SessionRecord(NamedTuple):
     parent: SessionId | None
     owner: str
     shared: tuple[str, ...]
-    """Who else may use it."""
+    """Other agents that may use it."""
     workspace: WorkspaceId | None
     """None while its directory is being made."""
     origin: WorkspaceId | None

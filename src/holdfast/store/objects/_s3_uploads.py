@@ -208,5 +208,5 @@ def clean(address: S3Address | None, prefixes: Sequence[str], older_than: int) -
                     abort(address, upload)
                     removed += 1
     except StorageError as error:
-        _LOG.warning("%s; a lifecycle rule of the bucket can do it (docs/reference/object-stores.md)", error.message)
+        _LOG.warning("%s; a lifecycle rule of the bucket can do it (docs/reference/store.md)", error.message)
     return removed

@@ -50,7 +50,7 @@ class Problem(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What was looked at, and what is wrong with it."""
+    """The result of a verification."""
 
     checkpoints: int
     blobs: int

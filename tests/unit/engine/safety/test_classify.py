@@ -17,7 +17,7 @@ from holdfast.model.config.values import parse_value
 from holdfast.model.errors import UsageError
 from holdfast.model.session_types import LEVELS, Level
 
-DOCUMENT = (Path(__file__).parents[4] / "docs/reference/safety.md").read_text()
+DOCUMENT = (Path(__file__).parents[4] / "docs/reference/classify.md").read_text()
 ROOT = b"/home/ann/project"
 ENV = {"HOME": "/home/ann", "PATH": "/usr/bin:/bin"}
 

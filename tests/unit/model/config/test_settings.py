@@ -6,9 +6,9 @@ import json
 import re
 from pathlib import Path
 
-from holdfast.model.config.keys import KEYS, Key
+from holdfast.model.config.keys import KEYS
 from holdfast.model.config.settings import Settings, default
-from holdfast.model.config.values import parse_age, parse_duration, parse_size, parse_value
+from holdfast.model.config.values import parse_value
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "reference/configuration.md"
 
@@ -24,21 +24,10 @@ def test_every_default_is_a_value_that_may_be_set() -> None:
         assert parse_value(name, default(name)) == default(name)
 
 
-def test_the_documentation_lists_every_key_with_its_type_default_and_meaning() -> None:
-    rows = re.findall(
-        r"^\| `([a-z]+\.[a-z_]+)` \| (\w+) \| `(.*?)` \|(?: (.+?))? \| (\w+) \| (.*) \|$",
-        DOCUMENT.read_text(),
-        re.MULTILINE,
-    )
-    assert [row[0] for row in rows] == list(KEYS)
-    for name, kind, shown, limits, workspace, meaning in rows:
-        key = KEYS[name]
-        least, _, most = limits.removeprefix("from ").partition(" to ")
-        parse = {"size": parse_size, "duration": parse_duration, "age": parse_age}.get(kind, float)
-        assert parse(least or "0") == key.least, name
-        assert (parse(most) if most else Key(key.kind, "").most) == key.most, name
-        assert (kind, workspace) == (key.kind, key.workspace)
-        assert meaning == key.meaning + (f" ({', '.join(key.choices)})" if key.choices else "")
+def test_the_documentation_shows_every_default_as_it_may_be_written() -> None:
+    rows = re.findall(r"^\| `([a-z]+\.[a-z_]+)` \| (\w+) \| `(.*?)` \| ", DOCUMENT.read_text(), re.MULTILINE)
+    assert [(name, kind) for name, kind, _ in rows] == [(name, key.kind) for name, key in KEYS.items()]
+    for name, kind, shown in rows:
         raw: object = json.loads(shown) if shown.startswith(("[", '"')) else shown
         if kind in ("integer", "ratio"):
             raw = float(shown) if kind == "ratio" else int(shown)

@@ -1,7 +1,7 @@
 """The rung ``command``: an agent that is started for each small change, and answers the file's new content.
 
 It is started word by word, without a shell, in an empty directory that is removed after it, with the change as one JSON
-object on its standard input; its answer is one JSON object on standard output (docs/reference/merge.md). It has
+object on its standard input; its answer is one JSON object on standard output (docs/reference/ladder.md). It has
 ``merge.timeout``, and all calls of one merge have ``merge.total_timeout``; nothing of it is left when that is over.
 ``merge.calls`` run side by side. An answer that is taken is kept in the catalog until the merge is made, so that the
 same is not asked again where another file leaves that open, or the process is killed.

@@ -65,7 +65,7 @@ class RemoteSession:
         self._tiers = tiers
         self._agent = agent
         self.shared = record.shared
-        """Who else may use it."""
+        """Other agents that may use it."""
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +84,7 @@ class RemoteSession:
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
+        """Its owner."""
         return self._record.owner
 
     def ping(self, seconds: float) -> bool:
@@ -203,12 +203,12 @@ class ReachableSession:
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
+        """Its owner."""
         return self._found.owner
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Who else may use it."""
+        """Other agents that may use it."""
         return self._found.shared
 
     def checkpoint(self, message: str = "") -> SessionCheckpoint:

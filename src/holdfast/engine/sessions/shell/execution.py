@@ -55,7 +55,7 @@ _REFUSED_CALLS = re.compile(r"Operation not permitted|no new privileges", re.IGN
 
 
 def classify_command(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
-    """What ``command`` may do, in the directory ``cwd`` with these variables (docs/reference/safety.md)."""
+    """What ``command`` may do, in the directory ``cwd`` with these variables (docs/reference/classify.md)."""
     from holdfast.engine.safety.classify import classify, levels_of
 
     programs = levels_of(session.context.settings.safety.programs)

@@ -1,0 +1,766 @@
+"""Writes docs/reference, and the man page, from the source: ``python docs/generate.py`` (``make docs`` runs it).
+
+A page is its template in docs/templates, in which a line ``<!-- NAME -->`` stands for a part that a function of this
+module makes of the source: the parsers of the commands, the table of the settings, the descriptions of the JSON
+objects, the tools of MCP, the endpoints of REST, the messages of STDIO, the docstrings of the Python API. The text of
+a template is what no source says. Pages that need no such part have no template and are written by hand.
+
+Tests compare the committed pages with what this makes (tests/unit/test_reference.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import os
+import re
+import sys
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(PROJECT), str(PROJECT / "src")]
+
+import holdfast
+from holdfast.cli import command_table
+from holdfast.cli.argparse_parser import build_parser
+from holdfast.cli.global_options import add_global_options
+from holdfast.model.json_encoder import fields, is_described
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from holdfast.cli.command import Command
+
+REFERENCE = PROJECT / "docs" / "reference"
+TEMPLATES = PROJECT / "docs" / "templates"
+NOTICE = "<!-- Generated: docs/generate.py, docs/templates/{} -->\n\n"
+
+
+# -- text ----------------------------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    """A text in one line, with the code of docstrings as Markdown has it."""
+    return " ".join(text.split()).replace("``", "`")
+
+
+def linked(text: str) -> str:
+    """A text of the source in which names of pages are links from docs/reference."""
+
+    def link(match: re.Match[str]) -> str:
+        path, anchor = match["path"], match["anchor"] or ""
+        to = os.path.relpath(PROJECT / "docs" / path, REFERENCE)
+        return f"[{Path(path).stem.replace('-', ' ')}]({to}{anchor})"
+
+    return re.sub(r"`?docs/(?P<path>[a-z]+/[a-z0-9-]+\.md)(?P<anchor>#[a-z0-9-]+)?`?", link, text)
+
+
+def sentence(text: str) -> str:
+    """A text with a period at its end, and nothing if it is empty."""
+    return text if not text or text.endswith((".", ":")) else f"{text}."
+
+
+def anchor(title: str) -> str:
+    """What a heading of Markdown is called in links."""
+    return re.sub(r" ", "-", re.sub(r"[^a-z0-9 _-]", "", title.lower()))
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+SHARED = 4
+"""An option or an exit code that so many commands of a family have is told once, at the family."""
+
+
+def own_actions(name: str, command: Command) -> list[argparse.Action]:
+    """The arguments of a command that are not every command's."""
+    common = argparse.ArgumentParser()
+    add_global_options(common)
+    known = {option for action in common._actions for option in action.option_strings}
+    return [action for action in build_parser(name, command)._actions if not known & {*action.option_strings}]
+
+
+def positional(action: argparse.Action) -> str:
+    """How a positional argument stands in a synopsis."""
+    word = str(action.metavar or action.dest).rstrip(".… ")
+    if action.choices is not None and action.metavar is None:
+        word = "|".join(map(str, action.choices))
+    return {"?": f"[{word}]", "*": f"[{word}…]", "+": f"{word}…", "...": f"{word}…"}.get(str(action.nargs), word)
+
+
+def option(action: argparse.Action) -> str:
+    """An option with all its names and its value."""
+    value = ""
+    if action.nargs != 0:
+        value = str(action.metavar or "|".join(map(str, action.choices or ())) or action.dest.upper())
+        value = f"[{value}]" if action.nargs == "?" else value
+    return ", ".join(action.option_strings) + (f" {value}" if value else "")
+
+
+def synopsis(name: str, command: Command) -> str:
+    """The name of a command and what stands behind it, without options."""
+    words = [positional(action) for action in own_actions(name, command) if not action.option_strings]
+    return " ".join([name, *words])
+
+
+def options(name: str, command: Command) -> dict[str, str]:
+    """The options of a command, and what each does."""
+    found = own_actions(name, command)
+    return {option(action): action.help or "" for action in found if action.option_strings}
+
+
+def arguments(name: str, command: Command) -> dict[str, str]:
+    """The positional arguments of a command whose names do not say all; ``--help`` explains each."""
+    found = [each for each in own_actions(name, command) if not each.option_strings]
+    return {positional(each).strip("[]…"): each.help for each in found if each.help and len(each.help.split()) > 9}
+
+
+def shared(family: str, commands: dict[str, Command]) -> tuple[dict[str, str], dict[tuple[int, str], None]]:
+    """The options and the exit codes that several commands of a family have."""
+    verbs = {name: command for name, command in commands.items() if name.startswith(f"{family} ")}
+    every = [each for name, command in verbs.items() for each in options(name, command).items()]
+    codes = [each for command in verbs.values() for each in command.exits]
+    return (
+        {text: about for text, about in every if every.count((text, about)) >= SHARED},
+        {code: None for code in codes if codes.count(code) >= SHARED},
+    )
+
+
+def commands_part() -> str:
+    """Every command: what it does, its arguments and options, its exit codes, its guarantees and limits."""
+    commands = command_table.every()
+    lines: list[str] = []
+    told: dict[tuple[str, str], str] = {}
+    for title, group in command_table.COMMANDS.items():
+        lines += [f"## {title.capitalize()}", ""]
+        for family in group:
+            common = shared(family, commands)
+            for name, command in commands.items():
+                if name == family or name.startswith(f"{family} "):
+                    lines += command_lines(name, command, *common, told)
+    return "\n".join(lines).rstrip()
+
+
+def command_lines(
+    name: str,
+    command: Command,
+    options_told: dict[str, str],
+    exits_told: dict[tuple[int, str], None],
+    told: dict[tuple[str, str], str],
+) -> Iterator[str]:
+    """The section of one command; ``told`` has the section of every option that was told before."""
+    heading = f"`{synopsis(name, command)}`"
+    heading += "".join(f" (`{alias}`)" for alias, of in command_table.ALIASES.items() if of == name)
+    yield from (f"### {heading}", "")
+    is_family = command.verbs is not None
+    about = re.sub(r" `holdfast [a-z]+ COMMAND --help` tells all about one command\.", "", command.description)
+    yield from (linked(about), "")
+    taken = {} if is_family else arguments(name, command)
+    given = options_told if is_family else {k: v for k, v in options(name, command).items() if k not in options_told}
+    bullets: list[str] = []
+    known: dict[str, list[str]] = {}
+    for text, help_text in (taken | given).items():
+        title = told.setdefault((text, help_text), heading)
+        if title == heading:
+            bullets.append(f"- `{text}`: {linked(help_text)}")
+        else:
+            known.setdefault(title, []).append(f"`{text}`")
+    for title, texts in known.items():
+        of = " ".join(word for word in title.split("`")[1].split() if word.islower() and word.isalpha())
+        bullets.append(f"- {', '.join(texts)}: as of [{of}](#{anchor(title)})")
+    if bullets:
+        yield from (["Several of these take:", ""] if is_family else [])
+        yield from (*bullets, "")
+    if command.notes:
+        yield from (*(f"{linked(note)}\n" for note in command.notes),)
+    exits = exits_told if is_family else dict.fromkeys(each for each in command.exits if each not in exits_told)
+    exits = {each: None for each in exits if not each[1].startswith("refused:")}  # (as the table at the beginning says)
+    if exits:
+        yield from ("Exit " + "; ".join(f"{code}: {linked(meaning)}" for code, meaning in sorted(exits)) + ".", "")
+
+
+def global_options_part() -> str:
+    """The options of every command."""
+    return "\n".join(f"- `{names}`: {meaning}" for names, meaning in command_table.GLOBAL_OPTIONS.items())
+
+
+def exit_codes_part() -> str:
+    """What exit codes mean."""
+    rows = (f"| {code} | {meaning} |" for code, meaning in command_table.EXIT_CODES.items())
+    return "\n".join(["| code | |", "| --- | --- |", *rows])
+
+
+# -- the man page --------------------------------------------------------------------------------------------------
+
+MAN_PAGE = PROJECT / "docs" / "holdfast.1"
+
+
+def roff(text: str) -> str:
+    """A text as roff prints it: no word of it is a request or an escape, and code is bold."""
+    escaped = text.replace("\\", r"\e").replace("-", r"\-").replace("'", r"\(aq").replace("…", "...")
+    bold = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", escaped.replace("·", ","))
+    return re.sub(r"^([.\'])", r"\\&\1", bold, flags=re.MULTILINE)
+
+
+def roff_options(found: dict[str, str]) -> Iterator[str]:
+    """Options with what each does."""
+    for names, about in found.items():
+        yield from (".TP", rf"\fB{roff(names)}\fR", roff(about))
+
+
+def man_commands() -> str:
+    """Every command: one line, and its options."""
+    commands = command_table.every()
+    lines: list[str] = []
+    for title, group in command_table.COMMANDS.items():
+        lines.append(f".SS {roff(title.capitalize())}")
+        for family, (_, summary) in group.items():
+            verbs = commands[family].verbs or {}
+            for name, about in {
+                family: summary,
+                **{f"{family} {verb}": text for verb, (_, text) in verbs.items()},
+            }.items():
+                lines += [".TP", rf"\fB{roff(synopsis(name, commands[name]))}\fR", roff(about)]
+                own = options(name, commands[name])
+                lines += [".RS", *roff_options(own), ".RE"] if own else []
+    return "\n".join(lines)
+
+
+MAN_PARTS: dict[str, Callable[[], str]] = {
+    "options": lambda: "\n".join(roff_options(command_table.GLOBAL_OPTIONS)),
+    "commands": man_commands,
+    "exit-codes": lambda: "\n".join(roff_options({str(code): text for code, text in command_table.EXIT_CODES.items()})),
+    "version": lambda: holdfast.__version__,
+}
+
+
+def man_page() -> str:
+    """The man page of its template."""
+    text = (TEMPLATES / "holdfast.1.in").read_text()
+    return re.sub(r"@([a-z-]+)@", lambda found: MAN_PARTS[found[1]](), text)
+
+
+# -- configuration -------------------------------------------------------------------------------------------------
+
+
+def configuration_part() -> str:
+    """The tables of the settings, one for each section."""
+    from holdfast.model.config.keys import KEYS
+    from holdfast.model.config.settings import default
+
+    lines: list[str] = []
+    section = ""
+    for name, key in KEYS.items():
+        if name.partition(".")[0] != section:
+            section = name.partition(".")[0]
+            lines += ["", f"### {section}", "", "| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+        meaning = linked(key.meaning) + (f" ({', '.join(key.choices)})" if key.choices else "")
+        more = [limits_text(key), {"yes": "workspace", "lower": "workspace: lower", "no": ""}[key.workspace]]
+        behind = "".join(f"; {each}" for each in more if each)
+        lines.append(f"| `{name}` | {key.kind} | `{value_text(key.kind, default(name))}` | {meaning}{behind} |")
+    return "\n".join(lines).strip()
+
+
+def value_text(kind: str, value: Any) -> str:
+    """A value as a person writes it."""
+    if kind == "size":
+        return amount(value, {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10})
+    if kind in ("duration", "age"):
+        return amount(value, {"d": 86400, "h": 3600, "m" if kind == "duration" else "min": 60, "s": 1})
+    if kind == "switch":
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(f'"{each}"' for each in value) + "]"
+    return str(value) if value != "" else '""'
+
+
+def amount(value: float, units: dict[str, int]) -> str:
+    """A number in the largest unit of which it is a whole number."""
+    whole = int(value) if value == int(value) else value
+    unit = next((unit for unit, size in units.items() if whole and isinstance(whole, int) and not whole % size), "")
+    return f"{whole // units[unit]}{unit}" if unit else f"{whole}{'s' if 's' in units and whole else ''}"
+
+
+def limits_text(key: Any) -> str:
+    """What limits a number has beside being 0 or more."""
+    most_of_all = type(key)(key.kind, "").most
+    if key.kind not in ("size", "duration", "age", "integer", "ratio"):
+        return ""
+    least = value_text(key.kind, key.least) if key.least else "0"
+    if key.most != most_of_all:
+        return f"{least} to {value_text(key.kind, key.most)}"
+    return f"from {least}" if key.least else ""
+
+
+# -- docstrings of fields ------------------------------------------------------------------------------------------
+
+
+@cache
+def classes(module: str) -> dict[str, ast.ClassDef]:
+    """The classes of a module, by their names."""
+    source = inspect.getsource(sys.modules[module])
+    return {node.name: node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)}
+
+
+def field_texts(kind: type) -> dict[str, str]:
+    """What is said behind each field of a class, its bases included."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        node = classes(each.__module__).get(each.__name__) if each.__module__.startswith("holdfast.") else None
+        for field, text in zip(node.body, node.body[1:], strict=False) if node else ():
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
+                found[field.target.id] = plain(str(text.value.value))
+    return found
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------------
+
+WORDS = {
+    "str": "text",
+    "int": "number",
+    "float": "number",
+    "bool": "boolean",
+    "Any": "value",
+    "Path": "path",
+    "SystemPath": "path",
+    "PlainText": "text",
+    "Time": "time",
+    "NanoTime": "time",
+    "ContentHash": "hash",
+    "OctalPermissions": "octal",
+    "OctalMode": "octal",
+    "Milliseconds": "number",
+    "Seconds": "number",
+    "dict": "object",
+}
+"""The types of fields that are no objects, for people."""
+EVERYWHERE = ("Counts", "NotCaptured", "Paths")
+"""Objects that the beginning of the page has."""
+
+
+def shown_type(node: ast.expr, module: str) -> str:
+    """The type of a field: of several what it may be, with ``[]`` for a list and ``?`` for what may be null."""
+    match node:
+        case ast.BinOp(left, ast.BitOr(), ast.Constant(None)):
+            return f"{shown_type(left, module)}?"
+        case ast.BinOp(left, ast.BitOr(), right):
+            return f"{shown_type(left, module)}|{shown_type(right, module)}"
+        case ast.Subscript(ast.Name("list"), inner):
+            return f"{shown_type(inner, module)}[]"
+        case ast.Subscript(ast.Name("dict"), _):
+            return "object"
+        case ast.Subscript(ast.Name("Literal"), values):
+            return chosen(ast.literal_eval(values) if isinstance(values, ast.Tuple) else (ast.literal_eval(values),))
+        case ast.Subscript(ast.Name("Annotated"), ast.Tuple([inner, *_])):
+            return shown_type(inner, module)
+        case ast.Name(name) | ast.Attribute(_, name):
+            return WORDS.get(name) or named_type(name, module)
+        case _:
+            raise TypeError(ast.unparse(node))
+
+
+def named_type(name: str, module: str) -> str:
+    """A named type: an object, or a choice of words."""
+    from holdfast.model.answers import words
+
+    found = getattr(words, name, None) or getattr(sys.modules[module], name)
+    return found.__name__ if isinstance(found, type) else chosen(found.__args__)
+
+
+def chosen(values: Iterable[str]) -> str:
+    """One of several words."""
+    return "|".join(value or '""' for value in values)
+
+
+class Objects:
+    """JSON objects in the sections of a page, each in full where it is met first."""
+
+    def __init__(self, sections: dict[str, list[type]]) -> None:
+        self._sections = sections
+        self._placed: dict[str, str] = {}
+        for title, kinds in sections.items():
+            for kind in kinds:
+                self._placed.setdefault(kind.__name__, title)
+
+    def section(self, title: str) -> Iterator[str]:
+        """What is said of the objects of one section."""
+        for kind in self._sections[title]:
+            yield from self._object(kind, title)
+
+    def _object(self, kind: type, title: str) -> Iterator[str]:
+        name = kind.__name__
+        if self._placed[name] != title:
+            yield from (f"**{name}**: see {self._link(name, self._placed[name])}.", "")
+            return
+        base = next((each for each in kind.__mro__[1:] if each.__name__ in self._placed), None)
+        inherited = {one.key for one in fields(base)} if base is not None else set[str]()
+        texts = field_texts(kind)
+        own = [one for one in fields(kind) if one.key not in inherited]
+        silent = self._silent([one for one in own if not texts.get(one.name)], title)
+        if base is not None:
+            where = self._placed[base.__name__]
+            silent.insert(0, f"all of {base.__name__ if where == title else self._link(base.__name__, where)}")
+        if len(self._sections[title]) > 1:
+            yield from (f"**{name}**: {linked(plain(kind.__doc__ or ''))}", "")
+        if silent:
+            yield f"- {'; '.join(silent)}"
+        for one in own:
+            if texts.get(one.name):
+                yield f"- {self._field(one, title)}: {linked(texts[one.name]).rstrip('.')}"
+        yield ""
+
+    def _silent(self, found: list[Any], title: str) -> list[str]:
+        """Fields of which nothing is said, those of a plain type together."""
+        plural = {"text": "", "number": "numbers ", "boolean": "booleans ", "time": "times ", "path": "paths "}
+        groups: dict[str, list[str]] = {}
+        for one in found:
+            kind = shown_type(ast.parse(one.annotation, mode="eval").body, one.module)
+            if kind in plural and one.required:
+                groups.setdefault(plural[kind], []).append(f"`{one.key}`")
+            else:
+                groups.setdefault(" ", []).append(self._field(one, title))
+        return [f"{kind.lstrip()}{', '.join(names)}" for kind, names in sorted(groups.items())]
+
+    def _field(self, one: Any, title: str) -> str:
+        kind = shown_type(ast.parse(one.annotation, mode="eval").body, one.module)
+        of = re.sub(r"[?\[\]]", "", kind)
+        text = f"`{one.key}{'?' * kind.endswith('?')}`" if of == "text" and "[" not in kind else f"`{one.key}: {kind}`"
+        where = "Values" if of in EVERYWHERE else self._placed.get(of, title)
+        text = text if where == title else f"[{text}](#{anchor(where)})"
+        return text if one.required else f"{text} (optional)"
+
+    def _link(self, name: str, title: str) -> str:
+        return f"[{name}](#{anchor(title)})"
+
+
+def json_part() -> str:
+    """Each command and the objects that it prints."""
+    from tests.answers import SECTIONS
+
+    objects = Objects(SECTIONS)
+    lines: list[str] = []
+    for title in SECTIONS:
+        if title != "Failures":
+            lines += [f"### {title}", "", *objects.section(title)]
+    return "\n".join(lines).rstrip()
+
+
+# -- MCP -----------------------------------------------------------------------------------------------------------
+
+COMMON = 3
+"""A field that so many tools take is told once."""
+
+
+def tools_part() -> str:
+    """Every tool: what it does, takes and answers."""
+    from holdfast.api.mcp import _tools as tools
+
+    taken = {tool.name: tool_fields(tools.schema(tool.takes)) for tool in tools.TOOLS}
+    every = [each for found in taken.values() for each in found.items()]
+    common = {name: text for name, text in every if every.count((name, text)) >= COMMON}
+    lines = [*(f"- `{name}`{text}" for name, text in common.items()), ""]
+    for tool in tools.TOOLS:
+        lines += [f"### {tool.name}", "", linked(" ".join([tool.description, tool.note]).strip()), ""]
+        own = {name: text for name, text in taken[tool.name].items() if common.get(name) != text}
+        also = [f"`{name}`" for name in taken[tool.name] if name not in own]
+        lines += [f"- `{name}`{text}" for name, text in own.items()]
+        lines += [f"- {', '.join(also)}"] if also else []
+        lines += ["", f"Answers {answered(tool.answers)}.", ""]
+    return "\n".join(lines).rstrip()
+
+
+def tool_fields(schema: dict[str, Any]) -> dict[str, str]:
+    """What is said of each field that a tool takes."""
+    found: dict[str, str] = {}
+    for name, field in schema["properties"].items():
+        if name != "directory":
+            choices = "|".join(field.get("enum", ()))
+            default = field.get("default")
+            shown = "" if default in (None, "", [], {}, False) else f"default: `{default}`"
+            facts = ["required" if name in schema["required"] else "", choices and f"`{choices}`", shown]
+            facts_text = ", ".join(fact for fact in facts if fact)
+            found[name] = (f" ({facts_text})" if facts_text else "") + f": {field.get('description', '')}"
+    return found
+
+
+def answered(kind: type) -> str:
+    """The fields of an answer; those of an object of the page on JSON by its name."""
+    from tests.answers import SECTIONS
+
+    places = {each: title for title, kinds in SECTIONS.items() for each in kinds}
+    base = next((each for each in kind.__mro__ if each in places), None)
+    known = {one.key for one in fields(base)} if base is not None else set[str]()
+    own = [f"`{one.key}`" for one in fields(kind) if one.key not in known]
+    link = [f"[{base.__name__}](json.md#{anchor(places[base])})"] if base is not None else []
+    return ", ".join(link + own)
+
+
+def prompts_part() -> str:
+    """The prompts, with their defaults."""
+    from holdfast.api.mcp import _prompts as prompts
+
+    listed = prompts.list_prompts(inside=False)
+    inside = {one.name for one in prompts.list_prompts(inside=True)}
+    return "\n".join(
+        f"- `{one.name}`: {one.description}. `count`: {one.arguments[0].description}."
+        + ("" if one.name in inside else " Not listed inside of a run.")
+        for one in listed
+    )
+
+
+def resources_part() -> str:
+    """The resources, by their addresses."""
+    from holdfast.api.mcp import _resources as resources
+
+    shown = {one.uri_template: one.description for one in resources.TEMPLATES}
+    named = {re.sub(r"\{\+?(\w+)\}", lambda found: found[1].upper(), uri): text for uri, text in shown.items()}
+    return "\n".join(f"- `{uri}`: {text}" for uri, text in named.items())
+
+
+# -- STDIO ---------------------------------------------------------------------------------------------------------
+
+
+def operations_part(names: re.Pattern[str]) -> str:
+    """The operations whose names match: what each does, takes and answers."""
+    from holdfast.api.stdio._directory_operations import REQUESTS
+
+    lines: list[str] = []
+    for name, (payload, result) in REQUESTS.items():
+        if names.fullmatch(name):
+            texts = field_texts(payload)
+            taken = [
+                f"`{one.name}`{default_text(one)}" + (f": {texts[one.name].rstrip('.')}" if one.name in texts else "")
+                for one in msgspec.structs.fields(payload)
+                if one.name != "directory"
+            ]
+            takes = f" Takes {'; '.join(taken)}." if taken else ""
+            gives = result_text(result)
+            about = sentence(linked(plain(payload.__doc__ or "")))
+            lines.append(f"- **`{name}`**: {about}{takes}{f' Answers {gives}.' if gives else ''}")
+    return "\n".join(lines)
+
+
+def default_text(one: Any) -> str:
+    """The default of a field of a request, in parentheses; nothing for a required one."""
+    if one.required:
+        return ""
+    default = one.default
+    if default is msgspec.NODEFAULT:
+        default = one.default_factory()
+    if default in (None, msgspec.UNSET) or isinstance(default, msgspec.Struct):
+        return " (optional)"
+    return f" ({msgspec.json.encode(default).decode()})"
+
+
+def result_text(kind: Any) -> str:
+    """The fields of an answer, with what is said of them; of an object of the page on JSON its name."""
+    from holdfast.model import json_schema
+
+    if is_described(kind):
+        return answered(kind)
+    texts = field_texts(kind)
+    return ", ".join(
+        f"`{name}`" + (f" ({texts[name].rstrip('.')})" if name in texts else "") for name in json_schema.hints(kind)
+    )
+
+
+def limits_part() -> str:
+    """The limits of the server."""
+    from holdfast.api.stdio._result_types import Limits
+    from holdfast.api.stdio.server import LIMITS
+
+    texts = field_texts(Limits)
+    return "\n".join(
+        f"- `{name}` ({getattr(LIMITS, name)}): {texts[name].rstrip('.')}" for name in Limits.__struct_fields__
+    )
+
+
+def directory_part() -> str:
+    """The fields of a working directory in the status of a session."""
+    from holdfast.api.stdio._result_types import DirectoryStatus
+
+    return f"Each of `directories`: {result_text(DirectoryStatus)}."
+
+
+def events_part() -> str:
+    """The events, with their fields."""
+    from holdfast.api.stdio._event_messages import EVENTS
+
+    return "\n".join(
+        f"- **`{name}`**: {linked(plain(kind.__doc__ or ''))} {result_text(kind)}." for name, kind in EVENTS.items()
+    )
+
+
+def stdio_schema() -> str:
+    """Every message as JSON Schema."""
+    from holdfast.api.stdio import schema
+
+    return schema.text()
+
+
+# -- REST ----------------------------------------------------------------------------------------------------------
+
+
+def endpoints_part() -> str:
+    """The endpoints, with the right that each needs."""
+    from holdfast.api.rest._endpoints import ENDPOINTS
+
+    lines = ["| request | right | |", "| --- | --- | --- |"]
+    for one in ENDPOINTS:
+        (method,), (path,) = one.http_methods, one.paths
+        where = re.sub(r":str\}", "}", path)
+        lines.append(f"| `{method} {where}` | {one.opt['rights'] or '–'} | {plain(one.summary or '')} |")
+    return "\n".join(lines)
+
+
+# -- Python --------------------------------------------------------------------------------------------------------
+
+FACES = {
+    "Workspace": None,
+    "Home": None,
+    "Sessions": ("start", "open", "list", "info", "history", "branches", "delete", "sweep", "close"),
+    "Session": (
+        *("id", "root", "workspace", "state", "config", "head", "owner", "shared", "agent", "directory", "environment"),
+        *("begin", "end", "checkpoint", "branch", "branches", "remove_branch", "find", "checkout", "fork", "history"),
+        *("due", "configure", "share", "unshare", "keep", "delete", "close"),
+    ),
+    "Promotions": None,
+}
+"""The classes whose methods are listed, with those that are for programs of others; None: all."""
+MANY = 12
+"""Of so many fields and more the page lists none: JSON has them."""
+
+
+def first_sentence(text: str | None) -> str:
+    """The first sentence of a docstring."""
+    return re.sub(r" \(I\d+\)", "", re.split(r"(?<=\.)\s", linked(plain(text or "")))[0].rstrip("."))
+
+
+def call(function: Any) -> str:
+    """The parameters of a function, with ``=`` behind those that have a default."""
+    taken = inspect.signature(function).parameters.values()
+    names = [one.name + ("" if one.default is one.empty else "=") for one in taken if one.name != "self"]
+    return f"({', '.join(name for name in names if name != 'progress=')})"
+
+
+def functions_part() -> str:
+    """The functions that the package has."""
+    found = {name: getattr(holdfast, name) for name in holdfast.__all__}
+    functions = {name: one for name, one in found.items() if inspect.isfunction(one)}
+    return "\n".join(f"- `{name}{call(one)}`: {first_sentence(one.__doc__)}" for name, one in functions.items())
+
+
+def methods_part(name: str) -> str:
+    """The public methods and properties of a class, in the order of the source."""
+    lines: list[str] = []
+    wanted = FACES[name]
+    for kind in getattr(holdfast, name).__mro__:
+        for method, value in vars(kind).items():
+            if method.startswith("_") or (wanted is not None and method not in wanted):
+                continue
+            if isinstance(value, property):
+                lines.append(f"- `{method}`: {first_sentence(value.__doc__)}")
+            elif inspect.isfunction(value):
+                lines.append(f"- `{method}{call(value)}`: {first_sentence(value.__doc__)}")
+    return "\n".join(lines)
+
+
+def results_part() -> str:
+    """What methods take and return."""
+    lines: list[str] = []
+    for name in holdfast.__all__:
+        value = getattr(holdfast, name)
+        if isinstance(value, type) and name not in FACES and not issubclass(value, Exception):
+            names = getattr(value, "_fields", None) or list(getattr(value, "__struct_fields__", ()))
+            shown = f" (`{'`, `'.join(names)}`)" if 0 < len(names) < MANY else ""
+            lines.append(f"- `{name}`{shown}: {first_sentence(value.__doc__)}")
+    return "\n".join(lines)
+
+
+def errors_part() -> str:
+    """The errors, each below the one that it is a kind of."""
+    found = [getattr(holdfast, name) for name in holdfast.__all__]
+    errors = [each for each in found if isinstance(each, type) and issubclass(each, Exception)]
+
+    def below(kind: type[Exception], depth: int) -> Iterator[str]:
+        yield f"{'  ' * depth}- `{kind.__name__}` (`{kind.code}`): {first_sentence(kind.__doc__)}"
+        for each in errors:
+            if kind in each.__bases__:
+                yield from below(each, depth + 1)
+
+    return "\n".join(below(holdfast.HoldfastError, 0))
+
+
+# -- the pages -----------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands_part,
+    "global-options": global_options_part,
+    "exit-codes": exit_codes_part,
+    "settings": configuration_part,
+    "objects": json_part,
+    "prompts": prompts_part,
+    "resources": resources_part,
+    "tools": tools_part,
+    "endpoints": endpoints_part,
+    "functions": functions_part,
+    "workspace": partial(methods_part, "Workspace"),
+    "home": partial(methods_part, "Home"),
+    "sessions": partial(methods_part, "Sessions"),
+    "session": partial(methods_part, "Session"),
+    "promotions": partial(methods_part, "Promotions"),
+    "results": results_part,
+    "errors": errors_part,
+    "stdio-limits": limits_part,
+    "stdio-session": partial(operations_part, re.compile(r"hello|session\..*")),
+    "stdio-commands": partial(operations_part, re.compile(r"agent\..*")),
+    "stdio-steps": partial(operations_part, re.compile(r"step\..*")),
+    "stdio-undo": partial(operations_part, re.compile(r"undo\..*|redo")),
+    "stdio-files": partial(operations_part, re.compile(r"fs\..*")),
+    "stdio-checkpoints": partial(operations_part, re.compile(r"checkpoint\..*|fork")),
+    "stdio-safeguards": partial(operations_part, re.compile(r"safeguard\..*")),
+    "stdio-directory": directory_part,
+    "stdio-events": events_part,
+}
+"""What a line ``<!-- NAME -->`` of a template stands for."""
+
+
+def page(template: Path) -> str:
+    """A page of its template."""
+
+    def part(match: re.Match[str]) -> str:
+        return PARTS[match[1]]()
+
+    body = re.sub(r"^<!-- ([a-z-]+) -->$", part, template.read_text(), flags=re.MULTILINE)
+    title, _, rest = body.partition("\n")
+    return f"{title}\n\n{NOTICE.format(template.name)}{rest.lstrip()}"
+
+
+FILES: dict[Path, Callable[[], str]] = {
+    REFERENCE / template.stem: partial(page, template) for template in sorted(TEMPLATES.glob("*.md.in"))
+}
+"""All that is generated, by its path."""
+FILES[REFERENCE / "stdio-schema.json"] = stdio_schema
+FILES[MAN_PAGE] = man_page
+
+
+def main() -> None:
+    """Write what differs, and name it."""
+    for path, text in FILES.items():
+        made = text()
+        if not path.exists() or path.read_text() != made:
+            path.write_text(made)
+            print(path.relative_to(PROJECT))
+
+
+if __name__ == "__main__":
+    main()
