@@ -95,16 +95,17 @@ void put_int(struct frame *frame, int64_t number)
     }
 }
 
-// A time may be any number of seconds: after the year 2262 nanoseconds take all 64 bits, and after 2554 more.
+// A time may be any number of seconds: after the year 2262 nanoseconds take all 64 bits, and after 2554, as before 1677,
+// what they can say last is said (holdfast.files.linux.metadata.mtime_of).
 void put_time(struct frame *frame, struct timespec time)
 {
     __int128 number = (__int128)time.tv_sec * 1000000000 + time.tv_nsec;
-    if (number < INT64_MIN || number > UINT64_MAX)
-        frame->size = 0;
-    else if (number > INT64_MAX)
+    if (number > UINT64_MAX)
+        number = UINT64_MAX;
+    if (number > INT64_MAX)
         put_head(frame, 0xcf, (uint64_t)number, 8);
     else
-        put_int(frame, (int64_t)number);
+        put_int(frame, number < INT64_MIN ? INT64_MIN : (int64_t)number);
 }
 
 void put_bytes(struct frame *frame, struct bytes bytes)

@@ -8,6 +8,7 @@
 #include <linux/fs.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
@@ -637,7 +638,8 @@ static bool open_file(struct call *call, const struct place *place, int flags)
     if (fd < 0)
         return false;
     bool is_here = !fstat(fd, &object.about) && S_ISREG(object.about.st_mode) && object.about.st_size <= SLOW_SIZE &&
-                   (object.about.st_mode & S_IRUSR || object.about.st_uid != geteuid()) &&
+                   // (Of another user's, in a directory that is open to all, more is asked.)
+                   (object.about.st_uid == geteuid() ? object.about.st_mode & S_IRUSR : !(flags & O_CREAT)) &&
                    look_at(call, place, &object) && is_waiting(call);
     if (is_here)
         opened = reopen(fd, (flags & ~(O_CREAT | O_EXCL | O_NOFOLLOW | O_TRUNC)) | O_NONBLOCK);
@@ -668,6 +670,19 @@ static bool open_null(struct call *call, int flags)
     return fd >= 0 && answer_with(call, fd, flags & O_CLOEXEC);
 }
 
+// Whether the caller can be given one more descriptor, as its highest number is free: else nothing may be made, or cut
+// short, for it. (Python counts.)
+static bool has_room(const struct call *call)
+{
+    struct rlimit limit;
+    char last[32];
+    if (prlimit(call->tid, RLIMIT_NOFILE, NULL, &limit))
+        return true;    // (of another user's process only administrators are told)
+    snprintf(last, sizeof last, "fd/%llu", (unsigned long long)limit.rlim_cur - 1);
+    struct stat about;
+    return limit.rlim_cur && fstatat(call->caller->proc, last, &about, AT_SYMLINK_NOFOLLOW);
+}
+
 static bool open_path(struct call *call, int from, uint64_t path, uint64_t given, uint64_t mode)
 {
     const int usual = O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
@@ -681,7 +696,8 @@ static bool open_path(struct call *call, int from, uint64_t path, uint64_t given
         return false;
     if (!strcmp(call->first, "/dev/null"))
         return open_null(call, flags);
-    if (!find_place(call, from, call->first, &place) || !is_ready(call))
+    if (!find_place(call, from, call->first, &place) || !is_ready(call) ||
+        (flags & (O_CREAT | O_TRUNC) && !has_room(call)))
         return false;
     if (!(flags & O_CREAT))
         return open_file(call, &place, flags);

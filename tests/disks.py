@@ -47,7 +47,7 @@ def mounted(kind: str, folder: Path, options: str = "") -> Generator[Path]:
         try:
             yield folder
         finally:
-            subprocess.run(["umount", str(folder)], check=True)
+            _unmount(folder)
         return
     make = _MAKE[kind]
     if shutil.which(make[0]) is None:
@@ -64,6 +64,10 @@ def mounted(kind: str, folder: Path, options: str = "") -> Generator[Path]:
     try:
         yield place
     finally:
-        unmount = ["umount", str(place)]
-        # (What looked after a tree on it, such as a keeper, may still be about to end.)
-        wait_until(lambda: subprocess.run(unmount, capture_output=True, check=False).returncode == 0)
+        _unmount(place)
+
+
+def _unmount(place: Path) -> None:
+    unmount = ["umount", str(place)]
+    # (What looked after a tree on it, such as a keeper, may still be about to end.)
+    wait_until(lambda: subprocess.run(unmount, capture_output=True, check=False).returncode == 0)

@@ -19,6 +19,7 @@ UNREAD: Final[Xattrs] = (("", b""),)
 """Stands for attributes that could not be read, as the owner's own mode bits forbid it: they are left as they are."""
 
 _ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP})
+_FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 64) - 1
 DERIVED = frozenset({"security.selinux", "security.ima", "security.evm"})
 """Set by the kernel's own policy; to write them back is not ours."""
 
@@ -31,8 +32,15 @@ class Metadata(NamedTuple):
     uid: int
     gid: int
     mtime: int
-    """Nanoseconds since 1970-01-01 UTC."""
+    """As `mtime_of` tells it."""
     xattrs: Xattrs = ()
+
+
+def mtime_of(found: os.stat_result) -> int:
+    """The mtime in nanoseconds since 1970-01-01 UTC. One before 1677 or after 2554, which some file systems have, is
+    told as the first or the last that 64 bits hold: records have no room for more.
+    """
+    return max(_FIRST_TIME, min(found.st_mtime_ns, _LAST_TIME))
 
 
 def read_metadata(fd: int, found: os.stat_result | None = None, *, readable: bool = False) -> Metadata:
@@ -46,7 +54,7 @@ def read_metadata(fd: int, found: os.stat_result | None = None, *, readable: boo
         stat.S_IMODE(found.st_mode),
         found.st_uid,
         found.st_gid,
-        found.st_mtime_ns,
+        mtime_of(found),
         read_xattrs(fd, readable=readable),
     )
 
@@ -99,7 +107,7 @@ def apply_metadata(fd: int, wanted: Metadata) -> None:
         found = os.fstat(fd)  # an access control list changes the mode
         if stat.S_IMODE(found.st_mode) != wanted.mode:
             os.chmod(path, wanted.mode)
-    if found.st_mtime_ns != wanted.mtime:
+    if mtime_of(found) != wanted.mtime:
         os.utime(path, ns=(found.st_atime_ns, wanted.mtime))
 
 

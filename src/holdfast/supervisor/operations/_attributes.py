@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.unreadable_file import takes_long
 from holdfast.supervisor.operations._blocking_open import LEASED, reopen_in_time
+from holdfast.supervisor.operations._caller_limits import check_size
 from holdfast.supervisor.operations.registers import check_flags, integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD, PathResolver, ResolvedObject
 from holdfast.supervisor.syscalls.caller_memory import read, read_path
@@ -222,6 +223,8 @@ def truncate(call: PendingCall, context: HandlerContext) -> Reply:
             raise SlowError
         # (To open it tells whether it may be done at all; and while it is open no process gets a lease on it.)
         fd = resolver.keep_open(reopen_in_time(resolver, opened.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
+        if size > found.st_size:
+            check_size(resolver.caller, size)
         if opened.path is not None:
             context.interceptor.before_open(context.step(call), opened.place, opened.fd, Risk(cut=size))
         with resolver.caller_credentials():

@@ -16,6 +16,7 @@ from holdfast.files.linux.syscalls import (
 from holdfast.supervisor.operations.registers import check_flags, os_error
 from holdfast.supervisor.resolution.path_resolver import split
 from holdfast.supervisor.resolution.procfs import is_in_proc
+from holdfast.supervisor.resolution.sticky_directories import check_link
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.path_resolver import PathResolver, ResolvedName, ResolvedObject
@@ -46,10 +47,11 @@ class Confined:
         self._begin(dirfd, path)
         return self._parent(path)
 
-    def follow(self, _resolved: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
+    def follow(self, resolved: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
         """See `PathResolver.follow`."""
         if self._resolve & RESOLVE_NO_SYMLINKS:
             raise os_error(errno.ELOOP)
+        check_link(resolved.dir_fd, link, self._sight.uid)
         target = os.readlink(b"", dir_fd=link)
         if is_in_proc(link):
             raise os_error(errno.ELOOP)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.files.linux.unreadable_file import takes_long
 from holdfast.supervisor.confinement import landlock
 from holdfast.supervisor.operations._blocking_open import LEASED, NOBODY_READS, NOTHING, reopen_in_time
+from holdfast.supervisor.operations._caller_limits import check_room
 from holdfast.supervisor.operations._confined import Confined, check_resolve
 from holdfast.supervisor.operations.registers import integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import (
@@ -25,6 +26,7 @@ from holdfast.supervisor.resolution.path_resolver import (
     step,
 )
 from holdfast.supervisor.resolution.procfs import is_native, is_setting, may_cut_unasked
+from holdfast.supervisor.resolution.sticky_directories import check_found
 from holdfast.supervisor.resolution.territory import reopen
 from holdfast.supervisor.syscalls.caller_memory import read_path, read_structure
 from holdfast.supervisor.syscalls.pending_call import Reply, SlowError
@@ -85,6 +87,8 @@ def open_path(call: PendingCall, context: HandlerContext, dirfd: int, path: byte
     if flags & os.O_CREAT and flags & os.O_DIRECTORY:
         raise os_error(errno.EINVAL)
     with PathResolver(call, context) as resolver:
+        if flags & (os.O_CREAT | os.O_TRUNC):
+            check_room(resolver.caller)
         look = Confined(resolver, wish.resolve) if wish.resolve else resolver
         if flags & O_TMPFILE or not flags & os.O_CREAT:
             follow = not flags & os.O_NOFOLLOW
@@ -135,10 +139,11 @@ def _open_or_create(
             fd = step(resolver, resolved.dir_fd, resolved.name, _LINK)
         except FileNotFoundError:
             return _create(resolver, call, context, resolved, wish)
-        mode = os.fstat(fd).st_mode
-        if not stat.S_ISLNK(mode):
+        found = os.fstat(fd)
+        if not stat.S_ISLNK(found.st_mode):
             if wish.flags & os.O_EXCL:
                 raise os_error(errno.EEXIST)
+            check_found(resolved.dir_fd, found, resolver.uid)
             return open_found(resolver, call, context, ResolvedObject(fd, resolved.where), wish)
         if wish.flags & os.O_NOFOLLOW:
             raise os_error(errno.ELOOP)

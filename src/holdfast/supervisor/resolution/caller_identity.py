@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST = 256
+_MOST_UMASKS = 32
+"""Of changes under way. So many mostly are long done, by threads that have not called since."""
+_ALONE = 3
+"""How many links the directory ``task`` of a process with one thread has."""
 
 
 class Caller:
@@ -88,8 +92,12 @@ class Callers:
     def __init__(self) -> None:
         self._known: dict[int, Caller] = {}
         self._changed: set[int] = set()
-        """Processes of which a thread has changed its credentials: executing something, it takes the number of the
-        first thread, of which nothing must be known then.
+        """Processes of which a thread has changed its credentials, or has a umask of its own: executing something, it
+        takes the number of the first thread, of which nothing must be known then.
+        """
+        self._umasks: dict[int, int] = {}
+        """Threads that were let go on to change the umask and have not called since, and the new one: ``/proc`` may
+        still tell the old one.
         """
         self._steady = True
         self.on_forget: Callable[[], object] = lambda: None
@@ -107,13 +115,16 @@ class Callers:
         Raises `OSError` with ESRCH if the caller is gone.
         """
         caller = None if fresh or not self._steady else self._known.get(call.tid)
+        if self._umasks:
+            self._umasks.pop(call.tid, None)
         if caller is None:
             caller = Caller(call.tid)
             if not context.is_valid(call):
                 raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
             if caller.lasting:
                 self._known[call.tid] = caller
-                if caller.tgid in self._changed:  # (asked afterwards: `forget` may be called meanwhile)
+                # (Asked afterwards: `forget` and `note_umask` may be called meanwhile.)
+                if caller.tgid in self._changed or self._is_outdated(caller):
                     self._known.pop(call.tid, None)
                 if len(self._known) > _MOST:
                     self._known.pop(next(iter(self._known)), None)
@@ -132,13 +143,25 @@ class Callers:
         """The thread is going to change the umask: its own, and that of all who have theirs in common with it. These
         may be of other processes (``CLONE_FS`` of clone(2)).
         """
+        self._umasks[tid] = umask
+        if len(self._umasks) > _MOST_UMASKS:
+            self._umasks = {thread: new for thread, new in self._umasks.items() if _umask_of(thread) not in (-1, new)}
         for known in list(self._known.values()):
-            shares = is_shared(tid, known.tid, FILE_SYSTEMS)
-            if shares:
-                known.umask = umask
-            elif shares is None:
+            if is_shared(tid, known.tid, FILE_SYSTEMS) is not False:
                 self._known.pop(known.tid, None)
+        if _has_own(tid):
+            self.forget(tid)
         self.on_forget()
+
+    def _is_outdated(self, caller: Caller) -> bool:
+        """Whether the umask that was read may be the one before a change that is under way."""
+        for tid, umask in list(self._umasks.items()):
+            shares = is_shared(tid, caller.tid, FILE_SYSTEMS)
+            if shares is None or (shares and umask == caller.umask):
+                self._umasks.pop(tid, None)
+            if shares is not False and umask != caller.umask:
+                return True
+        return False
 
     def distrust(self) -> None:
         """A process is going to change its view of the file systems, which others may share: from now on every one is
@@ -146,6 +169,25 @@ class Callers:
         """
         self._steady = False
         self.on_forget()
+
+
+def _umask_of(tid: int) -> int:
+    """The umask of a thread; -1 if it is gone."""
+    try:
+        return Caller(tid).umask
+    except OSError:
+        return -1
+
+
+def _has_own(tid: int) -> bool:
+    """Whether another thread of its process has a working directory and umask apart from this one's."""
+    threads = f"/proc/{tid}/task"
+    try:
+        if os.stat(threads).st_nlink <= _ALONE:
+            return False
+        return any(is_shared(tid, int(other), FILE_SYSTEMS) is False for other in os.listdir(threads))
+    except OSError:  # it has ended
+        return False
 
 
 CALLERS = Callers()

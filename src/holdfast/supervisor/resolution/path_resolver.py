@@ -26,6 +26,7 @@ from holdfast.files.linux.syscalls import (
 from holdfast.supervisor.resolution.caller_identity import CALLERS
 from holdfast.supervisor.resolution.directory_cache import DIRECTORIES
 from holdfast.supervisor.resolution.procfs import is_caller_itself, is_in_proc, own_numbers
+from holdfast.supervisor.resolution.sticky_directories import check_link
 from holdfast.supervisor.resolution.territory import Location, Territory, absolute, is_deleted
 from holdfast.supervisor.syscalls.pending_call import SlowError
 from holdfast.undo.interceptor import Place
@@ -173,6 +174,11 @@ class PathResolver:
         """Whether the caller may do what the keeper may."""
         return self.caller.credentials is None
 
+    @property
+    def uid(self) -> int:
+        """In whose name the caller accesses files."""
+        return os.geteuid() if self.caller.credentials is None else self.caller.credentials.uid
+
     def caller_credentials(self) -> AbstractContextManager[None]:
         """What is done inside is done with the caller's credentials."""
         credentials = self.caller.credentials
@@ -257,6 +263,7 @@ class PathResolver:
 
     def follow(self, resolved: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
         """Where the link at ``resolved``, open as ``link``, leads: to a name, or to an object that it stands for."""
+        check_link(resolved.dir_fd, link, self.uid)
         target = target_of(self, resolved.dir_fd, resolved.name, link)
         if target is None:
             return self.check_reachable(step(self, resolved.dir_fd, resolved.name, _OBJECT), held=True)
@@ -448,7 +455,7 @@ class PathResolver:
             return found
         fd = self._at_once(start, path, _DIRECTORY)
         if fd is None:
-            return walk(self, start, path + b"/", follow=True)
+            return walk(self, start, path + b"/", follow=True, ends=False)
         self._led = start, path, fd
         return fd
 
@@ -524,9 +531,9 @@ class PathResolver:
         return self.keep_open(os.open(b"root", _DIRECTORY, dir_fd=self.caller.fd))
 
 
-def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool) -> int:
+def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool, ends: bool = True) -> int:
     """Resolve ``path`` name by name to an object that is there, where the kernel, asked by the keeper, would see
-    something else than the caller.
+    something else than the caller. Unless it ``ends`` there, it is the way to another name.
     """
     root = resolver.root()
     top = os.fstat(root)
@@ -550,6 +557,8 @@ def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool) -> in
         links += 1
         if links > MOST_LINKS:
             raise _error(errno.ELOOP)
+        if ends and not waiting:
+            check_link(at, inner, resolver.uid)
         target = target_of(resolver, at, name, inner)
         if target is None:
             at = resolver.meant = step(resolver, at, name, _OBJECT)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import WriterStatus, writer_of
+from holdfast.files.linux.metadata import mtime_of
 from holdfast.undo.journal.records import Content, KeepMethod, Link, Made, Make, Meta, Move, Remove, Touch
 from holdfast.undo.journal.step_footprint import objects_by_path
 
@@ -158,7 +159,7 @@ def _is_as_before(directories: Directories, path: bytes, object_: Identity, befo
     try:
         place = directories.place(path)
         found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
-        if (found.st_size, found.st_mtime_ns, found.st_ctime_ns) != before:
+        if (found.st_size, mtime_of(found), found.st_ctime_ns) != before:
             return False
         if stat.S_ISFIFO(found.st_mode):
             return False  # a process may have it open, and no lease tells

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.metadata import UNREAD, Metadata, read_metadata
+from holdfast.files.linux.metadata import UNREAD, Metadata, mtime_of, read_metadata
 from holdfast.files.linux.unreadable_file import open_to_read, takes_long
 from holdfast.undo.journal.records import NOT_KEPT, Content, Keeping, KeepMethod, Meta
 from holdfast.undo.safeguards.guard import NO_RISK, Danger, Loss
@@ -244,7 +244,7 @@ def _metadata_of(fd: int, found: os.stat_result, opened: OpenStep) -> Metadata:
         is_ours = found.st_uid == os.geteuid() and not found.st_mode & stat.S_IRUSR
         if not is_ours or (found.st_mode & stat.S_IWUSR and not opened.reverses):
             raise
-        return Metadata(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns, UNREAD)
+        return Metadata(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, mtime_of(found), UNREAD)
 
 
 def copy_preimage(preimages: Preimages, source: int, number: int) -> int:
@@ -259,4 +259,4 @@ def note_seen(step: OpenStep, object_: Identity, found: os.stat_result, now: int
     """Note what the object looks like before the step changes it for the first time, at ``now`` (ns)."""
     if object_ not in step.stats_before:
         is_at_rest = now - found.st_ctime_ns > _REST
-        step.stats_before[object_] = (found.st_size, found.st_mtime_ns, found.st_ctime_ns) if is_at_rest else None
+        step.stats_before[object_] = (found.st_size, mtime_of(found), found.st_ctime_ns) if is_at_rest else None

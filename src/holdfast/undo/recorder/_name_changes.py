@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.files.linux.exclusive_rename import LACKS_FLAGS
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.metadata import Metadata, proc_path, read_metadata
+from holdfast.files.linux.metadata import Metadata, mtime_of, proc_path, read_metadata
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
@@ -433,4 +433,4 @@ def _read_path_of(fd: int, place: Place) -> bytes:
 
 
 def _metadata(found: os.stat_result) -> Metadata:
-    return Metadata(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns, ())
+    return Metadata(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, mtime_of(found), ())

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.files.linux.file_handle import Identity, identity
+from holdfast.files.linux.metadata import mtime_of
 from holdfast.files.linux.unreadable_file import open_to_read
 from holdfast.model.errors import HeldError, StorageError
 from holdfast.model.log import Log
@@ -550,7 +551,7 @@ class Recorder:
     def _touch(self, opened: OpenStep, path: bytes, fd: int) -> None:
         if path not in opened.touched:
             found = os.fstat(fd)
-            self.append(opened, Touch(self.take_number(), opened.id, path, identity(fd, b""), found.st_mtime_ns))
+            self.append(opened, Touch(self.take_number(), opened.id, path, identity(fd, b""), mtime_of(found)))
             opened.touched.add(path)
 
 

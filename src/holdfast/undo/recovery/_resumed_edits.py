@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import read_xattrs_at
+from holdfast.files.linux.metadata import mtime_of, read_xattrs_at
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.preimages import preimage_path
@@ -107,7 +107,7 @@ def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, c
             return (
                 stat.S_IMODE(found.st_mode) in (was.mode, opened)
                 and (found.st_uid, found.st_gid) == (was.uid, was.gid)
-                and not (has_times and found.st_mtime_ns != was.mtime)
+                and not (has_times and mtime_of(found) != was.mtime)
             )
     return False
 

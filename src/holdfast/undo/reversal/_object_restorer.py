@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import Metadata, proc_path
+from holdfast.files.linux.metadata import Metadata, mtime_of, proc_path
 from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, Make
 from holdfast.undo.reversal.reversal_context import (
@@ -204,7 +204,7 @@ class ObjectRestorer:
     def _set_mtime(self, place: Place, metadata: Metadata) -> None:
         """Some file systems change the mtime of a directory that gets another parent."""
         found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
-        if found.st_mtime_ns != metadata.mtime:
+        if mtime_of(found) != metadata.mtime:
             try:
                 os.utime(place.name, ns=(found.st_atime_ns, metadata.mtime), dir_fd=place.dir_fd, follow_symlinks=False)
             except PermissionError:  # it is another user's

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import Metadata, apply_metadata, proc_path
+from holdfast.files.linux.metadata import Metadata, apply_metadata, mtime_of, proc_path
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.paths import display, under
@@ -427,7 +427,7 @@ class Reversal:
             if self._aliases.now(object_) in self._context.foreign:
                 self._context.note(path, FOREIGN_EDIT)
                 return
-            now = self._dated_mtime(object_, os.fstat(fd).st_mtime_ns, metadata.mtime)
+            now = self._dated_mtime(object_, mtime_of(os.fstat(fd)), metadata.mtime)
             self._recorder.before_metadata_change(self._context.step, place, fd)
             apply_metadata(fd, metadata._replace(mtime=now))
             self._context.note_changed(fd)
@@ -440,8 +440,8 @@ class Reversal:
         if identity(fd, b"") != self._aliases.now(record.identity):
             return
         found = os.fstat(fd)
-        mtime = self._dated_mtime(record.identity, found.st_mtime_ns, record.mtime)
-        if found.st_mtime_ns != mtime:
+        mtime = self._dated_mtime(record.identity, mtime_of(found), record.mtime)
+        if mtime_of(found) != mtime:
             self._recorder.touch(self._context.step, record.path, fd)
             os.utime(proc_path(fd), ns=(found.st_atime_ns, mtime))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.files.linux.metadata import read_xattrs, read_xattrs_at
+from holdfast.files.linux.metadata import mtime_of, read_xattrs, read_xattrs_at
 from holdfast.model.ids import Hasher, hash_bytes
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import ObjectDescription, Signature
@@ -92,7 +92,7 @@ def _outline(found: os.stat_result, device: int, parent: int) -> Signature:
         found.st_ino,
         found.st_mode,
         found.st_size,
-        found.st_mtime_ns,
+        mtime_of(found),
         found.st_ctime_ns,
         found.st_nlink,
         parent,
@@ -146,7 +146,7 @@ def with_hash(place: Callable[[], Place], left: Signature) -> Signature:
         found.st_ino,
         found.st_mode,
         found.st_size,
-        found.st_mtime_ns,
+        mtime_of(found),
         found.st_ctime_ns,
     )
     return msgspec.structs.replace(left, check=check) if is_still else left
