@@ -6,15 +6,22 @@ import errno
 import importlib.util
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from holdfast.files.linux.native import SWITCH
 
 from .conftest import INSTALLED, Cli
+from .ordinary import ME, as_user, give_away
+from .test_run import keeper_of
 
 
 def _natively(bench: Cli) -> int:
@@ -142,3 +149,107 @@ def test_a_pipe_in_the_place_of_the_null_device_holds_up_no_other_call(cli: Cli)
     command = (*alone, "timeout", "--signal=KILL", "30", *INSTALLED, "run", "--", sys.executable, "-c", _PIPE)
     done = subprocess.run(command, capture_output=True, check=False)
     assert done.stdout == b"done\n", done
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_a_directory_that_its_owner_may_not_write_to_is_removed_all_the_same(tmp_path: Path, switch: str) -> None:
+    """It cannot be renamed into the log."""
+    (tmp_path / "user/work").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    give_away(tmp_path)
+    script = (
+        "mkdir -m 555 closed; mkdir -m 755 open; stat -c '%a %Y' closed > ../before;"
+        f"{ME} init -q; {ME} run -- sh -c ': > first; rmdir closed open'; ls; {ME} undo -q;"
+        "ls; stat -c '%a %Y' closed > ../after; cmp ../before ../after"
+    )
+    done = as_user(tmp_path, script, **{SWITCH: switch})
+    assert (done.returncode, done.stdout) == (0, "first\nclosed\nfirst\nopen\n"), done
+
+
+_CALLS = """
+import os, sys
+open("first", "w").close()
+print(end="\\n", flush=True)
+sys.stdin.readline()
+for n in range(10):
+    os.close(os.open(f"new{n}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC))
+    os.mkdir(f"directory{n}")
+    os.symlink("target", f"link{n}")
+    os.close(os.open(f"small{n}", os.O_WRONLY | os.O_TRUNC))
+    os.close(os.open(f"large{n}", os.O_WRONLY | os.O_TRUNC))
+    os.chmod(f"mode{n}", 0o700)
+    os.chown(f"owner{n}", 12345, 12345)
+    os.utime(f"time{n}", (1, 2))
+    os.rename(f"source{n}", f"over{n}")
+    os.unlink(f"removed{n}")
+    os.rmdir(f"empty{n}")
+"""
+_OPERATIONS = re.compile(
+    r"(mkdirat|symlinkat|renameat2|unlinkat|ftruncate|fchownat|utimensat|fchmodat2|syscall_0x1c4|openat)\("
+)
+
+
+def _calls_as_carried_out(traced: str) -> Iterator[list[str]]:
+    """What one thread of the keeper asks the kernel for, from a call's receipt to its answer."""
+    since: list[str] = []
+    for line in traced.splitlines():
+        if "SECCOMP_IOCTL_NOTIF_RECV" in line:
+            since = []
+        elif "SECCOMP_IOCTL_NOTIF_SEND" in line:
+            yield since
+        else:
+            since.append(line)
+
+
+def test_a_call_is_recorded_before_it_is_carried_out_and_its_caller_asked_for_before_both(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3, and that nothing happens in the name of a process that is gone, or of another one with its number."""
+    if importlib.util.find_spec("holdfast._hot") is None or shutil.which("strace") is None:
+        pytest.skip("needs strace, and the native part")
+    monkeypatch.setenv(SWITCH, "1")
+    for number in range(10):
+        for name in ("small", "mode", "owner", "time", "source", "over", "removed"):
+            cli.write(f"{name}{number}", name)
+        cli.write(f"large{number}", "." * 100_000)
+        (cli.root / f"empty{number}").mkdir()
+    with subprocess.Popen(
+        [*INSTALLED, "--log-level", "info", "run", "--", sys.executable, "-c", _CALLS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        tracer = subprocess.Popen(
+            ["strace", "-ff", "-y", "-o", str(cli.home / "trace"), "-p", str(keeper_of(cli.home))],
+            stderr=subprocess.PIPE,
+        )
+        assert tracer.stderr is not None
+        if b"attached" not in tracer.stderr.readline():
+            tracer.wait()
+            run.communicate(b"\n")
+            pytest.skip("a process cannot be traced here")
+        run.communicate(b"\n")
+    tracer.communicate(timeout=60)
+    assert _natively(cli) >= 60
+    done: list[str] = []
+    for trace in sorted(cli.home.glob("trace.*")):
+        for asked in _calls_as_carried_out(trace.read_text()):
+            waits, is_recorded = False, False
+            for line in asked:
+                operation = _OPERATIONS.match(line)
+                if "SECCOMP_IOCTL_NOTIF_ID_VALID" in line:
+                    waits = True
+                elif re.match(r"write\(\d+<[^>]*/journal-", line):
+                    assert waits or is_recorded, asked
+                    waits, is_recorded = False, True
+                elif operation and "/kept" not in line.split(",")[0] and ("openat" not in line or "O_EXCL" in line):
+                    assert is_recorded, asked
+                    assert waits, asked
+                    done.append(operation[1])
+    # (What Python has taken may be carried out by another thread than the one that has received it, and is not seen.)
+    names = Counter(name.replace("syscall_0x1c4", "fchmodat2") for name in done)
+    assert names["renameat2"] >= 20, names
+    for name in ("openat", "mkdirat", "symlinkat", "ftruncate", "fchmodat2", "fchownat", "utimensat"):
+        assert names[name] >= 5, names

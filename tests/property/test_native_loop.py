@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Generator, Iterable
+from contextlib import suppress
 from pathlib import Path
 from platform import machine
 
@@ -78,6 +79,9 @@ class Agent:
         for number in range(_TREES):
             plant(self.top / str(number))
             (self.top / str(number) / "ws/large").write_bytes(random.Random(number).randbytes(50_000))
+            for marked in ("ws/b/y", "ws/b/d"):
+                with suppress(OSError):  # (where the file system has no such attributes)
+                    os.setxattr(self.top / str(number) / marked, "user.mark", b"1")
             for late in ("ws/large", "ws/x", "ws/a"):
                 os.utime(self.top / str(number) / late, (_LATE, _LATE))
         self._environment = os.environ | {SWITCH: str(int(is_native)), "HOLDFAST_HOME": str(base / "home")}
