@@ -65,7 +65,7 @@ static size_t slot_of(const struct keys *keys, uint64_t hash, struct bytes key)
         if (slot->at == KEY_FREE)
             return SIZE_MAX;
         if (slot->at != KEY_GONE && slot->hash == hash && slot->size == key.size &&
-            !memcmp(keys->store + slot->at, key.at, key.size))
+            (!key.size || !memcmp(keys->store + slot->at, key.at, key.size)))
             return at;
     }
 }

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from platform import machine
 import msgspec
 import pytest
 
+import holdfast
 from holdfast.files.linux.metadata import Metadata
 from holdfast.files.linux.native import SWITCH
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
@@ -74,7 +76,7 @@ _CALLS = 60
 class Agent:
     """A run whose process makes the calls that it is told."""
 
-    def __init__(self, base: Path, *, is_native: bool) -> None:
+    def __init__(self, base: Path, *, is_native: bool, **more: str) -> None:
         self.top = base / "tree"
         for number in range(_TREES):
             plant(self.top / str(number))
@@ -84,7 +86,7 @@ class Agent:
                     os.setxattr(self.top / str(number) / marked, "user.mark", b"1")
             for late in ("ws/large", "ws/x", "ws/a"):
                 os.utime(self.top / str(number) / late, (_LATE, _LATE))
-        self._environment = os.environ | {SWITCH: str(int(is_native)), "HOLDFAST_HOME": str(base / "home")}
+        self._environment = os.environ | {SWITCH: str(int(is_native)), "HOLDFAST_HOME": str(base / "home")} | more
         self.holdfast("init")
         self.before = photograph(self.top)
         command = (sys.executable, "-m", "holdfast", "--log-level", "info", "run", "--", sys.executable, "-c", _AGENT)
@@ -128,9 +130,12 @@ class Agent:
         assert self._run.wait() == 0
         self._run.stdout.close()
 
-    def natively(self) -> int:
+    def log(self) -> str:
         (log,) = (self.top.parent / "home").glob("workspaces/*/undo/keeper.log")
-        told = [json.loads(line) for line in log.read_text().splitlines()]
+        return log.read_text()
+
+    def natively(self) -> int:
+        told = [json.loads(line) for line in self.log().splitlines()]
         return sum(line["natively"] for line in told if "natively" in line)
 
 
@@ -196,6 +201,7 @@ def _usual_call(chance: random.Random) -> tuple[str, tuple[int | bytes, ...]]:
         ("fchmod", (-1, chance.choice((0o600, 0o755)))),
         ("fchown", (-1, chance.choice((0, 12345)), 0)),
         ("utimensat", (-1, 0, 0, 0)),
+        ("umask", (chance.choice((0o22, 0o77, 0)),)),
         ("utimensat", (CWD, path(), struct.pack("qqqq", _LATE, 0, _LATE, 0), 0)),
     )
     return chance.choice(calls)
@@ -236,3 +242,47 @@ def test_both_loops_do_the_same(agents: tuple[Agent, Agent], seed: int) -> None:
         assert differences(agent.before, photograph(agent.top)) == []
     assert fast.natively() > _TREES * _CALLS // 4
     assert slow.natively() == 0
+
+
+@pytest.mark.slow
+def test_nothing_is_wrong_with_what_the_native_loop_does_to_memory(tmp_path: Path) -> None:
+    """The module that is installed, built anew with sanitizers."""
+    libraries = [_library(name) for name in ("libasan.so", "libubsan.so")]
+    if not all(libraries):
+        pytest.skip("needs gcc, with its sanitizers")
+    package = tmp_path / "src" / "holdfast"
+    package.mkdir(parents=True)
+    for path in Path(holdfast.__file__).parent.iterdir():
+        if not path.name.startswith("_hot.abi3"):
+            (package / path.name).symlink_to(path)
+    specification = importlib.util.spec_from_file_location("build", Path(__file__).parents[2] / "native/build.py")
+    assert specification is not None
+    assert specification.loader is not None
+    builder = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(builder)
+    flags = ("-g", "-U_FORTIFY_SOURCE", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+    builder.build(package / builder.NAME, ("gcc",), flags)
+    agent = Agent(
+        tmp_path,
+        is_native=True,
+        PYTHONPATH=str(package.parent),
+        LD_PRELOAD=" ".join(libraries),
+        ASAN_OPTIONS="detect_leaks=0",
+    )
+    pipes = [base64.b64encode(name).decode() for name in (b"one", b"two")]  # (which Python makes)
+    mknodat = ARCHITECTURES[machine()].numbers["mknodat"]
+    assert agent.make(".", [(mknodat, [CWD, pipe, 0o10600, 0], False) for pipe in pipes]) == [0, 0]
+    for number, directory in enumerate((".", *(f"{number}/ws" for number in range(9)))):
+        agent.make(directory, _program(random.Random(number)))
+    agent.holdfast("step", "commit")
+    agent.end()
+    assert "runtime error" not in agent.log()
+    assert "AddressSanitizer" not in agent.log()
+    assert agent.natively() > 10 * _CALLS // 4
+
+
+def _library(name: str) -> str:
+    if shutil.which("gcc") is None:
+        return ""
+    found = subprocess.run(("gcc", f"-print-file-name={name}"), capture_output=True, text=True, check=True).stdout
+    return found.strip() if found.startswith("/") else ""
