@@ -75,7 +75,7 @@ def measure(root: Path, files: int, production: Edits, fork: Edits, turns: int) 
             path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content(number))
     with holdfast.init(tree, home=root / "home") as workspace:
-        context = workspace._context
+        context = workspace._context  # noqa: SLF001 - a measurement of the engine
         base = workspace.checkpoint().checkpoint.id
 
         def line(edits: Edits):
