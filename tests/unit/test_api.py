@@ -47,6 +47,7 @@ EXAMPLES = (
     ("resolve", 'w.resolve("one")'),
     ("cat", 'b"".join(w.cat("one", "src/main.py"))'),
     ("browse", 'w.browse("one", "src").items'),
+    ("line_origins", 'w.line_origins("one", "src/main.py").origins[0].checkpoint.id'),
     ("diff", 'd = w.diff("one", paths=["src"])'),
     ("diff_from_nothing", 'w.diff_from_nothing("one").changes'),
     ("patch", 'b"".join(w.patch(d))'),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from litestar import Litestar
 
@@ -47,8 +47,9 @@ def make_app(
     """The page behind its gate. ``authority``: address and port as a browser names them."""
     face = WebFace(workspaces, access.base, access.form_token, SystemClock(), ending)
     router = web_router(face)
-    # (Its handlers of errors see none of what leads to no route.)
-    app = Litestar([router], exception_handlers=router.exception_handlers, openapi_config=None, logging_config=None)
+    # (By itself it answers no address that leads to no route.)
+    handlers = cast("Any", router).exception_handlers  # (Litestar leaves their types open.)
+    app = Litestar([router], exception_handlers=handlers, openapi_config=None, logging_config=None)
     return Gate(app, access, authority, peers)
 
 
