@@ -150,7 +150,7 @@ def test_an_attempt_is_seen_while_it_runs_and_cannot_be_adopted_yet(growing, mak
         assert "running" in found[1]
         assert "waiting" in found[2]
         assert "Adopt" not in text
-        name = re.search(r'id="experiment-(\w+)"', text)[1]
+        (name,) = re.findall(r'id="experiment-(\w+)"', text)
         refused = growing.get(f"act/adopt?experiment={name}&attempt=1")
         assert refused.status_code == 409
         assert "is not over" in refused.text

@@ -78,8 +78,7 @@ def test_lines_of_before_a_fork_come_from_what_was_forked(workspace, tree, open_
 
 def test_limits_are_said_and_older_lines_have_no_origin(workspace, tree, monkeypatch):
     saved(workspace, tree, "a", "one", "x", "end")
-    for number in range(5):
-        newest = saved(workspace, tree, "a", "one", str(number), "end")
+    newest = [saved(workspace, tree, "a", "one", str(number), "end") for number in range(5)][-1]
     monkeypatch.setattr(module, "_MOST_VERSIONS", 3)
     assert origins(workspace) == [None, newest, None]
     assert workspace.line_origins("@", "a").limit == "3 versions were compared"
