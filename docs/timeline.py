@@ -102,8 +102,8 @@ def at_terminal(command: str, directory: Path, environment: dict[str, str]) -> s
 def draw(lines: list[str]) -> str:
     """The lines as a picture of a terminal."""
     height, left, top = 18, 16, 44
-    rows = [
-        f'<text x="{left}" y="{top + number * height}">{"".join(spans(line))}</text>'
+    rows = [  # (Browsers do not pass `xml:space` on from a group.)
+        f'<text xml:space="preserve" x="{left}" y="{top + number * height}">{"".join(spans(line))}</text>'
         for number, line in enumerate(lines)
     ]
     width, depth = COLUMNS * 8 + 2 * left, top + len(lines) * height
@@ -116,7 +116,7 @@ def draw(lines: list[str]) -> str:
                 f'<circle cx="{left + 6 + 20 * number}" cy="18" r="6" fill="{colour}"/>'
                 for number, colour in enumerate(("#ff5f56", "#ffbd2e", "#27c93f"))
             ),
-            '<g fill="#d7dae0" font-family="ui-monospace, Menlo, monospace" font-size="13" xml:space="preserve">',
+            '<g fill="#d7dae0" font-family="ui-monospace, Menlo, monospace" font-size="13">',
             *rows,
             "</g>",
             "</svg>",

@@ -140,12 +140,14 @@ def test_nothing_runs_if_the_state_cannot_be_saved(bench: Cli) -> None:
 
 
 def test_an_edit_by_hand_in_between_is_not_lost(bench: Cli) -> None:
+    before = bench.json("log")["head"]
     run(bench, "--", "sh", "-c", "echo 1 > f; exit")
     bench.write("f", "by hand")
     step = str(bench.json("steps")["steps"][-1]["id"])
     refused = bench("undo", "--step", step, "--json", code=4)
     assert refused.error["code"] == "barrier"
     assert "--force" in refused.error["hint"]
+    assert f"`holdfast restore {before[:12]}` returns to the checkpoint before" in refused.error["hint"]
     assert (bench.root / "f").read_text() == "by hand"
     bench("undo", "--step", step, "--force")
     assert (bench.root / "f").read_text() == "0"

@@ -335,7 +335,7 @@ def reverse_steps(
         with _leave_record(context, operation):
             reverse_past_edits(context, service, operation.steps, service.undo, force=force)
     except RefusedError as error:
-        raise _with_restore_hint(context, with_processes(service, error), operation) from None
+        raise _with_restore_hint(context, with_processes(service, error), operation, steps) from None
     return record_reversal(context, service, operation, progress)
 
 
@@ -487,10 +487,13 @@ def _state_before(context: Context, at: int | None, steps: Sequence[StepInfo]) -
     return at
 
 
-def _with_restore_hint(context: Context, error: RefusedError, operation: Operation) -> RefusedError:
-    previous = _begun_from(context, operation).previous
+def _with_restore_hint(
+    context: Context, error: RefusedError, operation: Operation, steps: Sequence[StepInfo]
+) -> RefusedError:
+    # (The state before the steps, not the one before now: edits after them may have been saved in between.)
+    before = _state_before(context, operation.position, steps)
     hint = error.hint or ""
-    if previous is not None:
-        saved = context.catalog.event(previous).checkpoint[:12]
-        hint += f"{'; ' if hint else ''}`holdfast restore {saved}` goes back by checkpoints"
+    if before is not None:
+        saved = context.catalog.event(before).checkpoint[:12]
+        hint += f"{'; ' if hint else ''}`holdfast restore {saved}` returns to the checkpoint before"
     return RefusedError(error.message, hint=hint or None, code=error.code, data=error.data)

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from holdfast.store.objects.object_store import Upload
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_HINT = (
+    "free some space: `holdfast gc --grace 0`, after `holdfast forget --keep-last N` if that is too little; "
+    "nothing that was stored before is affected"
+)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
 def _refused(action: str, name: str, error: OSError) -> StorageError:
-    hint = "free some space; nothing that was stored before is affected" if error.errno in _FULL else None
+    hint = _FULL_HINT if error.errno in _FULL else None
     return StorageError(f"cannot {action} {name}: {error.strerror or error}", hint=hint)
 
 
