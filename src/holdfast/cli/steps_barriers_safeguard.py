@@ -218,7 +218,7 @@ def _barriers(console: Console, _arguments: argparse.Namespace) -> int:
         console.give(answers.Barriers, barriers=found)
     else:
         if not found:
-            console.say("No other process has changed anything between steps.")
+            console.say("No other process changed anything between two steps; `holdfast status` shows later edits.")
         console.table((("seen", 19), ("who changed what", 0)), map(_barrier_row, found))
     return 0
 

@@ -76,10 +76,14 @@ def resolve(text: str, names: CheckpointNames) -> CheckpointId:
     if text == "@":
         raise NotFoundError("there is no checkpoint yet", hint="take one: holdfast checkpoint")
     near = _suggestions(text, names)
-    raise NotFoundError(
-        f"no checkpoint is called {text!r}",
-        hint=f"did you mean {' or '.join(near)}?" if near else "holdfast log lists the checkpoints",
-    )
+    kind, colon, _ = text.partition(":")
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    elif colon and kind.isalpha():
+        hint = f"if that is a row of the log, `holdfast show {text}` names its checkpoints"
+    else:
+        hint = "holdfast log lists the checkpoints"
+    raise NotFoundError(f"no checkpoint is called {text!r}", hint=hint)
 
 
 def split_range(text: str) -> tuple[str, str] | None:

@@ -89,6 +89,7 @@ def test_of_very_many_only_some_are_named() -> None:
         ("bbbb4", f"did you mean {'bbbb3'.ljust(24, '0')}?"),
         ("bbb", f"did you mean {'bbbb3'.ljust(24, '0')}?"),
         ("quite-else", "holdfast log lists the checkpoints"),
+        ("run:1234", "if that is a row of the log, `holdfast show run:1234` names its checkpoints"),
         ("", "holdfast log lists the checkpoints"),
         ("v9-7", "holdfast log lists the checkpoints"),
         ("start-x", "did you mean start?"),
