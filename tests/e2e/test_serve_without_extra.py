@@ -39,7 +39,7 @@ def test_it_says_how_to_install_them(tmp_path: Path, names: list[str]) -> None:
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert (done.returncode, done.stdout) == (1, "")
     wanted = ", ".join(name for name in names if name != "psycopg")
-    assert error["message"] == f"serving needs libraries that are not installed: {wanted}"
+    assert error["message"] == f"serving needs libraries of the extra server that are not installed: {wanted}"
     assert error["hint"] == install_command("server")
     assert not home.exists(), "nothing was begun"
 

@@ -79,5 +79,5 @@ def test_without_the_libraries_it_says_what_to_install(cli, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "litestar" else found(name))
     ran = cli("ui", "--no-browser", code=1)
-    assert "the page needs libraries that are not installed: litestar" in ran.err
+    assert "the page needs libraries of the extra server that are not installed: litestar" in ran.err
     assert "-m pip install 'jinja2" in ran.err

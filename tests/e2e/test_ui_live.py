@@ -44,6 +44,25 @@ def test_an_act_in_one_tab_shows_in_the_other(desk):
     other.close()
 
 
+def test_many_tabs_are_live_at_once(desk):
+    # (A browser opens no more than six connections to a server.)
+    others = [desk.page.context.new_page() for _ in range(8)]
+    for other in others:
+        other.goto(f"{desk.base}/")
+    desk.page.goto(f"{desk.base}/act/undo")
+    desk.page.get_by_role("button", name="Undo").click()
+    desk.page.wait_for_url("**/done/*")
+    for other in others:
+        other.locator(".row.kind-undo").wait_for()
+    # Those that go leave the stream to those that stay.
+    for other in others[:-1]:
+        other.close()
+    desk.page.goto(f"{desk.base}/act/redo")
+    desk.page.get_by_role("button", name="Redo").click()
+    others[-1].locator(".row.kind-redo").wait_for()
+    others[-1].close()
+
+
 def served_at(tree, environment, port: int) -> tuple[subprocess.Popen[str], str]:
     """A server, and the address that lets one browser in."""
     server = subprocess.Popen(

@@ -34,7 +34,7 @@ def _rewind(console: Console, arguments: argparse.Namespace) -> int:
         from holdfast.model.extras import install_command
 
         raise UnsupportedError(
-            "rewind needs the library textual, which is not installed", hint=install_command("tui")
+            "rewind needs the library textual of the extra tui, which is not installed", hint=install_command("tui")
         ) from error
     # (A workspace is for one thread. This one asks at the terminal, the screen has one of its own.)
     with console.open() as workspace:

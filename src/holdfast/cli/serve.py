@@ -130,7 +130,7 @@ def require(names: Iterable[str], *, what: str = "serving") -> None:
         from holdfast.model.extras import install_command
 
         raise UnsupportedError(
-            f"{what} needs libraries that are not installed: {', '.join(missing)}",
+            f"{what} needs libraries of the extra server that are not installed: {', '.join(missing)}",
             hint=install_command("server"),
         )
 

@@ -12,6 +12,7 @@ import os
 import secrets
 import shlex
 import threading
+import time
 from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -37,6 +38,8 @@ _MOST_PATHS: Final = 500
 _MOST_PATCHES: Final = 60
 _MOST_PATCH_LINES: Final = 3000
 """Of all files on a page together."""
+_PATCH_SECONDS: Final = 10.0
+"""For so long files are made ready to be shown: each of them may be made to take as long as can be."""
 _MOST_FILES_CHOSEN: Final = 300
 """Files of which parts can be chosen on one page."""
 _MOST_OUTCOMES: Final = 200
@@ -293,9 +296,9 @@ def _patches(addresses: Addresses, planned: PlannedDiff) -> tuple[list[FileView]
     """What would be changed in each file, as far as there is room, and of how many that is left out."""
     items, views = items_of(planned.diff), FileViews(planned.contents, addresses)
     patches: list[FileView] = []
-    left = _MOST_PATCH_LINES
+    left, until = _MOST_PATCH_LINES, time.monotonic() + _PATCH_SECONDS
     for item in items[:_MOST_PATCHES]:
-        if left <= 0:
+        if left <= 0 or time.monotonic() > until:
             break
         patches.append(views.view(item))
         left -= sum(len(hunk.rows) for hunk in patches[-1].hunks)

@@ -1,24 +1,29 @@
 """Source text as lines of coloured pieces: Pygments tells the pieces, the style sheet the colours.
 
-Only lines of HTML come out of here, every text in them escaped, so templates take them as they are.
+Pygments works in processes of their own (`holdfast.api.web.lexing`), which a text cannot keep for long. Only lines of
+HTML come out of here, every text in them escaped, so templates take them as they are.
 """
 
 from __future__ import annotations
 
+import atexit
+import subprocess
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from markupsafe import Markup, escape
 
+from holdfast.api.web.lexing import Answer, Question, read_frame, write_frame
 from holdfast.model.message_text import visible
 from holdfast.model.paths import display
+from holdfast.processes.helper_process import start_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pygments.lexer import Lexer
-
 MOST_BYTES: Final = 256 << 10
-"""Longer texts stay plain: lexers are regular expressions, and some take long on what is not their language."""
+"""Longer texts stay plain, which saves time."""
 _MOST_OF_LINE: Final = 2000
 """A text with a longer line is no source that a person wrote."""
 
@@ -29,29 +34,6 @@ class Piece(NamedTuple):
     text: str
     style: str
     """A class of the style sheet; empty for plain text."""
-
-
-_STYLES: Final = (
-    ("Comment.Preproc", "tp"),
-    ("Comment", "tc"),
-    ("Keyword.Constant", "tn"),
-    ("Keyword.Type", "tt"),
-    ("Keyword", "tk"),
-    ("Literal.String", "ts"),
-    ("Literal.Number", "tn"),
-    ("Name.Function", "tf"),
-    ("Name.Class", "tt"),
-    ("Name.Decorator", "tp"),
-    ("Name.Builtin", "tb"),
-    ("Name.Tag", "tk"),
-    ("Name.Attribute", "tf"),
-    ("Name.Exception", "tt"),
-    ("Operator.Word", "tk"),
-    ("Generic.Heading", "tk"),
-    ("Generic.Subheading", "tf"),
-    ("Generic.Strong", "tt"),
-)
-"""Kinds of tokens by the beginnings of their names, and the class of each: few colours say more than many."""
 
 
 def text_lines(content: bytes, *, crlf: bool = True) -> list[str]:
@@ -67,46 +49,71 @@ def text_lines(content: bytes, *, crlf: bool = True) -> list[str]:
 
 def pieces(path: bytes, lines: Sequence[str]) -> list[list[Piece]]:
     """The pieces of each line, by the language that the name of the file stands for; whole lines where it stands for
-    none, and of what is too long.
+    none, and of what is too long or takes too long.
     """
     plain = [[Piece(line, "")] for line in lines]
-    if sum(map(len, lines)) > MOST_BYTES or any(len(line) > _MOST_OF_LINE for line in lines):
+    if sum(map(len, lines)) + len(lines) > MOST_BYTES or any(len(line) > _MOST_OF_LINE for line in lines):
         return plain
-    from pygments.lexers import get_lexer_for_filename  # pyright: ignore[reportUnknownVariableType]
-    from pygments.util import ClassNotFound
-
-    name = display(path.rpartition(b"/")[2])
-    try:
-        lexer: Lexer = get_lexer_for_filename(name, "\n".join(lines[:50]), stripnl=False, ensurenl=True)
-    except ClassNotFound:
-        return plain
-    found: list[list[Piece]] = [[]]
-    for kind, text in lexer.get_tokens("\n".join(lines)):
-        style = _style(kind)
-        first, *rest = text.split("\n")
-        if first:
-            found[-1].append(Piece(first, style))
-        found += [[Piece(part, style)] if part else [] for part in rest]
+    found = _lexers.ask(Question(display(path.rpartition(b"/")[2]), "\n".join(lines)))
     # (A lexer that loses or adds lines cannot be trusted with any.)
     if len(found) == len(lines) + 1 and not found[-1]:
         found.pop()
     if len(found) != len(lines) or any(
-        "".join(piece.text for piece in one) != line for one, line in zip(found, lines, strict=True)
+        "".join(text for text, _ in one) != line for one, line in zip(found, lines, strict=True)
     ):
         return plain
-    return found
+    return [[Piece(*piece) for piece in one] for one in found]
 
 
-_known: dict[tuple[str, ...], str] = {}
+class _Lexers:
+    """The processes that have answered before, for the next questions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[subprocess.Popen[bytes]] = []
+        atexit.register(self.close)
+
+    def ask(self, question: Question) -> Answer:
+        """The lines of a text; none where its process has ended over it, or cannot be started."""
+        with self._lock:
+            process = self._idle.pop() if self._idle else None
+        try:
+            process = process or start_module(
+                "holdfast.api.web.lexing", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        except OSError:
+            return []
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answer = None
+        with suppress(OSError):
+            write_frame(process.stdin, question)
+            answer = read_frame(process.stdout, Answer)
+        with self._lock:
+            if answer is not None and len(self._idle) < _MOST_IDLE:
+                self._idle.append(process)
+                return answer
+        _end(process)
+        return answer or []
+
+    def close(self) -> None:
+        """End those that are idle."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for process in idle:
+            _end(process)
 
 
-def _style(kind: tuple[str, ...]) -> str:
-    known = _known.get(kind)
-    if known is None:
-        name = ".".join(kind)
-        known = next((style for prefix, style in _STYLES if name.startswith(prefix)), "")
-        _known[kind] = known
-    return known
+_MOST_IDLE: Final = 2
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with process, suppress(OSError):  # (What was not written yet cannot be.)
+        process.wait()
+
+
+_lexers = _Lexers()
 
 
 def line_html(line: Iterable[Piece], marked: Sequence[tuple[int, int]] = ()) -> Markup:

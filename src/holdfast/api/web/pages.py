@@ -56,6 +56,7 @@ _LOG = Log(__name__)
 _STATIC: Final = {
     "style.css": "text/css",
     "keys.js": "text/javascript",
+    "live.js": "text/javascript",
     "icon.svg": "image/svg+xml",
     "vendor/htmx.min.js": "text/javascript",
     "vendor/htmx-sse.min.js": "text/javascript",

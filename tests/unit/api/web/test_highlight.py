@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html import unescape
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +53,13 @@ def test_words_that_changed_are_found():
     assert changed_words(before, after) == ([(15, 20)], [(15, 19)])
     assert changed_words("a b c", "completely other text") == ([], [])
     assert changed_words("same", "same") == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [(b"a.c", [""] * (200 << 10)), (b"a.java", ["a " * 500] * 200), (b"a.md", [""] * (100 << 10))],
+    ids=["blank lines", "words", "blank lines of a document"],
+)
+def test_a_text_that_its_lexer_never_ends_with_is_plain(name, lines):
+    assert pieces(name, lines) == [[(line, "")] for line in lines]
+    assert [piece.style for piece in pieces(b"a.py", ["def f(): pass"])[0]][:1] == ["tk"]

@@ -171,6 +171,48 @@
   document.addEventListener("htmx:sseError", () => { ended.hidden = false; });
   document.addEventListener("htmx:sseOpen", () => { ended.hidden = true; });
 
+  // The stream of events, as all tabs share it: what the page shows already is no news.
+  class SharedStream extends EventTarget {
+    constructor(url) {
+      super();
+      const wanted = new URL(url, location.href);
+      const shown = wanted.searchParams;
+      this.known = { changed: shown.get("since"), held: shown.get("held"), experiments: shown.get("experiments") };
+      this.readyState = EventSource.CONNECTING;
+      // (What there is now is told first: it differs from this.)
+      const all = { since: "-", held: "-", ...(this.known.experiments ? { experiments: "-" } : {}) };
+      wanted.search = new URLSearchParams(all);
+      this.port = new SharedWorker(document.querySelector("script[data-live]").dataset.live).port;
+      this.port.onmessage = ({ data }) => this.take(data);
+      this.port.postMessage(wanted.href);
+      addEventListener("pagehide", () => this.close());
+    }
+
+    take({ name, data, state }) {
+      if (name === "open") {
+        this.readyState = EventSource.OPEN;
+        this.onopen();
+      } else if (name === "error") {
+        this.readyState = state;
+        this.onerror();
+      } else {
+        const value = data === "nothing" ? "" : data;
+        if (value === (this.known[name] || "")) return;
+        this.known[name] = value;
+        this.dispatchEvent(new MessageEvent(name, { data }));
+      }
+    }
+
+    close() {
+      this.readyState = EventSource.CLOSED;
+      this.port.postMessage("");
+      this.port.close();
+    }
+  }
+  if (window.SharedWorker) htmx.createEventSource = (url) => new SharedStream(url);
+  // (A page that is shown again as it was left has no stream.)
+  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+
   function addSlider(images) {
     const [before, after] = images.querySelectorAll("img");
     if (!before || !after || images.dataset.slider) return;
