@@ -170,6 +170,21 @@ def guarded(desk: Desk, command: str) -> Generator[subprocess.Popen[str]]:
         run.wait(60)
 
 
+_HIT_AT = """(times) => {
+  const answers = document.querySelector(".answers");
+  answers.style.animation = "none";
+  void answers.offsetWidth;
+  answers.style.animation = "";
+  const [appears] = answers.getAnimations();
+  appears.pause();
+  return times.map((time) => {
+    appears.currentTime = time;
+    return getComputedStyle(answers.querySelector("button")).pointerEvents;
+  });
+}"""
+"""Whether a click hits the first answer, so many milliseconds after it has appeared."""
+
+
 @pytest.mark.parametrize("choice", ["Allow", "Deny"])
 def test_what_waits_is_on_every_page_and_is_answered_there(desk, choice):
     page = desk.page
@@ -184,6 +199,7 @@ def test_what_waits_is_on_every_page_and_is_answered_there(desk, choice):
             page.goto(f"{desk.base}{where}")
             asks.wait_for()
             assert page.title().startswith("(1 waiting) ")
+        assert page.evaluate(_HIT_AT, [500, 1000]) == ["none", "auto"], "what appears under a click takes none"
         other = page.context.new_page()
         other.goto(f"{desk.base}/held")
         page.keyboard.press("w")
