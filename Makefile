@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Many tests wait for what another process does: twice as many at once as there are processors end in half the time.
 WORKERS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) )))
 
-.PHONY: test check lint docs dist wheels format clean
+.PHONY: test check lint docs site dist wheels format clean
 
 # Where the native part was built, it is what the tests run over: those of what it replaces run over Python as well.
 BY_PYTHON := tests/unit/supervisor/keeper tests/e2e/test_run.py tests/e2e/test_supervisor_runs.py \
@@ -27,8 +27,11 @@ lint: $(VENV)/ready  ## what CI checks besides the tests
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-docs: $(VENV)/ready  ## write the reference and the man page anew, and build the site into site; a broken link fails
+docs: $(VENV)/ready  ## write the reference and the man page anew, and build the site
 	$(BIN)/python docs/generate.py
+	$(MAKE) site
+
+site: $(VENV)/ready  ## build the site into site, from the pages as they are; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The wheel comes from the sdist, so that what is missing in that is noticed.

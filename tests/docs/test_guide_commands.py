@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from holdfast import UsageError
+from holdfast.cli import command_table
+from holdfast.cli.command import parse
+from holdfast.cli.global_options import split_options
 
 from ..buckets import CREDENTIALS, Service
 from ..e2e.isolated import need_namespaces
@@ -69,6 +75,11 @@ def test_the_set_up_of_the_readme_saves_a_project(tmp_path: Path) -> None:
     assert "first" in page.steps[0].printed.splitlines()[-1]
 
 
+def test_the_readme_says_how_the_tests_are_run_and_ci_runs_them_so() -> None:
+    assert "```\nmake test\n```" in (PROJECT / "README.md").read_text()
+    assert "make test ||" in (PROJECT / ".ci/run").read_text()
+
+
 def test_the_picture_of_the_readme_is_what_happens() -> None:
     words = [sys.executable, "docs/timeline.py", "--check"]
     done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
@@ -81,6 +92,27 @@ def test_every_command_that_stands_alone_is_in_a_console_block(path: Path) -> No
     for info, block in re.findall(r"^```(.*)\n((?:.*\n)*?)```$", path.read_text(), re.MULTILINE):
         if not info.startswith("console"):
             assert not re.search(r"^(\$ )?(sudo )?holdfast ", block, re.MULTILINE), block
+
+
+_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+INLINE = sorted(
+    {code for path in PAGES for code in re.findall("`(holdfast [^`\n]*)`", _BLOCK.sub("", path.read_text()))}
+)
+"""The commands that stand within the text, and in tables."""
+
+
+@pytest.mark.parametrize("line", INLINE)
+def test_a_command_within_the_text_is_one_that_the_command_line_takes(line: str) -> None:
+    words = [word.replace("ID", "7") for word in shlex.split(line) if word != "…"]
+    found = split_options(words[1:])
+    assert found.command is not None
+    name = command_table.ALIASES.get(found.command, found.command)
+    try:
+        assert parse(name, command_table.load(name), found.arguments) is not None
+    except UsageError as error:  # (Where only its name is meant, it has none of its arguments.)
+        is_name = len(found.arguments) == (command_table.load(name).verbs is not None)
+        assert is_name, error
+        assert "required" in str(error)
 
 
 def _checked(text: str, printed: str, code: int = 0, following: str = "") -> None:

@@ -18,23 +18,15 @@ import pytest
 
 from ..waiting import wait_until
 from .conftest import INSTALLED
-from .test_ui_browser import CHROMIUM, Ui, Watched, playwright
+from .test_ui_browser import Ui, Watched, chromium
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+__all__ = ["chromium"]  # the fixture, used by its name
+
 SCRIPT = "<img src=x onerror=alert(1)>"
 FILES = 60
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[object]:
-    """A browser."""
-    with playwright.sync_playwright() as driver:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=options)
-        yield found
-        found.close()
 
 
 class Desk:
@@ -237,7 +229,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
 def test_a_server_that_an_agent_has_started_answers_nothing(desk):
-    """I9: whoever opens its pages."""
+    """I9: also by a page of its own."""
     told, server = desk.tree / "told", " ".join(map(shlex.quote, [*INSTALLED, "ui", "--json"]))
     with guarded(desk, f"rm -r many & rm=$!; {server} > told & ui=$!; wait $rm; kill $ui; wait") as run:
         page = desk.page

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,10 +12,13 @@ import pytest
 from holdfast.engine.sessions.registry import Sessions
 
 from .conftest import INSTALLED
-from .test_ui_browser import CHROMIUM, Ui, Watched, playwright
+from .test_ui_acts import Desk, chromium
+from .test_ui_browser import Ui, Watched
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+__all__ = ["chromium"]  # the fixture, used by its name
 
 SCRIPT = "<img src=x onerror=alert(1)>"
 COMMANDS = (
@@ -26,24 +28,8 @@ COMMANDS = (
 )
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[object]:
-    """A browser."""
-    with playwright.sync_playwright() as driver:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=options)
-        yield found
-        found.close()
-
-
-class Bench:
+class Bench(Desk):
     """A page over a workspace, and experiments in it."""
-
-    def __init__(self, ui: Ui, page, base: str) -> None:
-        self.ui = ui
-        self.page = page
-        self.base = base
-        self.tree = ui.tree
 
     @contextmanager
     def trying(self) -> Generator[None]:

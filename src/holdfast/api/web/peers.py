@@ -3,7 +3,7 @@
 The address that lets a browser in stands among the arguments of that browser, where every process of the machine can
 read it, and a browser keeps its cookie in files of its user. So neither shows that a person asks. But whether a process
 is in a run, or ever was, the kernel knows: a run's programs are under a filter of system calls with ``no_new_privs``
-(`holdfast.supervisor.confinement`), and no process gets rid of either, whoever its parents are by now.
+(`holdfast.supervisor.confinement`), and no process gets rid of either, whatever becomes of its parents.
 
 TCP says nothing of its peer. The kernel lists the owner and the inode number of each socket, and which processes have
 it open. Who asks is who has it open as the request is worked on: a process that sends a request and ends is none.

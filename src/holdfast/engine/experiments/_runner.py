@@ -242,8 +242,8 @@ class AttemptRunner:
 
 
 class _OutputFile:
-    """What a command prints, for who looks on from another process while it runs: the last part, in bounded room. It is
-    no more than a view: a disk that is full stops nothing.
+    """What a command has printed, for other processes to show while it runs: the last part, in bounded room. It is no
+    more than a view: a disk that is full stops nothing.
     """
 
     def __init__(self, path: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Experiments as their forks tell of them: for who looks on from another process, while they go on and afterwards.
+"""Experiments as their forks describe them, for other processes to show while they go on and afterwards.
 
 An experiment has no record of its own. Its forks are sessions whose reference says what they try, and whose journal
 has the commands and how they ended. So there is an experiment as long as one of its forks is there.
@@ -109,7 +109,7 @@ _MOST_DIGITS: Final = 6
 
 
 def _is_of_experiment(said: Mapping[str, str]) -> bool:
-    """Whether what is said of a fork is what an experiment says: anyone may say anything of a fork."""
+    """Whether what is said of a fork is what an experiment says: any program may say anything of a fork."""
     return (
         said.keys() >= _SAID
         and said["measure"] in get_args(Measure)

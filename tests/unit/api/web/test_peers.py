@@ -88,7 +88,7 @@ atexit.register(os.kill, child, signal.SIGKILL)
         assert standing_of(*ends) == "supervised"
 
 
-def test_who_has_hung_up_after_asking_is_nobody_that_may():
+def test_a_client_that_hangs_up_after_asking_may_not():
     with connected("", "connection.shutdown(socket.SHUT_WR); connection.close()") as ends:
         for _ in range(200):
             if standing_of(*ends) == "hidden":
@@ -97,7 +97,7 @@ def test_who_has_hung_up_after_asking_is_nobody_that_may():
         assert "--no-browser" in (Peers(may_hide=False).refusal(*ends) or "")
 
 
-def test_a_connection_that_is_on_its_way_to_another_process_is_nobodys():
+def test_a_connection_on_its_way_to_another_process_has_no_holder():
     after = (
         "ours, theirs = socket.socketpair()\nsocket.send_fds(ours, [b'x'], [connection.fileno()])\nconnection.close()"
     )
