@@ -2,8 +2,10 @@
 
 fanotify says which process made a change. The keeper changes names for the processes that it serves: a name that any
 other process changes is an outside change. What is written to a file is the writer's, which its ancestors identify. If
-the writer has ended, or is a kernel thread, the change is an outside change unless the undo log explains it. inotify
-names no process: there every change that the log does not explain is an outside change.
+the writer has ended, or is a kernel thread, the change is an outside change unless the undo log explains it. So is a
+close without a write: the last to let a file go may have looked at the writer's descriptor in ``/proc`` (as lsof does),
+or have written by a memory map. inotify names no process: there every change that the log does not explain is an
+outside change.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.watch import open_watcher
-from holdfast.files.watch.event_masks import NAMES, Q_OVERFLOW, WRITTEN
+from holdfast.files.watch.event_masks import CLOSE_WRITE, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
@@ -236,9 +238,10 @@ class OutsideWatcher:
             if not self._pauses:
                 # (Of a file that never gets a name, or has none yet, inotify tells by its number.)
                 is_nameless = not mask & NAMES and _NUMBER.match(path.rpartition(b"/")[2]) is not None
-                self._news.append(_News(path, None, False, None, _UNKNOWN_EDITOR, is_nameless))
+                self._news.append(_News(path, None, False, None, _UNKNOWN_EDITOR, is_nameless=is_nameless))
         elif not (party := self._who(pid)).is_ours:
-            self._news.append(_News(path, object_, bool(mask & NAMES), pid, party))
+            is_close = mask & (WRITTEN | NAMES) == CLOSE_WRITE
+            self._news.append(_News(path, object_, bool(mask & NAMES), pid, party, is_close=is_close))
 
     def _decide(self, news: Iterable[_News]) -> dict[str, _Edits]:
         """What others have changed, by their names. A process that may be ours is not if the log does not explain even
@@ -251,6 +254,8 @@ class OutsideWatcher:
             if each.pid is None:
                 if not self._is_explained(each.path) and not (each.is_nameless and self._explained.is_gone(each.path)):
                     _add(found, "", each)
+            elif each.is_close and self._is_explained(each.path):
+                continue
             elif each.party.is_sure:
                 _add(found, each.party.name, each)
             else:
@@ -348,6 +353,8 @@ class _News(NamedTuple):
     pid: int | None
     """None if the event does not say."""
     party: _Editor
+    is_close: bool = False
+    """A file that was open for writing was let go, and nothing else."""
     is_nameless: bool = False
     """It may be a file that has no name, as ``O_TMPFILE`` makes it: it is one if there is none of this name either."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -49,18 +50,59 @@ def test_a_writer_that_has_ended_is_an_outsider_unless_the_log_explains_it(tmp_p
     (tmp_path / "f").touch()
     service: Any = Service()
     log: Any = Explained(explained)
+    may_write = os.pipe()
     has_ended = threading.Event()
-    watcher = OutsideWatcher(
-        service, log, bytes(tmp_path), (), lambda _: not has_ended.wait(timeout=60), backend="fanotify"
-    )
+
+    def is_inside(process: int) -> bool:
+        # (Of all others on the file system it is asked as well, and while it waits, none of their events is read.)
+        return process in written_by and not has_ended.wait(timeout=60)
+
+    written_by: list[int] = []
+    watcher = OutsideWatcher(service, log, bytes(tmp_path), (), is_inside, backend="fanotify")
     watcher.start()
     assert watcher._ready.wait(60)
     if not (pid := os.fork()):
+        os.read(may_write[0], 1)
         with open(tmp_path / "f", "a") as file:
             file.write("late")
         os._exit(0)
+    written_by.append(pid)
+    os.write(may_write[1], b"!")
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     has_ended.set()
     watcher.end()
     os.waitpid(pid, 0)
     assert set(service.outsides) == (set() if explained else {(b"f",)})  # (by each of its writes, if read apart)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("explained", [True, False])
+@pytest.mark.parametrize("writes", [True, False])
+def test_an_outsider_that_only_lets_a_file_go_has_changed_nothing_that_the_log_explains(
+    tmp_path: Path, explained: bool, writes: bool
+) -> None:
+    """A process that looks at a descriptor in ``/proc`` holds its file for a moment, and may be the last that does."""
+    service: Any = Service()
+    log: Any = Explained(explained)
+    watcher = OutsideWatcher(service, log, bytes(tmp_path), (), lambda _: False, backend="fanotify")
+    watcher.start()
+    assert watcher._ready.wait(60)
+    held = os.open(tmp_path / "f", os.O_WRONLY | os.O_CREAT, 0o600)
+    ours, its = socket.socketpair()
+    if not (pid := os.fork()):
+        its.recv(1)
+        if writes:
+            os.write(held, b"by an outsider")
+        os.close(held)
+        its.send(b"!")
+        its.recv(1)  # (of one that has ended it cannot be told any more who it was)
+        os._exit(0)
+    os.close(held)
+    ours.send(b"!")
+    ours.recv(1)
+    watcher.end()
+    ours.send(b"!")
+    os.waitpid(pid, 0)
+    ours.close()
+    its.close()
+    assert set(service.outsides) == (set() if explained and not writes else {(b"f",)})
