@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from run_report import Budget, Values, beside, measured, ratio, spread
+from run_report import Budget, Values, beside, measured, ratio
 
 PEERS = ("passthrough_hp", "bindfs", "fuse-overlayfs", "overlayfs")
 IN_C = PEERS[:3]
@@ -26,23 +26,21 @@ def _row(name: str, values: Values, failed: dict[str, str], peers: list[str]) ->
     else:
         verdict = " | "
     others = [f"{ratio(values[peer], native):.2f}" if peer in values else "failed" * (peer in failed) for peer in peers]
-    return (
-        "| " + " | ".join([name, spread(native), spread(own), f"**{ratio(own, native):.2f}**", *others, verdict]) + " |"
-    )
+    return "| " + " | ".join([name, f"**{ratio(own, native):.2f}**", *others, verdict]) + " |"
 
 
 def tables(results: dict[str, Any]) -> list[str]:
     """What one run of bridge.py has measured, as lines of Markdown."""
     rows: dict[str, Values] = results["rows"]
     peers = [peer for peer in PEERS if any(peer in values for values in rows.values())]
-    heads = ["work", "native", "bridge", "bridge to native", *(f"{peer} to native" for peer in peers)]
+    heads = ["to native", "bridge", *peers]
     return [
         f"### {results['file_system']}, {results['files']:,} files",
         "",
         measured(results),
         "",
         "| " + " | ".join([*heads, "bridge to the best of C", ""]) + " |",
-        "| --- | ---: | ---: | ---: |" + " ---: |" * len(peers) + " ---: | --- |",
+        "| --- | ---: |" + " ---: |" * len(peers) + " ---: | --- |",
         *(_row(name, values, results["failed"].get(name, {}), peers) for name, values in rows.items()),
         "",
         *beside(results),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Columns = Sequence[tuple[str, Sequence[tuple[str, str]]]]
+    Columns = Sequence[tuple[str, str, str]]
 
 WORK_TREE, COPY, STASH = "git worktree add", "cp -a --reflink=auto", "git stash create"
 FORKED, FORKED_AGAIN = "fork of the workspace", "fork of a snapshot"
@@ -16,13 +16,13 @@ CAPTURED, CAPTURED_FORK = "snapshot of the workspace", "snapshot of a fork"
 SESSION, WORKED = "fork of a session", "a command in it that reads every file"
 BOTH = "both"
 COLUMNS = (
-    (FORKED, ((FORKED, WORK_TREE), (FORKED, COPY))),
-    (FORKED_AGAIN, ((FORKED, WORK_TREE),)),
-    (CAPTURED, ((CAPTURED, STASH),)),
-    (CAPTURED_FORK, ((CAPTURED, STASH),)),
+    (FORKED, FORKED, WORK_TREE),
+    (FORKED_AGAIN, FORKED, WORK_TREE),
+    (CAPTURED, CAPTURED, STASH),
+    (CAPTURED_FORK, CAPTURED, STASH),
 )
-"""Each with what its ratios are to: a row, and who is meant in it."""
-FORKS = ((SESSION, ((FORKED, WORK_TREE),)), (WORKED, ((WORKED, WORK_TREE),)), (BOTH, ((BOTH, WORK_TREE),)))
+"""Each with what its ratio is to: a row, and who is meant in it."""
+FORKS = ((SESSION, FORKED, WORK_TREE), (WORKED, WORKED, WORK_TREE), (BOTH, BOTH, WORK_TREE))
 """The same of what a fork of a session costs, and work in it."""
 
 Rows = dict[str, dict[str, list[float]]]
@@ -41,21 +41,20 @@ def _both(rows: Rows) -> dict[str, list[float]]:
 
 def _cells(rows: Rows, columns: Columns, subject: str) -> list[str]:
     cells: list[str] = []
-    for column, baselines in columns:
+    for column, row, other in columns:
         values = rows.get(column, {}).get(subject)
         if not values:
-            cells += [""] * (1 + len(baselines))
+            cells.append("")
             continue
         middle = statistics.median(values)
-        cells.append(f"{middle * 1000:,.1f} ms")
-        cells += [f"{middle / statistics.median(rows[row][other]):.2f}" for row, other in baselines]
+        cells.append(f"{middle * 1000:,.0f} ms (**{middle / statistics.median(rows[row][other]):.2f}**)")
     return cells
 
 
 def _table(rows: Rows, columns: Columns) -> list[str]:
-    names = [name for name, _ in columns]
+    names = [name for name, _, _ in columns]
     subjects = dict.fromkeys(subject for row in names for subject in rows.get(row, {}))
-    heads = [head for column, baselines in columns for head in (column, *(f"to `{other}`" for _, other in baselines))]
+    heads = [f"{column} (to `{other}`)" for column, _, other in columns]
     return [
         "| | " + " | ".join(heads) + " |",
         "| --- |" + " ---: |" * len(heads),
