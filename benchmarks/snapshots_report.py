@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Columns = Sequence[tuple[str, str, str]]
+from typing import Any
 
 WORK_TREE, COPY, STASH = "git worktree add", "cp -a --reflink=auto", "git stash create"
 FORKED, FORKED_AGAIN = "fork of the workspace", "fork of a snapshot"
@@ -20,10 +15,9 @@ COLUMNS = (
     (FORKED_AGAIN, FORKED, WORK_TREE),
     (CAPTURED, CAPTURED, STASH),
     (CAPTURED_FORK, CAPTURED, STASH),
+    (BOTH, BOTH, WORK_TREE),
 )
 """Each with what its ratio is to: a row, and who is meant in it."""
-FORKS = ((SESSION, FORKED, WORK_TREE), (WORKED, WORKED, WORK_TREE), (BOTH, BOTH, WORK_TREE))
-"""The same of what a fork of a session costs, and work in it."""
 
 Rows = dict[str, dict[str, list[float]]]
 
@@ -39,9 +33,9 @@ def _both(rows: Rows) -> dict[str, list[float]]:
     }
 
 
-def _cells(rows: Rows, columns: Columns, subject: str) -> list[str]:
+def _cells(rows: Rows, subject: str) -> list[str]:
     cells: list[str] = []
-    for column, row, other in columns:
+    for column, row, other in COLUMNS:
         values = rows.get(column, {}).get(subject)
         if not values:
             cells.append("")
@@ -51,14 +45,14 @@ def _cells(rows: Rows, columns: Columns, subject: str) -> list[str]:
     return cells
 
 
-def _table(rows: Rows, columns: Columns) -> list[str]:
-    names = [name for name, _, _ in columns]
+def _table(rows: Rows) -> list[str]:
+    names = [name for name, _, _ in COLUMNS]
     subjects = dict.fromkeys(subject for row in names for subject in rows.get(row, {}))
-    heads = [f"{column} (to `{other}`)" for column, _, other in columns]
+    heads = [f"{column} (to `{other}`)" for column, _, other in COLUMNS]
     return [
         "| | " + " | ".join(heads) + " |",
         "| --- |" + " ---: |" * len(heads),
-        *(f"| {subject} | " + " | ".join(_cells(rows, columns, subject)) + " |" for subject in subjects),
+        *(f"| {subject} | " + " | ".join(_cells(rows, subject)) + " |" for subject in subjects),
         "",
     ]
 
@@ -73,8 +67,7 @@ def tables(results: dict[str, Any]) -> list[str]:
     for found in results["runs"]:
         rows: Rows = {**found["rows"], BOTH: _both(found["rows"])}
         lines += [f"### {found['file_system']}, {found['files']:,} files", ""]
-        lines += [*_table(rows, COLUMNS), *_table(rows, FORKS)]
+        lines += _table(rows)
         said = [f"- {name} failed: {' '.join(why.split())}" for name, why in found["failed"].items()]
-        said += [f"- {name} was left out: {' '.join(why.split())}" for name, why in found.get("left_out", {}).items()]
         lines += [*said, *([""] if said else [])]
     return lines
