@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, NamedTuple
 
-PEERS = ("by Python", "overlayfs", "bindfs", "fuse-overlayfs", "passthrough_hp")
+PEERS = ("by Python",)
 
 
 class Budget(NamedTuple):
@@ -48,13 +48,13 @@ def ratio(above: list[float], below: list[float]) -> float:
 
 
 def judged(budget: Budget | None, value: float) -> str:
-    return f"**{value:.2f}** | {budget} | {budget.verdict(value)}" if budget else f"**{value:.2f}** | | "
+    return f"**{value:.2f}** | {budget}, {budget.verdict(value)}" if budget else f"**{value:.2f}** | "
 
 
 def _row(name: str, values: Values, failed: dict[str, str], peers: list[str], budgets: dict[str, Budget]) -> str:
     native, own = values["native"], values["holdfast"]
     others = [f"{ratio(values[peer], native):.2f}" if peer in values else "failed" * (peer in failed) for peer in peers]
-    cells = [name, middle(native), middle(own), judged(budgets.get(name), ratio(own, native)), *others]
+    cells = [name, middle(own), judged(budgets.get(name), ratio(own, native)), *others]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -69,10 +69,10 @@ def _against_others(rows: dict[str, Values]) -> list[str]:
     if not found:
         return []
     return [
-        "| work | against | which takes | takes | ratio | budget (aim) | |",
-        "| --- | --- | ---: | ---: | ---: | --- | --- |",
+        "| work | against | takes | ratio | budget (aim) |",
+        "| --- | --- | ---: | ---: | --- |",
         *(
-            f"| {name} | {against} | {middle(base)} | {middle(own)} | {judged(budget, ratio(own, base))} |"
+            f"| {name} | {against} | {middle(own)} | {judged(budget, ratio(own, base))} |"
             for name, against, base, own, budget in found
         ),
         "",
@@ -110,14 +110,14 @@ def tables(results: dict[str, Any]) -> list[str]:
     rows: dict[str, Values] = results["rows"]
     peers = [peer for peer in PEERS if any(peer in values for values in rows.values())]
     budgets = IN_MEMORY if results["file_system"] == "tmpfs" else BUDGETS
-    heads = ["work", "native", "`holdfast run`", "ratio to native", "budget (aim)", "", *peers]
+    heads = ["work", "`holdfast run`", "ratio to native", "budget (aim)", *peers]
     return [
         f"### {results['file_system']}, {results['files']:,} files",
         "",
         measured(results),
         "",
         "| " + " | ".join(heads) + " |",
-        "| --- | ---: | ---: | ---: | --- | --- |" + " ---: |" * len(peers),
+        "| --- | ---: | ---: | --- |" + " ---: |" * len(peers),
         *(
             _row(name, values, results["failed"].get(name, {}), peers, budgets)
             for name, values in rows.items()

@@ -41,18 +41,20 @@ def _cells(rows: Rows, subject: str) -> list[str]:
             cells.append("")
             continue
         middle = statistics.median(values)
-        cells.append(f"{middle * 1000:,.0f} ms (**{middle / statistics.median(rows[row][other]):.2f}**)")
+        cells.append(f"{middle / statistics.median(rows[row][other]):.2f}")
     return cells
 
 
 def _table(rows: Rows) -> list[str]:
-    names = [name for name, _, _ in COLUMNS]
-    subjects = dict.fromkeys(subject for row in names for subject in rows.get(row, {}))
-    heads = [f"{column} (to `{other}`)" for column, _, other in COLUMNS]
+    subjects = dict.fromkeys(subject for row, _, _ in COLUMNS for subject in rows.get(row, {}))
     return [
-        "| | " + " | ".join(heads) + " |",
-        "| --- |" + " ---: |" * len(heads),
-        *(f"| {subject} | " + " | ".join(_cells(rows, subject)) + " |" for subject in subjects),
+        "| | fork of the workspace | of a snapshot | snapshot of the workspace | of a fork | both |",
+        "| --- |" + " ---: |" * len(COLUMNS),
+        *(
+            f"| {subject} | " + " | ".join(_cells(rows, subject)) + " |"
+            for subject in subjects
+            if subject not in (WORK_TREE, STASH)
+        ),
         "",
     ]
 
@@ -61,7 +63,8 @@ def tables(results: dict[str, Any]) -> list[str]:
     """What one run of snapshots.py has measured, as lines of Markdown."""
     load = " and ".join(f"{value:.1f}" for value in results["load"])
     when = f"{results['date']}: {results['machine']}; load before and after: {load}"
-    changed = f"Before each snapshot {results['changed']} files were given another content"
+    changed = f"Before each snapshot {results['changed']} files were given another content. "
+    changed += f"Forks, and both, in multiples of `{WORK_TREE}`, snapshots of `{STASH}`"
     rounds = "1 round" if results["rounds"] == 1 else f"{results['rounds']} rounds; medians"
     lines = [f"Measured on {when}. {rounds}. {changed}.", ""]
     for found in results["runs"]:
