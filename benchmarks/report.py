@@ -24,29 +24,32 @@ import snapshots_report
 COMPARED = "measured"
 """What marks where the tables stand in the page; those of the other benchmarks' have their name after it."""
 TABLES = {"run": run_report.tables, "bridge": bridge_report.tables, "snapshots": snapshots_report.tables}
-COLOURS = {"holdfast": "#2563eb", "git": "#9ca3af", "restic": "#d97706", "borg": "#059669"}
 
 
 def shown(row: str, value: float) -> str:
     return f"{value / 1000:,.1f} KB" if row.startswith("bytes") else f"{value * 1000:,.1f} ms"
 
 
-def table(size: str, result: dict[str, Any]) -> list[str]:
-    rows = result["rows"]
-    tools = [tool for tool in COLOURS if any(tool in values for values in rows.values())]
-    out = [
-        f"### {int(size):,} files",
+def table(results: dict[str, Any], sizes: list[str]) -> list[str]:
+    """What Holdfast took for each row, with the ratio to Git in brackets; then what has no row of Git's beside it."""
+    cells: dict[str, list[str]] = {}
+    for size in sizes:
+        for row, values in results[size]["rows"].items():
+            middle = {tool: statistics.median(found) for tool, found in values.items()}
+            for tool in [tool for tool in middle if tool != "git"]:
+                name = row if tool == "holdfast" else f"{row}, {tool}"
+                cells.setdefault(name, []).append(
+                    f"{shown(row, middle[tool])} (**{middle[tool] / middle['git']:.2f}**)"
+                )
+        for row, values in results[size]["engine"].items():
+            cells.setdefault(f"{row}, engine", []).append(f"{statistics.median(values) * 1000:.2f} ms")
+        cells.setdefault("peak memory of a first checkpoint", []).append(f"{results[size]['peak_memory_mb']:.0f} MB")
+    return [
+        "| work: time (to git) | " + " | ".join(f"{int(size):,} files" for size in sizes) + " |",
+        "| --- |" + " ---: |" * len(sizes),
+        *(f"| {row} | " + " | ".join(found) + " |" for row, found in cells.items()),
         "",
-        "| work | " + " | ".join(tools) + " | ratio to git |",
-        "| --- |" + " ---: |" * (len(tools) + 1),
     ]
-    for row, values in rows.items():
-        middle = {tool: statistics.median(values[tool]) for tool in tools if tool in values}
-        cells = [shown(row, middle[tool]) if tool in middle else "" for tool in tools]
-        out.append(f"| {row} | " + " | ".join(cells) + f" | **{middle['holdfast'] / middle['git']:.2f}** |")
-    out += ["", "| the engine's own part | holdfast |", "| --- | ---: |"]
-    out += [f"| {row} | {statistics.median(values) * 1000:.2f} ms |" for row, values in result["engine"].items()]
-    return [*out, f"| peak memory of a first checkpoint | {result['peak_memory_mb']:.0f} MB |", ""]
 
 
 def plot(results: dict[str, Any], sizes: list[str]) -> str:
@@ -95,10 +98,9 @@ def fill(page: Path, marker: str, lines: list[str]) -> None:
 def compared(results: dict[str, Any], page: Path, picture: Path) -> None:
     sizes = [key for key in results if key.isdigit()]
     lines = [f"Measured on {results['date']}: {results['machine']}. Medians.", ""]
-    for size in sizes:
-        lines += table(size, results[size])
+    lines += table(results, sizes)
     start = {name: statistics.median(values) * 1000 for name, values in results["start"].items()}
-    lines += ["### Start-up", "", *(f"- `{name}`: {value:.1f} ms" for name, value in start.items()), ""]
+    lines += [", ".join(f"`{name}`: {value:.1f} ms" for name, value in start.items()) + ".", ""]
     fill(page, COMPARED, lines)
     picture.write_text(plot(results, sizes))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, NamedTuple
 
-PEERS = ("by Python", "overlayfs", "bindfs", "fuse-overlayfs", "passthrough_hp")
+PEERS = ("by Python",)
 
 
 class Budget(NamedTuple):
@@ -15,7 +15,7 @@ class Budget(NamedTuple):
     aim: float
 
     def __str__(self) -> str:
-        return f"{self.must:g} ×, aim {self.aim:g} ×"
+        return f"{self.must:g} ({self.aim:g})"
 
     def verdict(self, ratio: float) -> str:
         if ratio <= self.aim:
@@ -39,10 +39,8 @@ INTERCEPTION = {"interception, reading": Budget(1.05, 1.01), "interception, writ
 Values = dict[str, list[float]]
 
 
-def spread(seconds: list[float]) -> str:
-    """The median, and in brackets the lowest and the highest."""
-    low, middle, high = (f"{value * 1000:,.1f}" for value in (min(seconds), statistics.median(seconds), max(seconds)))
-    return f"{middle} ({low} to {high}) ms"
+def middle(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds) * 1000:,.1f} ms"
 
 
 def ratio(above: list[float], below: list[float]) -> float:
@@ -50,13 +48,13 @@ def ratio(above: list[float], below: list[float]) -> float:
 
 
 def judged(budget: Budget | None, value: float) -> str:
-    return f"**{value:.2f}** | {budget} | {budget.verdict(value)}" if budget else f"**{value:.2f}** | | "
+    return f"**{value:.2f}** | {budget}, {budget.verdict(value)}" if budget else f"**{value:.2f}** | "
 
 
 def _row(name: str, values: Values, failed: dict[str, str], peers: list[str], budgets: dict[str, Budget]) -> str:
     native, own = values["native"], values["holdfast"]
     others = [f"{ratio(values[peer], native):.2f}" if peer in values else "failed" * (peer in failed) for peer in peers]
-    cells = [name, spread(native), spread(own), judged(budgets.get(name), ratio(own, native)), *others]
+    cells = [name, middle(own), judged(budgets.get(name), ratio(own, native)), *others]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -71,10 +69,10 @@ def _against_others(rows: dict[str, Values]) -> list[str]:
     if not found:
         return []
     return [
-        "| work | against | which takes | takes | ratio | budget | |",
-        "| --- | --- | ---: | ---: | ---: | --- | --- |",
+        "| work | against | takes | ratio | budget (aim) |",
+        "| --- | --- | ---: | ---: | --- |",
         *(
-            f"| {name} | {against} | {spread(base)} | {spread(own)} | {judged(budget, ratio(own, base))} |"
+            f"| {name} | {against} | {middle(own)} | {judged(budget, ratio(own, base))} |"
             for name, against, base, own, budget in found
         ),
         "",
@@ -84,7 +82,7 @@ def _against_others(rows: dict[str, Values]) -> list[str]:
 def beside(results: dict[str, Any]) -> list[str]:
     """What to say beside the table: who is left out, and who has failed at what."""
     starts = [
-        f"- `holdfast run -- true`, {name.partition(', ')[2]}: {spread(values['holdfast'])}; `true`: {spread(values['native'])}"
+        f"- `holdfast run -- true`, {name.partition(', ')[2]}: {middle(values['holdfast'])}; `true`: {middle(values['native'])}"
         for name, values in results["rows"].items()
         if name.startswith("start, ")
     ]
@@ -102,7 +100,7 @@ def measured(results: dict[str, Any]) -> str:
     load = " and ".join(f"{value:.1f}" for value in results["load"])
     return (
         f"Measured on {results['date']}: {results['machine']}, {results['file_system']}; load before and after: {load}. "
-        f"{results['rounds']} rounds; medians, with the lowest and the highest. Create, rename, overwrite and unlink are of "
+        f"{results['rounds']} rounds; medians. Create, rename, overwrite and unlink are of "
         f"{results['part']:,} files; sequential are {results['megabytes']} MiB."
     )
 
@@ -112,14 +110,14 @@ def tables(results: dict[str, Any]) -> list[str]:
     rows: dict[str, Values] = results["rows"]
     peers = [peer for peer in PEERS if any(peer in values for values in rows.values())]
     budgets = IN_MEMORY if results["file_system"] == "tmpfs" else BUDGETS
-    heads = ["work", "native", "`holdfast run`", "ratio to native", "budget", "", *peers]
+    heads = ["work", "`holdfast run`", "ratio to native", "budget (aim)", *peers]
     return [
         f"### {results['file_system']}, {results['files']:,} files",
         "",
         measured(results),
         "",
         "| " + " | ".join(heads) + " |",
-        "| --- | ---: | ---: | ---: | --- | --- |" + " ---: |" * len(peers),
+        "| --- | ---: | ---: | --- |" + " ---: |" * len(peers),
         *(
             _row(name, values, results["failed"].get(name, {}), peers, budgets)
             for name, values in rows.items()

@@ -382,6 +382,14 @@ def test_a_path_taken_for_a_checkpoint_is_explained(cli: Cli) -> None:
     assert "a path goes behind --" in cli("diff", "src", code=3).err
 
 
+def test_a_path_where_restore_and_undo_take_none_is_explained(cli: Cli) -> None:
+    cli.write("README.md", "1")
+    cli("checkpoint")
+    assert "`holdfast restore @ README.md`" in cli("restore", "README.md", code=3).err
+    assert "`holdfast restore @- PATH`" in cli("undo", "README.md", code=2).err
+    assert "`holdfast log --until 1h`" in cli("restore", "1h", "README.md", code=3).err
+
+
 def test_fork_is_a_workspace_of_its_own(cli: Cli, place: Path) -> None:
     cli.write("f", "1")
     cli("checkpoint", "-m", "base")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast import RefusedError, UsageError
-from holdfast.cli.command import Command, text, whole_number
+import os
+
+from holdfast import NotFoundError, RefusedError, UsageError
+from holdfast.cli.command import Command, text
 from holdfast.cli.diff import show_patch
 from holdfast.cli.phrases import MOST_NAMED, files, left_alone, reasons, short, status_line
 from holdfast.cli.steps_barriers_safeguard import step_numbers
@@ -63,7 +65,12 @@ def _restore(console: Console, arguments: argparse.Namespace) -> int:
 
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         def restore(paths: list[bytes]) -> RestoreResult:
-            return workspace.restore(name, paths, dry_run=arguments.dry_run, progress=progress)
+            try:
+                return workspace.restore(name, paths, dry_run=arguments.dry_run, progress=progress)
+            except NotFoundError as error:
+                if not paths and os.path.lexists(name):
+                    error.hint = f"a path follows a checkpoint: `holdfast restore @ {visible(name)}`"
+                raise
 
         return console.with_paths(workspace, arguments.paths, restore)
 
@@ -107,7 +114,7 @@ def _configure_steps(parser: argparse.ArgumentParser) -> None:
         "count",
         metavar="N",
         nargs="?",
-        type=whole_number,
+        type=number_of_changes,
         help="how many changes (default: 1); refused if there are fewer",
     )
     parser.add_argument(
@@ -157,6 +164,17 @@ def _configure_redo(parser: argparse.ArgumentParser) -> None:
         help="this step, even if others came later (several, or all undone ones of 3-9: together)",
     )
     parser.add_argument("--force", action="store_true", help="overwrite files that another process has changed since")
+
+
+def number_of_changes(argument: str) -> int:
+    """How many changes go back or forward: a whole number from 1."""
+    if argument.isascii() and argument.isdigit() and argument.strip("0"):
+        return int(argument)
+    import argparse
+
+    raise argparse.ArgumentTypeError(
+        f"{argument!r} is no number of changes; `holdfast restore @- PATH` brings single files back"
+    )
 
 
 def prompt_number(argument: str) -> int:

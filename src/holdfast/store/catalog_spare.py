@@ -86,7 +86,9 @@ def take(home: bytes, catalog: bytes, now: int) -> Spare | None:
                 return None
             size = os.stat(catalog).st_size
             if _free(home) < 2 * size + _MARGIN:
-                _LOG.warning("no room for a spare of the catalog")
+                _LOG.warning(
+                    "the disk has no room for a spare copy of the catalog, from which `doctor --repair` restores it"
+                )
                 return None
             found = _take(folder, catalog, now)
             if found is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.processes import forked_process
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
 _NUMBERS = {"x86_64": (101, 310, 438), "aarch64": (117, 270, 438)}
@@ -69,11 +69,16 @@ def main(fd: int) -> int:
 
 def see_nothing() -> None:
     """From now on this process neither traces others, nor reads their memory, nor takes their descriptors: EPERM."""
+    refuse_calls(_NUMBERS[os.uname().machine])
+
+
+def refuse_calls(numbers: Iterable[int]) -> None:
+    """From now on these system calls of this process fail with EPERM."""
     # (Python programs within the run load this module, too.)
     from holdfast.supervisor.confinement.seccomp_notify import give_up_privileges
     from holdfast.supervisor.confinement.seccomp_program import ALLOW, ERRNO, INSTRUCTION
 
-    refused = [(_EQUAL, 0, 1, number) for number in _NUMBERS[os.uname().machine]]
+    refused = [(_EQUAL, 0, 1, number) for number in numbers]
     code = [(_LOAD, 0, 0, 0)]
     for comparison in refused:
         code += [comparison, (_RETURN, 0, 0, ERRNO | errno.EPERM)]

@@ -495,5 +495,6 @@ def _with_restore_hint(
     hint = error.hint or ""
     if before is not None:
         saved = context.catalog.event(before).checkpoint[:12]
-        hint += f"{'; ' if hint else ''}`holdfast restore {saved}` returns to the checkpoint before"
+        between = "; " if hint else ""
+        hint += f"{between}`holdfast restore {saved}` returns to the checkpoint before, with --patch line by line"
     return RefusedError(error.message, hint=hint or None, code=error.code, data=error.data)

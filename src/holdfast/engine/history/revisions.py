@@ -81,6 +81,8 @@ def resolve(text: str, names: CheckpointNames) -> CheckpointId:
         hint = f"did you mean {' or '.join(near)}?"
     elif colon and kind.isalpha():
         hint = f"if that is a row of the log, `holdfast show {text}` names its checkpoints"
+    elif text[-1:].isalpha() and _DIGITS.issuperset(text[:-1]) and len(text) > 1:
+        hint = f"if that is an age, `holdfast log --until {text}` lists the states until then"
     else:
         hint = "holdfast log lists the checkpoints"
     raise NotFoundError(f"no checkpoint is called {text!r}", hint=hint)

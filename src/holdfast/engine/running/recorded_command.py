@@ -20,7 +20,7 @@ from holdfast.engine.running.run import configured_thresholds, keeper_settings, 
 from holdfast.model.errors import HoldfastError
 from holdfast.processes.child_environment import with_our_modules
 from holdfast.supervisor.launch.launcher_process import LaunchFile, SupervisedLaunch
-from holdfast.supervisor.launch.supervised_run import effective_capabilities, require_tracing, yama_scope
+from holdfast.supervisor.launch.supervised_run import effective_capabilities, require_calls, require_tracing, yama_scope
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -98,3 +98,4 @@ def check_can_record(context: Context) -> None:
     """
     forbid_inside_run(context, "another run")
     require_tracing(yama_scope(), effective_capabilities())
+    require_calls()

@@ -8,6 +8,7 @@ the tree ends; so it does when the keeper is.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.undo.service import RunEnding, Thresholds
 
 _CAP_SYS_PTRACE = 19
+_SYS_PIDFD_GETFD = 438
 _ADMINS_ONLY = 2
 _TOGETHER_SECONDS = 0.01
 _KEEPER_SECONDS = 1.0
@@ -118,6 +120,7 @@ def supervise(
     )
     if entry is None:
         require_tracing(yama_scope(), effective_capabilities())
+        require_calls()
     mine = children()
     was_subreaper = become_subreaper()
     try:
@@ -186,6 +189,24 @@ def require_tracing(scope: int, capabilities: int) -> None:
             "children, which is enough; or run it as root"
             if scope <= _ADMINS_ONLY
             else "that holds until the next start of the system; `holdfast watch` saves without supervision",
+        )
+
+
+def require_calls() -> None:
+    """Raise `UnsupportedError` where a filter that this process inherited refuses calls that the keeper makes to carry
+    out changes, as the filter of a Docker container does. Changes would fail there one by one (EPERM).
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    # (Where they are allowed, neither does anything: there are no flags, and -1 is no process.)
+    is_refused = libc.unshare(0) != 0
+    libc.syscall(_SYS_PIDFD_GETFD, -1, 0, 0)
+    if is_refused or ctypes.get_errno() != errno.EBADF:
+        raise UnsupportedError(
+            "a filter of system calls, such as a container's, refuses unshare or pidfd_getfd, which recording needs "
+            "(Docker: `--security-opt seccomp=unconfined`)",
+            hint="`holdfast watch` saves without supervision",
         )
 
 
