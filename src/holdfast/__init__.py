@@ -222,7 +222,7 @@ _ELSEWHERE = {
     "open": "engine.workspace.workspace",
     "open_home": "engine.workspace.home",
 }
-"""Where a name is that is neither an error nor among the results."""
+"""The module below ``holdfast`` that defines a name, for names that are neither errors nor command results."""
 
 
 def __getattr__(name: str) -> object:

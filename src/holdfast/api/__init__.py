@@ -1,1 +1,1 @@
-"""The faces: the same engine for frontends and agents, each by a protocol of its own."""
+"""Interfaces to the engine for frontends and agents: REST, STDIO, MCP and the web page."""

@@ -1,4 +1,4 @@
-"""What an error tells besides its words, the same for every face."""
+"""The details of an error beside its message, the same for every interface."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_details(hosted: HostedDirectory) -> Generator[None]:
         raise
 
 
-# What the faces advise where the engine's advice is for the command line, which who speaks with a face has not got.
+# Advice for clients of the interfaces, who have no command line; it replaces the hint of the engine.
 
 FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -109,6 +109,6 @@ _COMMAND_LINE = re.compile(r"\bholdfast |(?<![\w-])--[a-z]|\bcurrent directory\b
 
 
 def hint(error: HoldfastError, known: Mapping[str, str]) -> str | None:
-    """What to do about an error: as ``known`` has it, or as the error has it, unless that is for the command line."""
+    """The hint of an error: from ``known``, else the error's own. None for a hint that names commands or options."""
     said = known.get(error.code, error.hint)
     return None if said is None or _COMMAND_LINE.search(said) else said

@@ -1,4 +1,4 @@
-"""What a field is called here that a client has called by another name, the same for every face."""
+"""Hints for a field that a client has named differently, the same for every interface."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "working_folder": ("directory", "working_directories"),
     }
 )
-"""What descriptions of such interfaces call a field, and what it may be here: the first that the request has counts."""
+"""Names of a field in other such interfaces, and its names here; the first that the request has is suggested."""
 
 
 _OPTIONS: Final = ("options", "opts", "params", "parameters")
@@ -66,9 +66,9 @@ _OPTIONS: Final = ("options", "opts", "params", "parameters")
 
 
 def naming_hint(message: str, kind: type[msgspec.Struct]) -> str | None:
-    """What the field is called in ``kind`` that a `msgspec.ValidationError` with this ``message`` does not know, as a
-    hint; None if it does not speak of one, or nothing is like it. ``kind`` may have, in ``ABSENT``, what to say of
-    fields that other requests have.
+    """The hint for a field that ``kind`` does not have, from the ``message`` of a `msgspec.ValidationError`. None if
+    the message names no field, or no name is similar. ``kind.ABSENT`` may hold texts for fields that only other
+    requests have.
     """
     found = _UNKNOWN.search(message)
     inner = kind if found is None else _struct_at(kind, message[found.end() :])
@@ -83,7 +83,7 @@ def similar_name(name: str, own: Collection[str], absent: Mapping[str, str] = Ma
     for one in (name, *OTHER_NAMES.get(name, ())):
         if one in absent:
             return absent[one]
-        # (An object may be meant by its field's name alone where the field is unknown in the object itself.)
+        # For an unknown field of an object, the object itself may have the name of that field alone.
         for meant in (one, one.rpartition(".")[2]):
             if meant.partition(".")[0] in own:
                 return f"it is called {meant} here"

@@ -37,11 +37,11 @@ class HttpLimits(NamedTuple):
 
 @contextmanager
 def tcp_listener(host: str, port: int, *, hint: str) -> Generator[socket.socket]:
-    """What listens at an IP address, or ``localhost``; port 0 is one that is free. Raises `StorageError` with ``hint``
-    where that is taken.
+    """A socket that listens at an IP address or ``localhost``; port 0 chooses a free one. Raises `StorageError` with
+    ``hint`` if the port is taken.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # (With the protocol named, asyncio sends what is there at once; else each answer may take 40 ms more.)
+    # IPPROTO_TCP makes asyncio send small writes at once; otherwise each answer may take 40 ms more.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -103,7 +103,7 @@ class _Server(uvicorn.Server):
         if self.started:
             try:
                 self._ready()
-            except (OSError, HoldfastError) as error:  # (A reader of the address that has gone ends no server.)
+            except (OSError, HoldfastError) as error:  # A reader of the address that has gone ends no server.
                 _log.warning("cannot tell where it listens: %s", error)
 
     @contextmanager

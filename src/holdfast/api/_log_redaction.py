@@ -1,7 +1,7 @@
-"""Messages as the log may show them: what is known to be harmless in them, and the lengths of everything else.
+"""Messages as the log may show them: known harmless members in full, everything else by its length.
 
-What holds contents cannot be listed: who makes a mistake in a call sends them under any name, in any form, and as a
-name. So what may be shown is listed here, and what is not costs a log a text that it could have had, and nobody a
+Contents can stand anywhere: a client that makes a mistake sends them under any name and in any form. A list of secret
+members could not be complete, so this is a list of harmless ones. A missing entry costs the log a text, and no user a
 secret.
 """
 
@@ -18,13 +18,13 @@ TEXTS: Final = frozenset(
     {
         # which message it is
         *("request_id", "id", "requestId", "progressToken", "uri", "cursor"),
-        # what it is about: paths, commands, ids and times, which may be any
+        # its subject: paths, commands, ids and times, with any text
         *("directory", "path", "paths", "cwd", "label", "run", "workspace", "command"),
         *("checkpoint", "base", "target", "parent", "source", "rescue", "head", "last_checkpoint"),
         *("unfinished_restore", "safeguard_id", "hash", "expected_hash"),
         *("after", "before", "next", "next_cursor", "allow", "dns", "hidden", "writable"),
         *("mtime", "at", "created_at", "started_at", "ended_at", "asked_at", "denied_at"),
-        # paths, by what has become of them
+        # paths, by the change that was made to them
         *("added", "modified", "deleted", "written", "skipped", "affected_paths", "sample_paths", "before_path"),
         *("from", "to", "kept"),
     }
@@ -53,15 +53,15 @@ OBJECTS: Final = frozenset(
 """Members whose objects are shown, also in a list: each of their members as it is named."""
 
 _FAILURES: Final = frozenset({"error", "holdfast/error"})
-"""What an error says of itself is shown; a message elsewhere may be a line of a command's output, say."""
+"""Only errors show their message. A member of this name in other objects may be a line of a command's output."""
 _OF_FAILURES: Final = frozenset({"message", "hint"})
 _QUOTING: Final = frozenset({"bad_request", "unknown_operation", "bad_arguments", "bad_cursor", "no_tool"})
-"""Errors that repeat what was said, of which it is not known what it is."""
+"""Codes of errors that repeat the client's text, which may be anything."""
 _FIELD = re.compile(r"[^.\[\]]+")
 
 
 class Vocabulary(NamedTuple):
-    """What the two sides of a protocol say."""
+    """The names that both sides of a protocol use."""
 
     names: frozenset[str]
     """Of members."""
@@ -70,7 +70,7 @@ class Vocabulary(NamedTuple):
 
 
 def vocabulary(schemas: Iterable[object], names: Iterable[str] = (), words: Iterable[str] = ()) -> Vocabulary:
-    """That of JSON Schemas, and more."""
+    """The vocabulary of some JSON Schemas, and ``more``."""
     found = list(schemas)
     known, said = {*names, *TEXTS, *WORDS, *OBJECTS, *_OF_FAILURES}, {*words}
     while found:
@@ -105,7 +105,7 @@ def field_or_length(field: str | None, known: Iterable[str]) -> str | None:
 
 
 def without_contents(line: bytes, known: Vocabulary, *, ours: bool = False) -> str:
-    """The message that a line is, for the log. Of what is no JSON the length is told. ``ours``: it was said here."""
+    """A line of the protocol as the log may show it; no JSON: its length. ``ours``: Holdfast sent it."""
     try:
         return json.dumps(_Shown(known, ours).of(json.loads(line), is_object=True), ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -117,7 +117,7 @@ class _Shown(NamedTuple):
     is_ours: bool
 
     def of(self, value: Any, *, name: str = "", is_object: bool = False, is_failure: bool = False) -> Any:
-        """What is shown of the value of a member. ``is_object``: an object is; ``is_failure``: that is an error."""
+        """A member's value as shown. ``is_object``: an object is shown by members. ``is_failure``: it is an error."""
         match value:
             case str():
                 return value if self._is_harmless(name, value) else f"<{len(value)} characters>"
@@ -138,7 +138,7 @@ class _Shown(NamedTuple):
         return name in TEXTS or (name in WORDS and (self.is_ours or value in self.known.words))
 
     def _members(self, members: dict[str, Any], is_failure: bool) -> dict[str, Any]:
-        # (The numbers are those of JSON-RPC, where others say what is wrong.)
+        # JSON-RPC errors have numbers as codes.
         speaks = is_failure and self.is_ours and isinstance(code := members.get("code"), str) and code not in _QUOTING
         shown: dict[str, Any] = {}
         for name, each in members.items():

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def file_in(root: bytes, given: str) -> bytes:
-    """`path_in` of what is to be written as a file. Raises `RefusedError` for what only a directory is written as
-    (``d/``), `EscapeError` for what lies in a ``.git``: that is Git's to write, by the commands that call it.
+    """`path_in` for a file to write. Raises `RefusedError` for the form of a directory (``d/``), and `EscapeError` for
+    a path in a ``.git``: commands of Git change that, not clients.
     """
     if given.endswith(("/", "/.")):
         raise RefusedError(f"{given} names a directory", hint="name a file", code="not_a_file")
@@ -25,10 +25,10 @@ def file_in(root: bytes, given: str) -> bytes:
 
 
 def path_in(root: bytes, given: str) -> bytes:
-    """The path that ``given`` means, relative to ``root``, which is itself the empty one.
+    """``given`` as a path relative to ``root``; ``root`` itself is empty.
 
-    It may be written as results show it, relative, or absolute below the root. Links are for others to follow or to
-    refuse. Raises `EscapeError` if it leads out.
+    ``given`` is relative, absolute below the root, or in the quoted form of results. Links are not resolved here.
+    Raises `EscapeError` for a path outside.
     """
     path = parse_display(given)
     if b"\0" in path:

@@ -16,7 +16,7 @@ Totals = dict[str, int]
 
 
 class MadeCheckpoint(workspace.MadeCheckpoint):
-    """A checkpoint that was taken, or (``created`` is false) the one that holds this state already."""
+    """A new checkpoint, or with ``created`` false the one that already holds this state."""
 
     totals: Totals
 
@@ -28,13 +28,13 @@ class Status(workspace.Status):
 
 
 class Restored(workspace.Restored):
-    """What a restore, an undo or a redo did, or would do."""
+    """The result of a restore, an undo or a redo, or its preview."""
 
     totals: Totals
 
 
 class Reverted(workspace.ChangedTree):
-    """The same for clients that have no command line: without the command that takes it back."""
+    """`Restored` for clients without a command line: the command that reverses it is left out."""
 
     steps: list[int]
     together: list[list[int]]
@@ -42,7 +42,7 @@ class Reverted(workspace.ChangedTree):
 
 
 class Step(steps.StepWithChanges):
-    """One step, with what it did to at most so many paths as were asked for."""
+    """A step with its changes, at most as many as the request allows."""
 
     totals: Totals
 

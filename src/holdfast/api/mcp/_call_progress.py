@@ -1,4 +1,4 @@
-"""What a call is about while it is not answered yet: for its progress, and for what it was held up by."""
+"""The subject of a call in progress: for its progress notifications, and for the safeguards that hold it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CallActivity:
 
     @property
     def text(self) -> str:
-        """What there is to say now."""
+        """The present progress message."""
         return self._waits or self._text()
 
     def hold(self, hosted: HostedDirectory, held: OperationHeld) -> None:
@@ -49,18 +49,18 @@ class CallActivity:
         self._news.set()
 
     def go_on(self) -> None:
-        """It is held no more."""
+        """End the message about a safeguard."""
         self._waits = ""
 
     async def news(self, seconds: float) -> None:
-        """Return after so long, or at once when there is something that cannot wait."""
+        """Return after ``seconds``, or at once when a safeguard begins to hold the call."""
         with anyio.move_on_after(seconds):
             await self._news.wait()
             self._news = anyio.Event()
 
 
 def ticket_question(where: bytes, ticket: TicketInfo) -> str:
-    """What a safeguard asks, and how a person answers."""
+    """The question of a safeguard, with the commands that answer it."""
     return (
         f"{ticket.message}. `holdfast -w '{display(where)}' safeguard allow {ticket.id}` lets it happen, `safeguard "
         "deny` does not; without an answer in time it is denied"

@@ -123,7 +123,7 @@ def build(host: SharedHost) -> Server[Any]:
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
-    server.middleware[:] = [_logging]  # (in the place of spans that are not collected)
+    server.middleware[:] = [_logging]  # replaces OpenTelemetry spans, which nobody collects here
     return server
 
 
@@ -196,7 +196,7 @@ async def _logging(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> 
         try:
             return await call_next(ctx)
         except MCPError as error:
-            # (What is wrong is told to the client: it may repeat what that has said.)
+            # The client gets the message. The log does not: it may repeat the client's text.
             _log.warning("protocol error", method=method, code=error.code)
             raise
 

@@ -69,7 +69,7 @@ class _CommandThread:
         with anyio.CancelScope(shield=True):
             self.wanted = False
             while not self.over.is_set():
-                # (It may be about to begin, where nothing can be cancelled yet.)
+                # The command may not have started yet; then there is nothing to cancel.
                 if await to_thread.run_sync(self._cancel):
                     break
                 with anyio.move_on_after(_AGAIN_SECONDS):
@@ -77,14 +77,14 @@ class _CommandThread:
             await self.over.wait()
 
     def result(self) -> CommandOutcome:
-        """What became of it. Raises what it has raised."""
+        """The outcome of the command. Raises the exception that it ended with."""
         if self._failure is not None:
             raise self._failure
         assert self._done is not None
         return self._done
 
     def says(self) -> str:
-        """What it has written last."""
+        """The last line of its output."""
         return self.output[self._newest].last_line() or "running"
 
     def _work(self) -> CommandOutcome:
@@ -118,10 +118,10 @@ class _CommandThread:
 async def execute(
     host: SharedHost, hosted: HostedDirectory, request: ExecuteCommand, activity: CallActivity
 ) -> tuple[tool_results.Executed, str]:
-    """What ``execute_command`` does: the result, and the same for reading.
+    """Run the tool ``execute_command``: the result as an object, and as text for the model.
 
-    A call that is cancelled while it waits for its turn runs nothing; later, its command is ended (SIGTERM, then
-    SIGKILL to its process group), and what it has done stays, as a step.
+    A call that is cancelled in the queue runs nothing. Later cancellation ends the command: SIGTERM, then SIGKILL to
+    its process group. Its changes stay, as a step.
     """
     activity.tell(lambda: "waiting for another command to end")
     async with host.turn(hosted):

@@ -1,4 +1,4 @@
-"""What the log may show of the messages of the Model Context Protocol."""
+"""The names in messages of the Model Context Protocol that the log may show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.api.mcp import _tools as tools
 
 @cache
 def protocol_vocabulary() -> Vocabulary:
-    """What the protocol, as the SDK has it, and the schemas of the tools name."""
+    """All names in the protocol's own types (from the SDK) and in the schemas of the tools."""
     models = [each for each in vars(types).values() if isinstance(each, type) and issubclass(each, BaseModel)]
     fields = [(field.alias or name, field) for model in models for name, field in model.model_fields.items()]
     literals: list[Any] = [word for _, field in fields for word in get_args(field.annotation)]

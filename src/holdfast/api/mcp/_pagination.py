@@ -35,7 +35,7 @@ def encode_cursor(kind: Kind, after: int | str) -> str:
 
 
 def decode_cursor(kind: Kind, given: str | None, of: type[Key]) -> Key | None:
-    """What a cursor of that kind says; None without one. Raises `UsageError` for one that was not made here."""
+    """The key inside a cursor of this kind; None without a cursor. Raises `UsageError` for a foreign cursor."""
     if given is None:
         return None
     try:
@@ -54,7 +54,7 @@ def page(
 ) -> tuple[Sequence[T], str | None]:
     """The items behind the one that the cursor ``given`` names, ``limit`` at most, and the cursor of the next page.
 
-    Raises `UsageError` if that one is gone.
+    Raises `UsageError` if the item that the cursor names is gone.
     """
     start = 0
     last = decode_cursor(kind, given, of)

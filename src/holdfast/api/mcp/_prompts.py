@@ -1,4 +1,4 @@
-"""What a person asks a model for by name: ``undo`` and ``log``. Clients show prompts as commands of their own."""
+"""The prompts ``undo`` and ``log``, which clients show to people as commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROWS = 20
 class _Prompt(NamedTuple):
     listed: types.Prompt
     text: str
-    """``{}`` stands for the number."""
+    """The text of the prompt; ``{}`` stands for the number."""
     default: int
     outside_only: bool
 
@@ -56,7 +56,7 @@ _PROMPTS: Final = (
 
 
 def list_prompts(*, inside: bool) -> Sequence[types.Prompt]:
-    """The prompts; ``inside`` of a run without those that are for outside."""
+    """The prompts; ``inside`` a run, only those that are allowed there."""
     return [one.listed for one in _PROMPTS if not (inside and one.outside_only)]
 
 

@@ -40,7 +40,7 @@ _BARRIERS = 20
 
 
 class ToolAnswer(NamedTuple):
-    """What a tool says."""
+    """The answer of a tool."""
 
     value: Mapping[str, Any]
     text: str | None = None
@@ -74,7 +74,7 @@ def read_file(_host: SharedHost, hosted: HostedDirectory, request: ReadFile) -> 
 
 
 def list_directory(_host: SharedHost, hosted: HostedDirectory, request: ListDirectory) -> ToolAnswer:
-    """What a directory holds, sorted by name."""
+    """The entries of a directory, sorted by name."""
     path = path_in(hosted.path, request.path)
     behind = parse_display(decode_cursor("entries", request.cursor, str) or "")
     found = hosted.list_directory(path, after=behind, limit=request.limit)
@@ -83,7 +83,7 @@ def list_directory(_host: SharedHost, hosted: HostedDirectory, request: ListDire
 
 
 def get_undo_history(_host: SharedHost, hosted: HostedDirectory, request: GetUndoHistory) -> ToolAnswer:
-    """The steps, newest first; or one of them with what it changed."""
+    """The steps, newest first; or one step with its changes."""
     with hosted.workspace() as workspace:
         if request.step is not None:
             step, changes = workspace.step(request.step)
@@ -104,7 +104,7 @@ def _left(workspace: Workspace, step: StepInfo) -> Sequence[ConflictInfo]:
 
 
 def get_session_status(host: SharedHost, hosted: HostedDirectory, request: GetSessionStatus) -> ToolAnswer:
-    """What runs, what waits, and where the tree stands."""
+    """The running commands, the held operations, and the tree's last checkpoint and step."""
     if hosted.access == "read_write":
         hosted.recover()
     value: tool_results.SessionStatus = {
@@ -131,7 +131,7 @@ def get_session_status(host: SharedHost, hosted: HostedDirectory, request: GetSe
             value["unfinished_restore"] = workspace.unfinished() is not None
             if request.compare:
                 value["differs"] = encode(answers.Counts, count_changes(workspace.status().changes))
-    # (Last: to look may itself be what has something finished.)
+    # Last, because opening the workspace above may itself finish a recovery.
     value["recovered"] = encode_all(tool_results.Recovered, host.recovered)
     return ToolAnswer(value)
 

@@ -1,4 +1,4 @@
-"""What a client decides of files that both sides of a merge have changed."""
+"""The client's decisions about files that both sides of a merge have changed."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ TEMPLATES = (
 
 
 class ResourceAddress(NamedTuple):
-    """What a URI names."""
+    """The parts of a resource's URI."""
 
     checkpoint: str
     path: bytes | None

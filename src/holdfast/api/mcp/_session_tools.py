@@ -1,7 +1,7 @@
-"""The tools for sessions and experiments: shells that keep their state, in the working directory and in forks of it.
+"""Tools for sessions (shells that keep their state) and experiments, in the working directory and its forks.
 
-They reach the sessions of the working directory, and forks of those, and no other. All that their commands change is
-recorded, in the workspace that they work in; a session that cannot record is refused. None of them deletes anything.
+They reach only the sessions of the working directory and of its forks. All changes of their commands are recorded in
+the workspace that they work in; a session that cannot record is refused. No tool deletes anything.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def run_experiment(
 
 
 def _sessions(hosted: HostedDirectory) -> Sessions:
-    # (What a new one's commands change is recorded, whatever is configured.)
+    # A new session records its commands' changes, whatever the configuration says.
     return Sessions(home=hosted.home, flags={**hosted.flags, "session.supervised": True})
 
 
@@ -196,8 +196,8 @@ def _newest(sessions: Sessions, hosted: HostedDirectory) -> SessionInfo | None:
 def _open(
     host: SharedHost, hosted: HostedDirectory, name: str | None, *, begins: bool = False, starts: bool = False
 ) -> Generator[tuple[Sessions, Session]]:
-    """A session, open, that records what its commands change; ``starts``: without a name the newest of the working
-    directory that no process has open, else a new one. Raises `RefusedError`.
+    """Open a session that records its commands' changes. ``starts``: without a name, open the newest free session of
+    the working directory, or start one. Raises `RefusedError`.
     """
     _check(host, hosted)
     require_keeper(hosted)

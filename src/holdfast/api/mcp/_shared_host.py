@@ -1,4 +1,4 @@
-"""A host as the calls of several clients share it: one command at a time in each directory, and who is told of what."""
+"""One host for the calls of several clients: one command at a time in each directory, and its events for each call."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_WRITES: Final = 16
-"""That a safeguard may hold at one time: each keeps a thread until a person has answered."""
+"""Writes that safeguards may hold at one time; each keeps a thread until a person answers."""
 
 MOST_AT_ONCE: Final = 8
 """Calls that look, and as many that change, are worked on at a time: so much memory do their answers take. Others wait.
 """
 
 client: ContextVar[str] = ContextVar("client", default="")
-"""What the requests of one connection are called by in the log, in front of their ids."""
+"""Prefix of a connection's request ids in the log."""
 
 _log = Log(__name__)
 
@@ -49,8 +49,8 @@ class SharedHost:
     def __init__(
         self, open_host: Callable[[Callable[[HostedDirectory, HostEvent], object]], Host], *, forks: bytes | None
     ) -> None:
-        """``open_host`` makes the host, whose events go to the function that it is given. ``forks``: where forks are
-        written to, if not beside their directory. Raises `RefusedError` if they would be in one.
+        """``open_host`` makes the host from a function that receives its events. ``forks``: the directory for forks; by
+        default they lie beside their origin. Raises `RefusedError` if it lies inside a working directory.
         """
         self._loop = asyncio.get_running_loop()
         self._activities: dict[int, set[CallActivity]] = {}
@@ -63,7 +63,7 @@ class SharedHost:
         self._begun: dict[str, list[tuple[HostedDirectory, int]]] = {}
         """By client, the steps that it has begun."""
         self.recovered: list[UndoReport] = []
-        """What killed keepers had left, and was rolled back."""
+        """Steps of killed keepers that were rolled back at the start."""
         self.forks = None if forks is None else os.path.realpath(forks)
         self.host = open_host(self._notify)
         if forks is not None:
@@ -78,7 +78,7 @@ class SharedHost:
         self._begun.setdefault(client.get(), []).append((hosted, step))
 
     async def end_client(self, name: str) -> None:
-        """A client is gone: what it has begun and left open is committed."""
+        """The client has disconnected: its open step is committed."""
         for hosted, step in self._begun.pop(name, ()):
             await self.change(partial(hosted.abandon_step, step))
 
@@ -88,7 +88,7 @@ class SharedHost:
 
     @contextmanager
     def listening(self, hosted: HostedDirectory, activity: CallActivity) -> Generator[None]:
-        """While it is entered, the activity is told of safeguards that hold something in the directory."""
+        """While the block runs, the activity receives the safeguards that hold operations in the directory."""
         activities = self._activities.setdefault(hosted.index, set())
         activities.add(activity)
         try:
@@ -97,14 +97,14 @@ class SharedHost:
             activities.discard(activity)
 
     async def look(self, work: Callable[[], T]) -> T:
-        """Do what changes nothing, on a thread; if the call is cancelled it is not begun, or left to itself.
+        """Run ``work``, which changes nothing, on a thread. Cancelling drops queued work and abandons work in progress.
 
-        (Unlike a limiter's token, the thread is taken until it is free, even if its call has been cancelled meanwhile.)
+        Abandoned work keeps its thread until it ends, so cancelled calls cannot exceed the limit.
         """
         return await asyncio.wrap_future(self._looks.submit(copy_context().run, work))
 
     async def change(self, work: Callable[[], T]) -> T:
-        """Do what is done whole or not at all: also a cancelled call waits for it."""
+        """Run ``work``, which must complete or do nothing: even a cancelled call waits for it."""
         return await to_thread.run_sync(work, limiter=self._changes)
 
     async def write(self, work: Callable[[], T]) -> T:
@@ -119,8 +119,8 @@ class SharedHost:
         return await asyncio.wrap_future(future)
 
     async def run(self, work: Callable[[threading.Event], T]) -> T:
-        """Do what runs commands of its own. If the call is cancelled, the event that ``work`` is given is set, and its
-        end is waited for.
+        """Run ``work``, which starts commands. Cancelling the call sets the event that ``work`` receives, then waits
+        for its end.
         """
         stop = threading.Event()
         future = asyncio.wrap_future(self._runs.submit(copy_context().run, work, stop))
@@ -152,7 +152,7 @@ class SharedHost:
         for pool in (self._looks, self._writes, self._runs):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    # -- what the host tells, on threads of its own --------------------------------------------------------------------
+    # -- events of the host, on its own threads ------------------------------------------------------------------------
 
     def _notify(self, hosted: HostedDirectory, event: HostEvent) -> None:
         match event:
@@ -164,9 +164,9 @@ class SharedHost:
             case StepsRolledBack():
                 self.recovered.append(event.report)
             case KeeperLogged():
-                pass  # (it has a log of its own, and a model is no reader of it)
+                pass  # the keeper logs it itself, and no model reads that log
             case VersionMismatch():
-                pass  # (who sets the log aside, or cannot, says so)
+                pass  # the code that sets the log aside, or cannot, reports it
             case _:
                 _log.warning("%s", event.message, code=event.code)
 
@@ -176,7 +176,7 @@ class SharedHost:
 
 
 def _check_fork_place(host: Host, forks: bytes) -> None:
-    """Raise `RefusedError` if commands could put something else into the place where forks are written to."""
+    """Raise `RefusedError` if forks would lie in a working directory, where commands could replace their place."""
     for hosted in host.directories:
         root = hosted.path.rstrip(b"/")
         if any(under(path, root) for path in (os.path.abspath(forks), os.path.realpath(forks))):
@@ -187,5 +187,5 @@ def _check_fork_place(host: Host, forks: bytes) -> None:
 
 
 def recorded_directories(host: SharedHost) -> Sequence[HostedDirectory]:
-    """Those with checkpoints and an undo log."""
+    """The directories with checkpoints and an undo log."""
     return [hosted for hosted in host.host.directories if hosted.access == "read_write"]

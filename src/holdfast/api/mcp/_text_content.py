@@ -12,7 +12,7 @@ Encoding = Literal["utf-8", "base64"]
 
 
 def decode_text(content: str, encoding: Encoding) -> bytes:
-    """The bytes that a request's text stands for. Raises `UsageError`."""
+    """A request's text as bytes. Raises `UsageError`."""
     if encoding == "utf-8":
         return content.encode()
     try:
@@ -30,7 +30,7 @@ def encode_bytes(content: bytes) -> tuple[str, Encoding]:
 
 
 def whole_characters(content: bytes) -> bytes:
-    """``content`` without the beginning of a character at its end; as it is where that would leave nothing."""
+    """``content`` without an incomplete character at its end; unchanged if nothing else would be left."""
     for back in range(1, min(4, len(content)) + 1):
         byte = content[-back]
         if byte & 0xC0 != 0x80:
@@ -68,7 +68,7 @@ class OutputExcerpt:
         return max(0, self.size - self._most_head - self._most_tail)
 
     def text(self) -> str:
-        """What was kept; what is not UTF-8 is replaced, and what was left out is said in its place."""
+        """The kept output as text: invalid UTF-8 is replaced, and a note stands for the omitted part."""
         tail = self._tail[-self._most_tail :] if self._most_tail else b""
         if not self.omitted:
             return bytes(self._head + tail).decode(errors="replace")

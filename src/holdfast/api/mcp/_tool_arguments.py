@@ -1,4 +1,4 @@
-"""What the tools take. Their schemas are made from these structs, and what a client sends is converted strictly."""
+"""Arguments of the tools. Their schemas are generated from these structs; clients' arguments are converted strictly."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MOST_CONTENT: Final = 1 << 20
 DEFAULT_ITEMS: Final = 100
 MOST_ITEMS: Final = 1000
 MOST_WORD_BYTES: Final = (128 << 10) - 16
-"""What the kernel takes for one word of a command line, or one variable, its name included (execve(2)); nearly."""
+"""About the kernel's limit for one argument, or one variable with its name (execve(2))."""
 MOST_VARIABLES_BYTES: Final = 512 << 10
-"""Of all variables of a command together: there are those that it has anyway, and the kernel's limit is for all."""
+"""For all variables of a command. The kernel's limit counts the inherited ones and the arguments, too."""
 
 Directory = Annotated[
     int | str | None,
@@ -36,7 +36,7 @@ Steps = Annotated[list[int], Meta(min_length=1, max_length=MOST_ITEMS)]
 
 
 class Request(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What every tool takes."""
+    """Base of all tools' arguments."""
 
     directory: Directory = None
 
@@ -174,7 +174,7 @@ class Fork(Request):
     name: Annotated[
         str,
         Meta(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$(?!\n)",  # ($ alone lets a line feed pass, but in JavaScript)
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$(?!\n)",  # $ also matches before a last "\n"; not in JavaScript
             description="Of the new directory, beside the working directory",
         ),
     ]
@@ -185,7 +185,7 @@ class Fork(Request):
 
 
 class FileResolution(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of a file that both sides have changed."""
+    """The decision about a file that both sides have changed."""
 
     path: Path
     use: Annotated[

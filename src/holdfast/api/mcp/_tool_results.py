@@ -1,4 +1,4 @@
-"""What the tools answer that is no object of docs/reference/json.md, for the schemas that clients see."""
+"""Results of the tools that are no objects of docs/reference/json.md; clients see their schemas."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class EndedSession(TypedDict):
     checkpoint: str
 
 
-# (What these override is there without the command that takes it back.)
+# These leave out the command that reverses the operation.
 
 
 class Merged(merges.Merged):
@@ -186,7 +186,7 @@ SHOWN: Final = 200
 def step_object(
     value: StepInfo, changes: Sequence[PathChange] | None = None, left: Sequence[ConflictInfo] = ()
 ) -> Step:
-    """A step, with what was ``left`` as it is; without ``changes`` only their number."""
+    """A step with its conflicts ``left``; without ``changes``, only their number."""
     shown = encode(StepWithChanges, value, changes=changes or (), conflicts=left[:SHOWN])
     if changes is None:
         return {**shown, "totals": {"changes": value.paths}}
@@ -194,7 +194,7 @@ def step_object(
 
 
 def restored_object(result: RestoreResult) -> Reverted:
-    """What a restore, an undo or a redo did, or would do."""
+    """The result of a restore, an undo or a redo, or its preview."""
     return cut(encode(Reverted, result, totals={}), "written", "deleted", "skipped", "steps", most=SHOWN)
 
 

@@ -1,4 +1,4 @@
-"""The list of tools: what each is called, takes, answers and does, and what clients are told of its effects."""
+"""The list of tools: name, arguments, answer and work of each, and its effects as clients see them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Tool(NamedTuple):
     destructive: bool = False
     idempotent: bool = False
     outside_only: bool = False
-    """It goes back, or elsewhere, and is not there inside of a run: what is recorded has no say in the record."""
+    """The tool moves in the history, or leaves the tree. A run lacks it: a command must not change its record."""
     unconfined: bool = False
-    """It lets commands run that this server does not confine: it is not there where it confines others."""
+    """The tool runs commands that this server does not isolate; a server that isolates others does not have it."""
     note: str = ""
     """For docs/reference/mcp.md: limits that a person wants to know, and a model need not."""
 
@@ -483,7 +483,7 @@ _NULL = {"type": "null"}
 def schema(of: Any) -> dict[str, Any]:
     """The JSON Schema of a type, in one piece: not every client follows references.
 
-    What may be null is left out in its place, in requests and in answers (`without_nulls`).
+    Null is no alternative in it: requests and answers leave such members out (`without_nulls`).
     """
     (root,), parts = components((of,), "{name}")
     return _inlined(root, parts)
@@ -509,7 +509,7 @@ def _inlined(value: Any, parts: Mapping[str, Any]) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """``value`` without the members of objects that are null: for a model they are nothing but length."""
+    """``value`` without members that are null, which would only lengthen the answer for a model."""
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
         return {name: without_nulls(each) for name, each in members.items() if each is not None}

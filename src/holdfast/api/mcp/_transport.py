@@ -1,8 +1,8 @@
 """A connection: lines of bytes on two descriptors on one side, the messages of the SDK on the other.
 
-The SDK's own stdio transport takes lines of any length and drops what it cannot read. Here a line is bounded, what is
-no message is answered with an error, and a client that asks for more than it takes in waits; not for ever, if it takes
-in nothing: behind what it asks for may be its end, with which its commands end.
+The SDK's own stdio transport takes lines of any length and drops what it cannot read. Here lines have a limit, and a
+line that is no message gets an error. A client that does not read its answers is not read either. After some seconds it
+is read again: the end of its stream, which ends its commands, may be next.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ BUSY: Final = -32000
 UNAUTHORISED: Final = -32001
 _PIECE = 1 << 16
 _SMALL_PIECE = 4096
-"""A pipe that can be written to takes so many bytes without blocking."""
+"""A pipe that poll calls writable takes this many bytes without blocking."""
 _FLUSH_SECONDS = 2.0
 _LAST_SECONDS = 0.5
 _PAUSE_SECONDS = 0.01
 _PATIENCE_SECONDS = 5.0
-"""For a client that does not read, while what it says can only be taken in when it does."""
+"""How long a client is not read while it does not read its answers."""
 TOKEN_SECONDS: Final = 10.0
 _TOKEN_LINE = 1024
 """Bytes: more than any token has."""
@@ -80,9 +80,9 @@ class Connection:
         self._lines = Lines(MOST_LINE)
         self._writing = anyio.Lock()
         self._pending: dict[RequestId, list[int]] = {}
-        """The lengths of the requests that are not answered yet. (Nothing keeps a client from using an id twice.)"""
+        """The lengths of each id's unanswered requests; a client may use an id twice."""
         self._is_held_up = False
-        """What the client says is not read on before something is written to it, or taken by the server."""
+        """The client's lines wait until it has read an answer, or the server has taken a request."""
         self._trace = _log.wants("trace")
 
     async def authorise(self, fits: Callable[[bytes], bool]) -> None:
@@ -100,7 +100,7 @@ class Connection:
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[Streams]:
-        """What `Server.run` takes. Whatever it runs is cancelled when the client is gone."""
+        """The two streams for `Server.run`, which is cancelled when the client disconnects."""
         incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception]()
         write, outgoing = anyio.create_memory_object_stream[SessionMessage]()
         flushed = anyio.Event()
@@ -143,7 +143,7 @@ class Connection:
             group.cancel_scope.cancel()
 
     async def _line(self) -> bytes | None:
-        """The next line; None at the end. What is too long is answered here."""
+        """The next line; None at the end. A line that is too long is answered here."""
         while True:
             try:
                 return await self._next()
@@ -177,7 +177,7 @@ class Connection:
             return None
         if not isinstance(message, JSONRPCRequest):
             if isinstance(message, JSONRPCNotification) and b'"id"' in line and "id" in from_json(line):
-                # It is answered, or its client would wait for ever; JSON-RPC 2.0 has null as the id of such an answer.
+                # Without an answer the client would wait for ever. JSON-RPC 2.0 takes null as the id of such an error.
                 await self._refuse(None, INVALID_REQUEST, "an id is a string or an integer")
                 return None
             return SessionMessage(message)
@@ -192,7 +192,7 @@ class Connection:
         self._pending.setdefault(message.id, []).append(len(line))
 
         async def settled() -> None:
-            """It was cancelled, and is not answered."""
+            """The request was cancelled and gets no answer."""
             self._answered(message.id)
 
         return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=settled))
@@ -213,7 +213,7 @@ class Connection:
 
     @contextmanager
     def _held_up(self) -> Generator[None]:
-        """For the length of the block nothing is read, not even the end: it must not take for ever."""
+        """Within the block nothing is read, not even the end of the stream: the block must not take long."""
         self._is_held_up = True
         try:
             yield
@@ -257,4 +257,4 @@ async def _ready(wait: Callable[[int], Awaitable[None]], fd: int) -> None:
     try:
         await wait(fd)
     except PermissionError:
-        await checkpoint()  # a regular file never makes a reader wait, and cannot be waited for
+        await checkpoint()  # poll() cannot wait for a regular file, and writing to one never waits for a reader

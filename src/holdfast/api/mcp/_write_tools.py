@@ -1,4 +1,4 @@
-"""The tools that change something, each so that it can be taken back."""
+"""The tools that change files; each change can be undone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def write_file(_host: SharedHost, hosted: HostedDirectory, request: WriteFile) -> ToolAnswer:
-    """A file with a new content: a step of its own."""
+    """Write a file, as a step of its own."""
     path = file_in(hosted.path, request.path)
     content = decode_text(request.content, request.encoding)
     require_keeper(hosted)
@@ -56,7 +56,7 @@ def write_file(_host: SharedHost, hosted: HostedDirectory, request: WriteFile) -
 
 
 def edit_file(_host: SharedHost, hosted: HostedDirectory, request: EditFile) -> ToolAnswer:
-    """A part of a file replaced: a step of its own."""
+    """Replace a part of a file, as a step of its own."""
     path = file_in(hosted.path, request.path)
     require_keeper(hosted)
     done = hosted.edit_file(path, request.old_text.encode(), request.new_text.encode(), every=request.replace_all)
@@ -71,7 +71,7 @@ def begin_step(host: SharedHost, hosted: HostedDirectory, request: BeginStep) ->
 
 
 def commit_step(_host: SharedHost, hosted: HostedDirectory, _request: EndStep) -> ToolAnswer:
-    """It is closed."""
+    """Close the client's step."""
     closed = hosted.commit_step()
     with hosted.undo_log() as log:
         changes = () if log is None or not closed.paths else log.changes(closed.id)
@@ -79,13 +79,13 @@ def commit_step(_host: SharedHost, hosted: HostedDirectory, _request: EndStep) -
 
 
 def rollback_step(_host: SharedHost, hosted: HostedDirectory, _request: EndStep) -> ToolAnswer:
-    """It is closed, and taken back."""
+    """Close the client's step and roll it back."""
     report = hosted.rollback_step()
     return ToolAnswer(encode(RolledBack, report, conflicts=report.conflicts[: tool_results.SHOWN]))
 
 
 def undo(_host: SharedHost, hosted: HostedDirectory, request: Undo) -> ToolAnswer:
-    """The newest changes, some steps, or a run, taken back; not what others have changed, be it saved or not."""
+    """Undo the newest changes, some steps, or a run; never another process's changes, saved or not."""
     with hosted.workspace() as workspace:
         steps = named_steps(request.step, request.steps)
         result = workspace.undo(request.count, step=steps, run=request.run, recorded_only=True, dry_run=request.dry_run)
@@ -95,7 +95,7 @@ def undo(_host: SharedHost, hosted: HostedDirectory, request: Undo) -> ToolAnswe
 
 
 def redo(_host: SharedHost, hosted: HostedDirectory, request: Redo) -> ToolAnswer:
-    """What undo took back, brought back."""
+    """Redo what the last undo took back."""
     with hosted.workspace() as workspace:
         steps = named_steps(request.step, request.steps)
         return _answer(workspace.redo(request.count, step=steps, dry_run=request.dry_run))
@@ -116,9 +116,9 @@ def take_checkpoint(_host: SharedHost, hosted: HostedDirectory, request: TakeChe
 
 
 def fork(host: SharedHost, hosted: HostedDirectory, request: Fork) -> ToolAnswer:
-    """A checkpoint written out as a workspace of its own, beside this one.
+    """Write a checkpoint out as a workspace of its own, beside this one.
 
-    A client says the name alone, not where: what runs isolated has no other way to write elsewhere, and gets none here.
+    A client gives a name, never a place: isolated commands cannot write elsewhere, and this tool must not help them.
     """
     folder = host.forks or hosted.path + b".forks"
     hosted.refuse_others(folder)
@@ -131,9 +131,9 @@ def fork(host: SharedHost, hosted: HostedDirectory, request: Fork) -> ToolAnswer
 
 
 def merge(host: SharedHost, hosted: HostedDirectory, request: Merge) -> ToolAnswer:
-    """What a fork has done, brought into the working directory.
+    """Merge a fork into the working directory.
 
-    A fork is named as `fork` names it, never by its path: a client reaches no other directory by a merge either.
+    As in `fork`, the client gives the fork's name, never a path: a merge reaches no other directory.
     """
     decided = resolutions(hosted, request.resolutions)
     with hosted.workspace() as workspace:
@@ -143,7 +143,7 @@ def merge(host: SharedHost, hosted: HostedDirectory, request: Merge) -> ToolAnsw
 
 
 def _fork_directory(host: SharedHost, hosted: HostedDirectory, name: str) -> str | None:
-    """The directory of the fork that was given this name; None if there is none."""
+    """The directory of the fork with this name; None if there is none."""
     folder = host.forks or hosted.path + b".forks"
     path = os.path.join(folder, name.encode())
     if "/" in name or "\0" in name or name in (".", ".."):
@@ -160,7 +160,7 @@ def next_reapply(_host: SharedHost, hosted: HostedDirectory, _request: NextReapp
 
 
 def answer_reapply(_host: SharedHost, hosted: HostedDirectory, request: AnswerReapply) -> ToolAnswer:
-    """What becomes of it: nothing yet, until the next merge."""
+    """Keep the client's answer; the next merge uses it."""
     given: dict[str, Any] = {"version": request.version, "said": request.said}
     if request.content is not None:
         given["content" if request.encoding == "utf-8" else "content_base64"] = request.content
@@ -175,9 +175,9 @@ def answer_reapply(_host: SharedHost, hosted: HostedDirectory, request: AnswerRe
 
 @contextmanager
 def _made(folder: bytes) -> Generator[None]:
-    """The directory is there for the block; if that fails, and nothing is in it, only if it was there before.
+    """Make the directory for the block. If the block fails, remove it, unless it existed before or is not empty.
 
-    A link in its place is not followed: a process that could make one must not say where forks are written.
+    A link in its place is refused: otherwise the process that made it would choose where forks are written.
     """
     try:
         os.mkdir(folder)

@@ -1,7 +1,7 @@
 """The Unix socket that lets in clients with the token, and the relay that reaches it from standard input and output.
 
-The socket has mode 0600, in a directory that no other user can enter. A client has to be a process of the same user (or
-root's), which the kernel tells, and to begin with the token, which lies beside the socket in a file of mode 0600.
+The socket has mode 0600, in a directory that no other user can enter. A client must be a process of the same user or of
+root, as the kernel reports it. Its first line must be the token, which is in a file of mode 0600 beside the socket.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TokenSocket:
         return hmac.compare_digest(line.rstrip(b"\r"), self._token)
 
     def accept(self) -> socket.socket | None:
-        """The next client that may come in; None if there is none."""
+        """The next client with a valid token; None if there is none."""
         try:
             connection, _ = self.listener.accept()
         except BlockingIOError:
@@ -69,8 +69,8 @@ class TokenSocket:
 def listen_with_token(path: bytes) -> Generator[TokenSocket]:
     """Listen at ``path`` for the length of the block; then the socket and its token are gone.
 
-    The directory is made if it is missing. Raises `RefusedError` for one that others can enter, or where something else
-    has the name of the socket or of the token, `LockedError` if another process listens there, `StorageError`.
+    The directory is made if it is missing. Raises `RefusedError` if others can enter it or another kind of file has one
+    of the two names, `LockedError` if another process listens there, `StorageError`.
     """
     path = os.path.abspath(path)
     token = secrets.token_hex(_TOKEN_BYTES).encode()
@@ -145,7 +145,7 @@ _PIECE = 1 << 16
 
 
 def relay(path: bytes) -> None:
-    """Pass on what comes and goes until either side has ended. Raises what `connect` does."""
+    """Copy bytes in both directions until either side has ended. Raises as `connect` does."""
     with connect(path) as connection:
         sender = threading.Thread(target=_send, args=(connection,), daemon=True)
         sender.start()

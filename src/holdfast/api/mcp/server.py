@@ -42,7 +42,7 @@ class ServeOptions(NamedTuple):
     socket: bytes | None = None
     """None: standard input and output."""
     listening: Callable[[bytes], object] = lambda _path: None
-    """Is told when clients can come."""
+    """Called when clients can connect."""
 
 
 def serve(serving: ServeOptions) -> None:
@@ -54,7 +54,7 @@ def serve(serving: ServeOptions) -> None:
 
 
 async def _serve(serving: ServeOptions) -> None:
-    # (What cannot be had is said as it is, by no group of tasks.)
+    # A failure to start is raised as it is, not inside an exception group.
     with nullcontext() if serving.socket is None else listen_with_token(serving.socket) as listener:
         host = SharedHost(serving.open_host, forks=serving.forks)
         try:
@@ -79,7 +79,7 @@ async def _stop_on_signals(scope: anyio.CancelScope) -> None:
 
 
 async def _serve_standard(server: Server[object]) -> None:
-    """Serve the one client of this process. What the rest of it prints or reads is kept out of the protocol (I13)."""
+    """Serve the one client of this process. Other input and output of the process stays out of the protocol (I13)."""
     reader, writer = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1))
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nothing, 0)
@@ -116,8 +116,8 @@ async def _serve_guest(
     clients: anyio.CapacityLimiter,
     name: str,
 ) -> None:
-    """Let a client in that has the token. ``strangers`` are those who have not shown theirs yet: they take no place of
-    a client, and if there are many, who came first goes.
+    """Admit a client that shows the token. ``strangers`` have not shown theirs yet: they count for no client's place,
+    and if there are many, the oldest is disconnected.
     """
     client.set(name)
     with connection:
@@ -130,7 +130,7 @@ async def _serve_guest(
                 try:
                     await guest.authorise(listener.fits)
                 finally:
-                    with suppress(ValueError):  # (it was sent away)
+                    with suppress(ValueError):  # disconnected while it was a stranger
                         strangers.remove(scope)
             if scope.cancelled_caught:
                 _log.warning("refused a client that had not said the token: %d more came", MOST_STRANGERS)
@@ -151,7 +151,7 @@ async def _serve_guest(
 
 @contextmanager
 def _place(clients: anyio.CapacityLimiter) -> Generator[None]:
-    """A client's place for the length of the block. Raises `anyio.WouldBlock` if there is none."""
+    """A client's place for the length of the block. Raises `anyio.WouldBlock` if all are taken."""
     clients.acquire_nowait()
     try:
         yield

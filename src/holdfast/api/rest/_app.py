@@ -49,7 +49,7 @@ _log = Log(__name__)
 
 _READY_SECONDS: Final = 5.0
 _TRIED_SECONDS: Final = 5.0
-"""For so long the last trial of the objects counts: each writes something, which a bucket charges for."""
+"""How long the result of a trial write to the objects counts; a bucket charges for each."""
 _MOST_PATH: Final = 4096
 """Characters of a path. Litestar remembers where 1,024 of them lead, from clients without a token as well."""
 _SAFE: Final = {
@@ -63,9 +63,8 @@ _SAFE: Final = {
 def create_app(server: Server, route_handlers: Sequence[ControllerRouterHandler] = ()) -> ASGIApp:
     """The application: the REST API, and ``route_handlers`` beside it.
 
-    All of it is for the hosts and origins of ``server`` alone, has its limits of bodies, and is counted and logged.
-    Tokens are asked for by the REST API; ``route_handlers`` see to their own, and find ``server`` in
-    ``request.app.state``.
+    Every route answers only the hosts and origins of ``server``, limits bodies, and is counted and logged. The REST API
+    checks tokens; ``route_handlers`` check their own, and find ``server`` in ``request.app.state``.
     """
     settings = server.settings
     api = Router(
@@ -98,7 +97,7 @@ def create_app(server: Server, route_handlers: Sequence[ControllerRouterHandler]
 
 
 class _Outermost:
-    """What every request has, whether it leads anywhere or not: where it may come from, its id, its line in the log."""
+    """Handling of every request, with or without a route: its origin, its id, its line in the log."""
 
     def __init__(self, server: Server, inner: ASGIApp) -> None:
         self._server = server
@@ -150,7 +149,7 @@ class _Outermost:
                 server.metrics.in_flight -= 1
                 seconds = time.monotonic() - begun
                 route = inner.get("path_template", "none")
-                # (There are not as many methods to count as a client can make up.)
+                # A client could make up any number of methods, and the metrics would grow with each.
                 known = method if method in ("GET", "HEAD", "POST", "PUT", "DELETE") else "other"
                 server.metrics.answered(route, known, status, seconds, received, sent)
                 principal = inner.get("auth")
@@ -172,20 +171,20 @@ class ServerThreads(NamedTuple):
     tokens: Executor
     """One, which looks up tokens."""
     readiness: Executor
-    """One, which tries the objects: a bucket that does not answer keeps no token waiting."""
+    """One, which tries the objects: a bucket that does not answer must not block tokens."""
     promotions: Executor
     """A build takes long, and must not keep other requests waiting."""
 
     def end(self) -> None:
-        """Begin nothing more; what is worked on goes on."""
+        """Start nothing new; work in progress continues."""
         for each in self:
             each.shutdown(wait=False, cancel_futures=True)
 
 
 class Server:
-    """What those who answer share, and the work that they do.
+    """The state that handlers share, and the work in progress.
 
-    ``running``: the work that is being done, which outlives the request for it.
+    ``running``: work in progress, which outlives its request.
     """
 
     def __init__(
@@ -221,12 +220,12 @@ class Server:
         self.hub.saved(tenant, export, result)
 
     def happened(self, tenant: str, export: str, event: str, data: dict[str, Any]) -> None:
-        """Something else happened to an export."""
+        """Publish another event of an export."""
         self.metrics.counted(event)
         self.hub.happened(tenant, export, event, data)
 
     def metrics_text(self) -> str:
-        """What is counted, as Prometheus reads it."""
+        """The metrics in Prometheus' format."""
         gauges = {
             "requests_in_flight": self.metrics.in_flight,
             "work_running": len(self.running),
@@ -241,17 +240,17 @@ class Server:
     # -- work on a thread ---------------------------------------------------------------------------------------
 
     async def work(self, request: ParsedRequest, work: Callable[[RequestCall], Any]) -> HttpAnswer:
-        """Have it done. It goes on, whatever becomes of who asked; they are told if it takes too long."""
+        """Run ``work`` on a thread. It completes even if the client disconnects; a slow request gets an error."""
         loop = asyncio.get_running_loop()
         key = request.principal.tenant, request.export
         end = None
         promotes = request.apart == "promote"
-        # (A build takes long enough for clients to ask again and again how it is.)
+        # A build takes so long that clients repeat the request to learn its state.
         if promotes and await loop.run_in_executor(self.threads.requests, is_worked_on, self.stores, request):
             raise in_flight()
         if key[1]:
             wait = self.settings.request_timeout
-            # (While one builds, production can be looked at, saved and changed; two are made one after the other.)
+            # During a build production can be read, saved and changed; only other builds wait.
             turn = (key[0], f"{key[1]}/{request.apart}") if request.apart else key
             end = await self._turns.take(turn, wait, changing=request.changes)
         executor = self.threads.promotions if promotes else self.threads.requests

@@ -44,7 +44,7 @@ class Principal(NamedTuple):
         return not self.token.exports or export in self.token.exports
 
     def check_export(self, export: str) -> str:
-        """``export``; raises `NotFoundError`, as for one that is not there, if the token is not for it."""
+        """``export``; raises `NotFoundError`, as for a missing one, if the token does not include it."""
         if not self.may_see(export):
             raise NotFoundError(f"there is no export {export}", hint="GET /api/exports lists them", code="no_export")
         return export
@@ -56,7 +56,7 @@ class Principal(NamedTuple):
 
 
 class Rates:
-    """How often each may ask: so many a minute, and as many at once at most. For one thread."""
+    """A limit of requests a minute for each key, which is also the largest burst. For one thread."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_second = per_minute / 60
@@ -82,10 +82,10 @@ class Rates:
 
 
 class Authorizer(NamedTuple):
-    """What decides who may ask."""
+    """Decides which requests are allowed."""
 
     tokens: OpenedStore
-    """A store of its own, to look up tokens in, for a thread of its own."""
+    """A store for the thread that looks up tokens."""
     origins: Origins
     of_tokens: Rates
     """How often each token may ask."""
@@ -118,14 +118,14 @@ class Authorizer(NamedTuple):
 
 
 def check_rate(wait: float) -> None:
-    """Raise `WebError` (429) if there is something to wait for."""
+    """Raise `WebError` (429) if the client must wait."""
     if wait > 0:
         seconds = str(max(1, round(wait + 0.5)))
         raise WebError("too_many", f"too many requests: wait {seconds} s", Retry_After=seconds)
 
 
 def bearer_token(header: str | None) -> str:
-    """The token that a request has; raises `WebError` (401) if it has none."""
+    """The bearer token of a request; raises `WebError` (401) if it has none."""
     kind, _, text = (header or "").partition(" ")
     if kind.lower() != "bearer" or not text.strip():
         raise _unauthorized("a token is needed")
@@ -155,7 +155,7 @@ class Origins:
         self._any_host = any_host
 
     def check(self, host: str | None, origin: str | None) -> None:
-        """Raise `WebError` (403) for what is foreign."""
+        """Raise `WebError` (403) for a foreign host or origin."""
         if not self._any_host and _without_port(host or "") not in self._hosts:
             raise WebError(
                 "foreign_host", "this server is not known by that name", hint="serve.hosts lists the names it has"
@@ -180,5 +180,5 @@ def _without_port(host: str) -> str:
 
 
 def fingerprint(text: str) -> str:
-    """What a token is called where its text must not stand, as in a table of rates."""
+    """A name for a token where its text must not appear, as in the table of rates."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

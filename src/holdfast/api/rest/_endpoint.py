@@ -1,7 +1,7 @@
-"""What makes a function answer requests: a route handler of Litestar that has the work done on a thread.
+"""Makes a function a route handler of Litestar that does its work on a thread.
 
-The function's signature is the one description of the request: Litestar reads path, query and body by it, and the
-OpenAPI document says it.
+The function's signature is the one description of the request: Litestar parses path, query and body by it, and the
+OpenAPI document is generated from it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IdempotencyKey: TypeAlias = Annotated[
     ),
 ]
 _MOST_WITHOUT_BODY: Final = 1
-"""Bytes that are read of a body that nothing takes: 0 would be no limit to Litestar."""
+"""The limit for a body that no handler takes; Litestar treats 0 as unlimited."""
 
 
 def endpoint(

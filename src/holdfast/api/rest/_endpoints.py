@@ -1,4 +1,4 @@
-"""What can be asked for, in the order of docs/reference/rest.md and of the OpenAPI document."""
+"""All endpoints, in the order of docs/reference/rest.md and of the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What happens to exports, for those who listen: server-sent events.
+"""Events of exports as server-sent events.
 
-Each export's last events are kept, so that who was cut off goes on where they were. A listener that is slower than what
-happens loses the oldest, and is told so.
+The last events of each export are kept, so that a client can resume after a disconnection. A listener that reads too
+slowly loses the oldest events, and gets an event that says so.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXPORTS: Final = 4096
 MOST_PATHS: Final = 100
 HEARTBEAT: Final = 15.0
 LOOK_AGAIN: Final = 10.0
-"""Seconds after which it is asked again whether a client may still listen."""
+"""Seconds between checks whether a client may still listen."""
 _PROGRESS_EVERY: Final = 0.2
 _ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,18})")
 
@@ -47,7 +47,7 @@ Key = tuple[str, str]
 
 
 class StreamEvent(NamedTuple):
-    """Something that has happened. ``number`` 0: about the stream itself; it has no id."""
+    """An event. ``number`` 0 is about the stream itself and has no id."""
 
     number: int
     name: str
@@ -78,7 +78,7 @@ class EventListener:
         self._something.set()
 
     async def take(self) -> list[StreamEvent] | None:
-        """What has happened since; empty after a while without anything; None at the end."""
+        """The events since the last call; empty after a while without any; None at the end."""
         if not self._ended:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._something.wait(), HEARTBEAT)
@@ -91,7 +91,7 @@ class EventListener:
 
 
 class EventHub:
-    """Tells those who listen. All but `listen` may be called from any thread."""
+    """Sends events to listeners. All methods but `listen` may be called from any thread."""
 
     def __init__(self, clock: Clock, epoch: str) -> None:
         """``epoch``: 8 hex digits, another one for each process."""
@@ -105,14 +105,14 @@ class EventHub:
         self._pushed_out = 0
         """And the last of an export of which none is."""
         self._saved: OrderedDict[Key, str] = OrderedDict()
-        """The last checkpoint that was told of."""
+        """The last checkpoint of each export that was published."""
         self._listeners: dict[Key, set[EventListener]] = {}
         self._ended = False
 
     # -- telling ------------------------------------------------------------------------------------------------
 
     def happened(self, tenant: str, export: str, event: str, data: dict[str, Any]) -> None:
-        """Something has happened to an export."""
+        """Publish an event of an export."""
         key = tenant, export
         said = {"export": export, "at": isoformat(self._clock.now()), **data}
         with self._lock:
@@ -194,7 +194,7 @@ class EventHub:
                     self._listeners.pop(key, None)
 
     def end(self) -> None:
-        """End all streams, and those that begin from now on."""
+        """End all streams, and every later one at once."""
         with self._lock:
             self._ended = True
             listeners = [one for some in self._listeners.values() for one in some]
@@ -207,12 +207,12 @@ class EventHub:
             return sum(map(len, self._listeners.values()))
 
     def _since(self, key: Key, last: str | None) -> list[StreamEvent]:
-        """What a client has missed that had the event ``last``; that it cannot be told, if so."""
+        """The events after ``last``, the last that a client had; if some are lost, one event that says so."""
         if last is None:
             return []
         match = _ID.fullmatch(last)
         kept = self._kept.get(key, ())
-        # (Which exports were pushed out by all others is not kept: each of which nothing else is known may have been.)
+        # Exports whose events were all dropped are not remembered, so each unknown export may be one of them.
         if match is None or match[1] != self._epoch or int(match[2]) < self._dropped.get(key, self._pushed_out):
             return [StreamEvent(0, "reset", {"export": key[1]})]
         return [event for event in kept if event.number > int(match[2])]
@@ -225,9 +225,9 @@ class EventHub:
 async def while_allowed(
     events: AsyncGenerator[bytes], may_listen: Callable[[], Awaitable[bool]]
 ) -> AsyncGenerator[bytes]:
-    """``events`` until they end, or ``may_listen``, which is asked now and then, says no.
+    """``events`` until they end, or until ``may_listen``, which is called now and then, returns False.
 
-    What goes wrong here ends them, and is in the log: the answer has begun, and can be no other.
+    An error here ends the stream and is logged: the response has begun, so its status cannot change.
     """
     checked = time.monotonic()
     try:

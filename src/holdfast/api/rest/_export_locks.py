@@ -1,6 +1,6 @@
-"""Whose turn it is: one request at a time changes an export, and no export takes all threads for itself.
+"""Locks of exports: one request at a time changes an export, and no export takes all threads.
 
-They wait on the loop, and not on a thread: a request that waits for one export holds up no other.
+Requests wait on the event loop and not on a thread, so a busy export does not block the others.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ExportTurns:
     """The turns of all exports. For the loop's thread."""
 
     def __init__(self, most: int) -> None:
-        """``most``: so many requests of one export are worked on at once."""
+        """``most``: the requests of one export that may be in progress at once."""
         self._most = most
         self._turns: dict[Key, _Turn] = {}
 
     async def take(self, key: Key, wait: float, *, changing: bool) -> Callable[[], None]:
-        """Wait for a turn, for at most so many seconds; what ends it. Raises `LockedError` if the time is up."""
+        """Wait for a turn, at most ``seconds``; returns the function that ends it. Raises `LockedError` after that."""
         turn = self._turns.setdefault(key, _Turn(self._most))
         turn.wanted += 1
         try:

@@ -40,7 +40,7 @@ class Metrics:
             self._bytes[1] += sent
 
     def counted(self, event: str) -> None:
-        """Something happened that is counted by name: ``checkpoints``, ``auto_checkpoints``, …"""
+        """Count an event by its name: ``checkpoints``, ``auto_checkpoints``, …"""
         with self._lock:
             self._events[event] = self._events.get(event, 0) + 1
 

@@ -75,7 +75,7 @@ def document(endpoints: Sequence[HTTPRouteHandler]) -> Json:
     found["components"]["schemas"] = schemas
     found["components"]["responses"] = {"Problem": _PROBLEM}
     for operation in (one for path in found["paths"].values() for one in path.values()):
-        operation["responses"].pop("400", None)  # (Litestar's own, which is never answered.)
+        operation["responses"].pop("400", None)  # Litestar's own handler, which is never routed
         operation["responses"]["default"] = {"$ref": "#/components/responses/Problem"}
         if "requestBody" in operation:
             body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
@@ -83,7 +83,7 @@ def document(endpoints: Sequence[HTTPRouteHandler]) -> Json:
     return found
 
 
-# The OpenAPI document as a page for people: nothing but HTML, with no script and nothing from elsewhere.
+# The OpenAPI document as a page for people: plain HTML, without scripts and external resources.
 
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;
 color:#222;background:#fff}

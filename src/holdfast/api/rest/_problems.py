@@ -97,7 +97,7 @@ def status_of(error: HoldfastError) -> int:
 
 
 def problem(error: HoldfastError, request_id: str) -> Problem:
-    """The object of an error. Of a mistake of our own nothing is told but that it is in the log."""
+    """The problem object of an error. For a fault of Holdfast it only says that the log has the details."""
     status = status_of(error)
     detail = error.message if error.code != "bug" else "this is a bug of Holdfast; its log tells more"
     return {

@@ -1,4 +1,4 @@
-"""One request as those who answer it see it, and what they share."""
+"""A request as handlers see it, and the helpers that they share."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class RawAnswer(NamedTuple):
 
 
 class RequestCall(NamedTuple):
-    """One request. ``again``: an attempt at the same one was cut short, and it is not known how far it came.
+    """One request. ``again``: an earlier attempt was cut short, and its progress is unknown.
 
-    ``key`` is the same for requests that are to be done once, and for no others.
+    ``key`` identifies a request that must be done once; it has the same key in every attempt.
     """
 
     server: Server
@@ -51,7 +51,7 @@ class RequestCall(NamedTuple):
 
     @property
     def tenant(self) -> str:
-        """Whose exports are meant."""
+        """The tenant that owns the exports."""
         return self.principal.tenant
 
     def export(self, name: str) -> ExportRow:
@@ -59,20 +59,20 @@ class RequestCall(NamedTuple):
         return self.store.exports.get(self.principal.check_export(name))
 
     def workspace(self, name: str) -> Workspace:
-        """The workspace of the export with this name, likewise; raises what stands in the way of opening it."""
+        """The workspace of the export with this name, likewise; raises if it cannot be opened."""
         return self.store.exports.open(self.export(name))
 
     def happened(self, export: str, event: str, /, **data: Any) -> None:
-        """Tell those who listen."""
+        """Publish an event of the export."""
         self.server.happened(self.tenant, export, event, data)
 
     def progress(self, export: str, operation: str) -> Progress:
-        """Tells those who listen to the export how far an operation is."""
+        """Publishes the progress of an operation to the export's listeners."""
         return self.server.hub.progress(self.tenant, export, operation, self.request_id)
 
 
 def path_of(text: str) -> bytes:
-    """A path in a workspace, as results show it. What it may not be, the engine says."""
+    """A path in a workspace, in the form of results. The engine refuses invalid ones."""
     return parse_display(text)
 
 
@@ -93,7 +93,7 @@ def encode_cursor(after: str) -> str:
 
 
 def decode_cursor(text: str) -> str:
-    """What `encode_cursor` was given; empty for the beginning. Raises `UsageError`."""
+    """The argument of `encode_cursor`; empty for the beginning. Raises `UsageError`."""
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError) as error:

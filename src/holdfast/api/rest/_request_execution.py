@@ -42,7 +42,7 @@ _KEY = re.compile(IDEMPOTENCY_PATTERN)
 _IN_MEMORY: Final = 4 << 20
 _PIECE: Final = 1 << 18
 _PASSING: Final = frozenset(("moved", "vanished", "changed_meanwhile", "unfinished_restore", "too_many", "paused"))
-"""Codes of refusals that may be gone the next time: they are not kept as the answer to a key."""
+"""Codes of temporary refusals, which are not kept as the answer to a key."""
 
 
 class GoneError(Exception):
@@ -50,16 +50,16 @@ class GoneError(Exception):
 
 
 class ParsedRequest(NamedTuple):
-    """What is asked for, as far as it was read and found to be right."""
+    """A request after it was read and checked."""
 
     server: Server
     principal: Principal
     export: str
-    """The one in the path; empty if there is none."""
+    """The export in the path; empty if there is none."""
     changes: bool
     """Whether it may change anything; then a key counts."""
     apart: str
-    """What it waits for alone, as `endpoint` has it."""
+    """The group whose requests wait for each other, as in `endpoint`."""
     key: str | None
     asked: tuple[bytes, ...]
     """Method, path, query and body as they came."""
@@ -68,7 +68,7 @@ class ParsedRequest(NamedTuple):
 
 
 class HttpAnswer(NamedTuple):
-    """What is answered: bytes, or a file of them."""
+    """An answer: bytes, or a file."""
 
     status: int
     content: bytes | BinaryIO
@@ -76,7 +76,7 @@ class HttpAnswer(NamedTuple):
     headers: Mapping[str, str]
 
     def response(self, *, head_only: bool = False) -> Response[Any]:
-        """What sends it. A file is closed, whatever happens."""
+        """The response that sends it. A file is closed in every case."""
         headers = {**self.headers, "content-length": str(self.size)}
         if head_only:
             self.close()
@@ -106,7 +106,7 @@ def failure(error: HoldfastError, request_id: str) -> HttpAnswer:
 
 
 def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """What is answered instead if a handler, or Litestar before it, has raised ``error``."""
+    """The answer for an error that a handler, or Litestar before it, has raised."""
     if isinstance(error, GoneError):
         return Response(b"", status_code=499)
     return failure(translate_error(error), request.scope["state"]["request_id"]).response()
@@ -126,7 +126,7 @@ def translate_error(error: Exception) -> HoldfastError:
 def _refused_by_litestar(error: HTTPException) -> HoldfastError:
     match error:
         case NotFoundException():
-            # (Said in the message: a hint with a command is not for who has HTTP alone, but a browser is a person's.)
+            # In the message and not the hint: a client of HTTP has no command line, but a browser's user may have one.
             message = "there is no such path: this is the REST API; `holdfast ui` shows a workspace in a browser"
             return WebError("no_such_route", message, hint="/api/docs and /api/openapi.json list all paths")
         case MethodNotAllowedException():
@@ -148,7 +148,7 @@ def check_key(key: str | None) -> str | None:
 
 
 def execute_request(stores: StorePool, request: ParsedRequest, work: Work, lasts: float) -> HttpAnswer:
-    """Do what is asked for, and answer; never raises. ``lasts``: seconds that the answer to a key is kept."""
+    """Do a request's work and return the answer; never raises. ``lasts``: seconds that a key's answer is kept."""
     try:
         with stores.lend(request.principal.tenant) as store:
             if request.key is None:
@@ -159,7 +159,7 @@ def execute_request(stores: StorePool, request: ParsedRequest, work: Work, lasts
 
 
 def is_worked_on(stores: StorePool, request: ParsedRequest) -> bool:
-    """Whether the same request, with its key, is being worked on: then no client has to wait to be told so."""
+    """True if the same request is in progress; its client then gets an answer without waiting for a turn."""
     if request.key is None:
         return False
     with stores.lend(request.principal.tenant) as store:
@@ -168,7 +168,7 @@ def is_worked_on(stores: StorePool, request: ParsedRequest) -> bool:
 
 
 def in_flight() -> LockedError:
-    """What is said of a request that is being worked on."""
+    """The error for a request that is already in progress."""
     return LockedError(
         "a request with this Idempotency-Key is being worked on", hint="ask again in a moment", code="in_flight"
     )
@@ -197,7 +197,7 @@ def _done(result: Any) -> HttpAnswer:
     if not isinstance(result, RawAnswer):
         content = msgspec.json.encode(result)
         return HttpAnswer(200, content, len(content), {"content-type": "application/json"})
-    # (All of it is read before the first byte is sent: what is damaged is an error, and not half a file.)
+    # Read everything before the first byte is sent, so that damage is an error and not half a file.
     spool = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - who sends it closes it
     try:
         for piece in result.pieces:

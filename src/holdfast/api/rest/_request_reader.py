@@ -48,7 +48,7 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     Raises `WebError`: 401, 403, or 429; `NotFoundError` for names in the path that nothing can have.
     """
     raw: bytes = connection.scope["raw_path"]
-    if raw.endswith(b"/") or b"//" in raw:  # (Litestar takes it for the path without.)
+    if raw.endswith(b"/") or b"//" in raw:  # Litestar routes it like the path without the slash
         raise NotFoundException
     if not all(map(_PLAIN.fullmatch, connection.path_params.values())):
         raise NotFoundError("there is nothing of that name")
@@ -119,7 +119,7 @@ class JsonBody(AbstractDTO[Any]):
     """How bodies become what the handler's ``data`` is: strictly."""
 
     def decode_bytes(self, value: bytes) -> Any:
-        """``value`` as the handler wants it; raises `UsageError`, and `WebError` for what is not JSON."""
+        """``value`` as the handler's type; raises `UsageError`, and `WebError` if it is no JSON."""
         request: Any = self.asgi_connection  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if value is not _NO_BODY and request.content_type[0].lower() != "application/json":
             raise WebError("bad_media_type", "the body has to be JSON", hint="Content-Type: application/json")

@@ -1,4 +1,4 @@
-"""What requests hold, in path, query and body: the OpenAPI document is generated from these types."""
+"""Path, query and body of requests: the OpenAPI document is generated from these types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BlobHash = Annotated[str, Meta(pattern="^blake3:[0-9a-f]{32}$")]
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What a request holds. Unknown fields are refused."""
+    """The body of a request. Unknown fields are refused."""
 
 
 class NewExport(Body, frozen=True):
@@ -38,14 +38,14 @@ class NewExport(Body, frozen=True):
 
 
 class ExportChange(Body, frozen=True):
-    """What is to be different of an export."""
+    """The properties of an export to change."""
 
     path: Annotated[str, Meta(min_length=1, max_length=4096)] | UnsetType = UNSET
     """The directory that it serves from now on, as in `NewExport`."""
     project: Project | UnsetType = UNSET
     auto_checkpoint: bool | UnsetType = UNSET
     mode: Mode | UnsetType = UNSET
-    """``production``: it is saved only when somebody asks for it."""
+    """``production``: it is saved only on request."""
 
 
 class NewCheckpoint(Body, frozen=True):
@@ -55,7 +55,7 @@ class NewCheckpoint(Body, frozen=True):
     message: Text = ""
     author: Annotated[str, Meta(max_length=256)] = ""
     full_hash: bool = False
-    """Read every file again, instead of trusting what is remembered of unchanged ones."""
+    """Read every file again, instead of trusting the index for unchanged ones."""
 
 
 class NewSnapshot(Body, frozen=True):
@@ -63,13 +63,13 @@ class NewSnapshot(Body, frozen=True):
 
     label: Label = ""
     provider: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
-    """What takes it; by default the best that can."""
+    """The snapshot provider; by default the best available one."""
     with_ignored: bool = False
-    """It has to hold what ignore rules leave out, too."""
+    """The snapshot must hold ignored files, too."""
 
 
 class SnapshotViews(Body, frozen=True):
-    """What shows a snapshot. There is nothing to be said of it."""
+    """A view of a snapshot. There are no options."""
 
 
 class NewProjectCheckpoint(NewCheckpoint, frozen=True):
@@ -80,18 +80,18 @@ class NewProjectCheckpoint(NewCheckpoint, frozen=True):
 
 
 class Restore(Body, frozen=True):
-    """Where the tree is to be brought."""
+    """The target of a restore."""
 
     checkpoint: Reference
     paths: Annotated[list[PathText], Meta(max_length=10_000)] = []
-    """Only these, and what is below them."""
+    """Only these paths and everything below them."""
     dry_run: bool = False
     expected: CheckpointId | None = None
     """Refuse unless the tree is as this checkpoint has it."""
 
 
 class Recover(Body, frozen=True):
-    """What is to become of a restore that was cut short."""
+    """How to end a restore that was cut short."""
 
     action: Literal["continue", "abort"]
 
@@ -106,7 +106,7 @@ class Steps(Body, frozen=True):
 
 
 class Fork(Body, frozen=True):
-    """A checkpoint to write out as an export of its own."""
+    """A checkpoint to write out as a new export."""
 
     name: Name
     checkpoint: Reference | None = None
@@ -119,7 +119,7 @@ class Fork(Body, frozen=True):
 
 
 class FileWrite(Body, frozen=True):
-    """A file that is to be there. Exactly one of the three says what it holds."""
+    """A file to write, with exactly one of the three forms of content."""
 
     path: Annotated[str, Meta(min_length=1, max_length=16384)]
     blob_hash: BlobHash | None = None
@@ -131,12 +131,12 @@ class FileWrite(Body, frozen=True):
 
 
 class WriteFiles(Body, frozen=True):
-    """What is to be written and deleted, and nothing else."""
+    """The files to write and to delete."""
 
     writes: Annotated[list[FileWrite], Meta(max_length=100_000)] = []
     deletes: Annotated[list[PathText], Meta(max_length=100_000)] = []
     source: CheckpointId | None = None
-    """Where all of what is given by its hash has to be. Needed by a token that is for some exports alone."""
+    """The checkpoint that must hold all contents that are given by hash. Required for a token of some exports only."""
     message: Text = ""
     author: Annotated[str, Meta(max_length=256)] = ""
 
@@ -160,11 +160,11 @@ class NewSession(Body, frozen=True):
     """A session to begin."""
 
     id: SessionName | None = None
-    """What to call it; without, it gets a name."""
+    """Its id; by default a new name."""
     cwd: PathText = ""
     """Where it begins, as a path in the export."""
     environment: Annotated[dict[str, str], Meta(max_length=1000)] = {}
-    """Variables beside those of the server."""
+    """Variables in addition to the server's."""
 
 
 class SessionCommand(Body, frozen=True):
@@ -172,7 +172,7 @@ class SessionCommand(Body, frozen=True):
 
     command: Annotated[str, Meta(min_length=1, max_length=100_000)]
     timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
-    """It is ended after so long; without, as the session is configured."""
+    """The command is ended after this time; by default the session's configuration counts."""
 
 
 class SessionSave(Body, frozen=True):
@@ -182,7 +182,7 @@ class SessionSave(Body, frozen=True):
 
 
 class FileDecision(Body, frozen=True):
-    """What becomes of a file that both sides have changed: exactly one of keep, take, content, content_base64 and
+    """The decision about a file that both sides have changed: exactly one of keep, take, content, content_base64 and
     delete.
     """
 
@@ -195,11 +195,11 @@ class FileDecision(Body, frozen=True):
     content_base64: str | UnsetType = UNSET
     delete: bool = False
     version: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    """That of the file as it was shown (`overlapping_files`); by default what was shown last."""
+    """The version of the file that the decision is for (`overlapping_files`); by default the last one shown."""
 
 
 class Promote(Body, frozen=True):
-    """What is to be promoted: one of the two."""
+    """The source of a promotion: exactly one of the two."""
 
     promote_checkpoint: CheckpointId | None = None
     fork: Name | None = None
@@ -210,15 +210,15 @@ class Promote(Body, frozen=True):
 
 
 class TakeReapply(Body, frozen=True):
-    """Nothing is to be said."""
+    """There are no options."""
 
 
 class AnswerReapply(Body, frozen=True):
-    """What becomes of the file: exactly one of content, content_base64, delete and decline."""
+    """The answer for a file: exactly one of content, content_base64, delete and decline."""
 
     token: Annotated[str, Meta(min_length=1, max_length=128)]
     version: Annotated[str, Meta(min_length=1, max_length=128)]
-    """That of the change, as it was taken."""
+    """The version of the change, as it was handed out."""
     content: str | UnsetType = UNSET
     content_base64: str | UnsetType = UNSET
     delete: bool | UnsetType = UNSET
@@ -232,7 +232,7 @@ class AnswerReapply(Body, frozen=True):
 
 
 def _in_path(name: str | None = None, **schema: Any) -> PathParameter:
-    """A part of a path. ``schema`` is told and not checked: what is no name of anything is answered as not there."""
+    """A part of a path. ``schema`` is documentation and not checked: an invalid name gets "not found"."""
     return PathParameter(name=name, schema_extra=schema)
 
 
@@ -250,7 +250,7 @@ InSnapshot: TypeAlias = Annotated[str, _in_path("snapshot", min_length=1, max_le
 Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=1000)]
 """How many items of a list."""
 Cursor: TypeAlias = Annotated[str, QueryParameter(max_length=24000)]
-"""What the last answer had as ``next_cursor``; empty for the beginning."""
+"""``next_cursor`` of the last answer; empty for the beginning."""
 OfProject: TypeAlias = Annotated[str, QueryParameter(max_length=128)]
 """Of this project alone."""
 Below: TypeAlias = Annotated[str, QueryParameter(max_length=16384)]
@@ -259,4 +259,4 @@ FilePath: TypeAlias = Annotated[str, QueryParameter(min_length=1, max_length=163
 WithContent: TypeAlias = Annotated[bool, QueryParameter()]
 """With the text of what differs; else which files do."""
 History: TypeAlias = Annotated[int, QueryParameter(ge=0, le=1000)]
-"""So many of a session's last commands."""
+"""The number of a session's last commands."""

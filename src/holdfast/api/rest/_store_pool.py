@@ -25,21 +25,21 @@ class OpenedStore:
 
 
 class StorePool:
-    """Lends stores. Idle ones are kept, ``most`` of them: those that were lent last."""
+    """Lends stores to requests. It keeps at most ``most`` idle ones, the last used."""
 
     def __init__(self, open_tenant: Callable[[str], Opener], most: int) -> None:
         self._open = open_tenant
         self._most = most
         self._lock = threading.Lock()
         self._idle: list[tuple[str, OpenedStore]] = []
-        """Those that were lent last at the end."""
+        """The last used at the end."""
         self._closed = False
 
     @contextmanager
     def lend(self, tenant: str) -> Generator[OpenedStore]:
         """A store of this tenant, for the length of the block and this thread alone.
 
-        One that an error came from is not used again, unless it was the request's: it may be about the store.
+        After an error the store is closed, unless the request caused the error: the store may be at fault.
         """
         store = self._take(tenant)
         if store is None:
@@ -68,7 +68,7 @@ class StorePool:
             opener.close()
 
     def close(self) -> None:
-        """Close those that are idle, and from now on each when it comes back."""
+        """Close the idle stores, and from now on every store that is returned."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

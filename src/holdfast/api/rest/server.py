@@ -37,13 +37,13 @@ _log = Log(__name__)
 
 
 class ServeOptions(NamedTuple):
-    """What is served, and where."""
+    """What to serve, and where."""
 
     home: bytes | None
     listen: str | None = None
     """Address and port; None: as the settings say."""
     socket: bytes | None = None
-    """A Unix socket, in place of that."""
+    """A Unix socket, instead of an address."""
     allow_remote: bool = False
     flags: Mapping[str, object] = {}
     upkeep: bool = True
@@ -53,8 +53,8 @@ class ServeOptions(NamedTuple):
 
 
 def serve(serving: ServeOptions) -> list[str]:
-    """Serve until SIGTERM or SIGINT. Then no request is taken any more, those that are worked on come to their end,
-    and what is unsaved is saved: what could not be, each with the reason, is returned.
+    """Serve until SIGTERM or SIGINT. Then no request is accepted, requests in progress end, and unsaved changes are
+    saved. Returns the exports that could not be saved, each with its reason.
     """
     install_sender()
     adopt("uvicorn.error")
@@ -79,7 +79,7 @@ def serve(serving: ServeOptions) -> list[str]:
             clock,
             MaintenanceLimits(workers=settings.watchers, collect_interval=interval),
         )
-        # (Upkeep looks further for a directory that is gone; who asks for it is told so at once.)
+        # Upkeep searches for a moved directory; a request gets the error at once.
         stores = StorePool(partial(open_tenant, lenient=True, nearby=True), settings.threads)
         stack.callback(stores.close)
         threads = ServerThreads(
@@ -131,7 +131,7 @@ def _isolation(settings: Promote) -> BuildIsolation:
 async def _run(app: Server, listener: socket.socket, limits: HttpLimits, ready: Callable[[], None]) -> None:
     def end() -> None:
         app.ending = True
-        # (A build may take longer than a client waits: it is taken back, and its request's key begins it anew.)
+        # A build may outlast the client's patience. It is taken back, and a request with its key starts it anew.
         app.outside.end()
         app.hub.end()
 
@@ -166,7 +166,7 @@ class _Counting:
 
 @contextmanager
 def _listener(serving: ServeOptions, usual: str) -> Generator[tuple[socket.socket, str, list[str], bool]]:
-    """What listens, its address for people, the names that it has, and whether it is a Unix socket."""
+    """The listening socket, its address for people, its host names, and whether it is a Unix socket."""
     if serving.socket is not None:
         with listen(serving.socket, BACKLOG) as bound:
             yield bound, f"unix:{serving.socket.decode('utf-8', 'backslashreplace')}", [], True

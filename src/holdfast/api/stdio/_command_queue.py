@@ -1,4 +1,4 @@
-"""The commands of one working directory: they run one after the other, and what they write goes to the client."""
+"""The commands of one working directory: they run one after the other, and their output goes to the client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = Log(__name__)
 
 MAX_QUEUED: Final = 64
 MAX_COMMAND_BYTES: Final = 128 << 10
-"""What the kernel takes as one argument, its end included."""
+"""The kernel's limit for one argument, including its terminator."""
 _PROMPT = "{prompt}"
 _PAUSE_SECONDS = 0.02
 
@@ -50,8 +50,8 @@ class QueuedCommand:
         output: type[event_messages.TerminalOutput] = event_messages.TerminalOutput,
         prompt: str | None = None,
     ) -> None:
-        """``output`` is the event that tells of what it writes; ``cwd`` is as clients give it; ``prompt`` is what it
-        has the agent work on, which the history is to have. Raises `UsageError`.
+        """``output`` is the event for pieces of output; ``cwd`` is as clients give it; ``prompt`` is the agent's task,
+        for the history. Raises `UsageError`.
         """
         if len(command.encode("utf-8", "surrogatepass")) >= MAX_COMMAND_BYTES:
             raise UsageError(
@@ -86,7 +86,7 @@ class CommandLane:
         outbox: Outbox,
         answer: Callable[[str, Result | HoldfastError], object],
     ) -> None:
-        """``answer`` is given what became of each request, once."""
+        """``answer`` receives the answer to each request, once."""
         self._hosted = hosted
         self._pool = pool
         self._outbox = outbox
@@ -129,14 +129,14 @@ class CommandLane:
             return True
         if command is None or command.request_id != request_id:
             return False
-        # (It may be on its way to the shim, which is told of no step that it does not know.)
+        # The step may not have reached the shim yet, which ignores an unknown one.
         while not command.over.wait(_PAUSE_SECONDS):
             if command.step is not None and self._hosted.cancel(command.step):
                 return True
         return command.was_cancelled
 
     def close(self) -> None:
-        """Answer those that wait, and take no more; what runs is not waited for, nor what it writes."""
+        """Answer the waiting requests and accept no more; a running command and its output are not waited for."""
         with self._turn:
             self._is_closed = True
             left = list(self._waiting)
@@ -219,8 +219,8 @@ class CommandLane:
 
 
 def prompt_command(words: Sequence[str], prompt: str) -> str:
-    """The command that has the agent ``words`` work on ``prompt``: in the place of ``{prompt}`` in one of them, else on
-    its standard input. Raises `RefusedError` if there is none.
+    """The command line that gives ``prompt`` to the agent ``words``: in the place of ``{prompt}`` in a word, else on
+    standard input. Raises `RefusedError` if there is no agent.
     """
     if not words:
         raise RefusedError(
@@ -254,7 +254,7 @@ def _completed(index: int, command: QueuedCommand, done: CommandOutcome | LostCo
     exit_code, step = None, None
     if done.info is not None:
         step = event_messages.step(done.info, done.changes[: result_types.MAX_LISTED], done.conflicts, 0)
-        exit_code = done.info.exit_code  # who keeps the undo log may have seen the end of what was lost
+        exit_code = done.info.exit_code  # the log may have the end of a lost command
     if isinstance(done, CommandOutcome):
         exit_code = done.exit_code
     return event_messages.StepCompleted(

@@ -1,4 +1,4 @@
-"""The operations on one working directory: each makes a payload into calls of the host, and what comes of it into the
+"""The operations on one working directory: each turns a payload into calls of the host, and their result into the
 documented object.
 """
 
@@ -68,7 +68,7 @@ def redo(hosted: HostedDirectory, asked: messages.Redo) -> Reverted:
 
 
 def _count(steps: int | msgspec.UnsetType, *, alone: bool) -> int:
-    """How many changes are asked for; `UsageError` if some are named besides."""
+    """The number of changes to undo; `UsageError` if steps are named as well."""
     if isinstance(steps, msgspec.UnsetType):
         return 1
     if alone:
@@ -90,7 +90,7 @@ def step_commit(hosted: HostedDirectory, _asked: messages.StepEnd) -> Step:
 
 
 def step_rollback(hosted: HostedDirectory, _asked: messages.StepEnd) -> RolledBack:
-    """Close it, and take back what it did."""
+    """Close the step and roll it back."""
     report = hosted.rollback_step()
     return encode(RolledBack, report, conflicts=report.conflicts[: result_types.MAX_LISTED])
 
@@ -108,7 +108,7 @@ def undo_history(hosted: HostedDirectory, asked: messages.UndoHistory) -> result
                 shown.append(event_messages.step(step, log.changes(step.id), left, asked.changes))
             barriers = log.barriers()
     ids, known = {step.id for step in page}, {step.id for step in steps}
-    # (What was edited before the oldest step is on the page that ends the list.)
+    # Edits before the oldest step belong to the page that ends the list.
     among = [each for each in barriers if each.after in ids or (following is None and each.after not in known)]
     said = encode_all(Barrier, among[-result_types.MAX_LISTED :])
     return result_types.History(steps=shown, next=following, barriers=said)
@@ -173,7 +173,7 @@ def fs_status(hosted: HostedDirectory, _asked: messages.FsStatus) -> Status:
 
 
 def safeguard_configure(hosted: HostedDirectory, asked: messages.SafeguardConfigure) -> result_types.Guarding:
-    """Change when a person is asked."""
+    """Change the rules of the safeguards."""
     changed = {
         "deletes": asked.delete_threshold,
         "overwrite_bytes": asked.overwrite_threshold_bytes,
@@ -202,7 +202,7 @@ def checkpoint_list(hosted: HostedDirectory, asked: messages.CheckpointList) -> 
 
 
 def checkpoint_diff(hosted: HostedDirectory, asked: messages.CheckpointDiff) -> answers.Diff:
-    """What differs, with its text."""
+    """The differences, with their text."""
     with hosted.workspace() as workspace:
         diff = workspace.diff(asked.base, asked.target, paths=_paths(hosted, asked.paths))
         _check_size(diff)
@@ -236,7 +236,7 @@ def checkpoint_read(hosted: HostedDirectory, asked: messages.CheckpointRead) -> 
 
 
 def fork(hosted: HostedDirectory, asked: messages.Fork) -> answers.Forked:
-    """Write a checkpoint out elsewhere."""
+    """Write a checkpoint out as a workspace of its own."""
     path = parse_display(asked.path)
     if not os.path.isabs(path):
         raise UsageError("path: a fork's path begins with /")
@@ -270,7 +270,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def guarding_object(holding: Thresholds, own: Thresholds) -> result_types.Guarding:
-    """When a person is asked, and when the session alone would have one asked, as an object."""
+    """The safeguards' rules in force, and those of this session alone, as an object."""
     return encode(result_types.Guarding, holding, own=None if own == holding else own)
 
 
@@ -332,4 +332,4 @@ REQUESTS: dict[str, tuple[type[messages.Payload], type[object]]] = {
     "safeguard.confirm": (messages.SafeguardConfirm, result_types.Answered),
     **{name: (operation.payload, operation.result) for name, operation in OPERATIONS.items()},
 }
-"""All that can be asked for: what it is asked with, and what it is answered with."""
+"""All requests: their payload types and their answers."""

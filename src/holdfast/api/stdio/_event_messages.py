@@ -1,4 +1,4 @@
-"""What is told without being asked (docs/reference/stdio.md), and what the host tells as that."""
+"""Events, which are sent without a request (docs/reference/stdio.md), and their encoding from events of the host."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StepCompleted(Object, frozen=True, kw_only=True):
     output_open: bool
     """A process that it left running still holds its output, which goes nowhere."""
     step: Step | None
-    """As in ``undo.history``, without changes; null if it changed nothing."""
+    """As in ``undo.history``, without changes; null if nothing was changed."""
 
 
 class Warned(Object, frozen=True, kw_only=True):
@@ -161,7 +161,7 @@ def line(event: Object) -> bytes:
 
 
 def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
-    """What the host tells of a working directory, as the line of an event."""
+    """An event of a working directory, encoded as a line."""
     directory = hosted.index
     match value:
         case monitor.OperationHeld():
@@ -207,18 +207,18 @@ def _logged(directory: int, record: dict[str, Any]) -> Logged:
 
 
 def step(value: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo], most: int) -> Step:
-    """A step with its changes, of which at most so many are listed, and with what was ``left`` as it is."""
+    """A step with its conflicts ``left`` and at most ``most`` of its changes."""
     shown = encode(answers.StepWithChanges, value, changes=changes, conflicts=left[:MAX_LISTED])
     return cut(shown, "changes", most=most)
 
 
 def waiting(directory: int, ticket: TicketInfo) -> Waiting:
-    """What waits for an answer, with what the answer has to name."""
+    """A held operation, with the id that its answer must name."""
     return encode(Waiting, ticket, safeguard_id=_safeguard_id(directory, ticket))
 
 
 def _safeguard_id(directory: int, ticket: TicketInfo) -> str:
-    # (The time makes it that of one ticket of one keeper: the next keeper counts from 1 again.)
+    # The time makes the id unique: each keeper counts its tickets from 1.
     return f"{directory}-{ticket.id}-{ticket.asked_at}"
 
 

@@ -57,8 +57,8 @@ class FrontendSessions:
         outbox: Outbox,
         answer: Callable[[str, Result | HoldfastError], object],
     ) -> None:
-        """``directory``: where to work if nothing is said of that, and what paths are relative to. For the rest see
-        `Host` and `CommandLane`.
+        """``directory``: the default working directory, and the base of relative paths. For the rest see `Host` and
+        `CommandLane`.
         """
         self._home = home
         self._directory = directory
@@ -79,14 +79,14 @@ class FrontendSessions:
         return self.status()
 
     def stop(self) -> result_types.Done:
-        """End it, with what runs; its end is saved. Nothing, if there is none."""
+        """End the session and its commands; the final state is saved. Does nothing without a session."""
         with self._turn:
             self._stop()
         return result_types.Done()
 
     def reset(self) -> result_types.SessionStatus:
-        """End it, and begin anew in the same directories; virtual machines begin as their image is. Raises
-        `RefusedError` (``no_session``) if there is none.
+        """End the session, and begin anew in the same directories; virtual machines start from their image. Raises
+        `RefusedError` (``no_session``) without a session.
         """
         with self._turn:
             session = self._current()
@@ -97,7 +97,7 @@ class FrontendSessions:
         return self.status()
 
     def status(self) -> result_types.SessionStatus:
-        """What it does."""
+        """The state of the session."""
         session = self._session
         if session is None:
             return result_types.SessionStatus(state="stopped", backend=_BACKEND, directories=[])
@@ -198,8 +198,8 @@ class FrontendSessions:
 
 
 def _begin_all(directories: Sequence[HostedDirectory]) -> None:
-    """`_begin` of all, side by side: each saves a state and starts processes of its own. Raises what the first of them
-    raises, when all have ended.
+    """Call `_begin` for all, concurrently: each saves a state and starts processes of its own. Raises the first error,
+    after all have ended.
     """
     with ThreadPoolExecutor(len(directories), "begin") as pool:
         begun = [pool.submit(copy_context().run, _begin, hosted) for hosted in directories]
@@ -208,8 +208,8 @@ def _begin_all(directories: Sequence[HostedDirectory]) -> None:
 
 
 def _begin(hosted: HostedDirectory) -> None:
-    """Start its session, unless it is only looked at, or has an undo log of another version that cannot be set aside:
-    then all can be done that needs no undo log.
+    """Start its session. A read-only directory gets none, nor one whose undo log has another version and cannot be set
+    aside: it still offers everything that needs no undo log.
     """
     if hosted.access == "read_only":
         return
@@ -258,7 +258,7 @@ def _of_the_log(hosted: HostedDirectory) -> tuple[DirectoryRules, list[result_ty
         with hosted.undo_log() as log:
             rules = hosted.rules(log)
             tickets: Sequence[TicketInfo] = () if log is None else log.held()
-    except HoldfastError as error:  # the log is of another version: nothing runs, so nothing waits
+    except HoldfastError as error:  # the log has another version: no command runs, so no operation is held
         _log.info("%s", error.message)
         return hosted.rules(None), []
     return rules, [event_messages.waiting(hosted.index, ticket) for ticket in tickets]

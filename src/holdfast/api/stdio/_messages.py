@@ -1,4 +1,4 @@
-"""What a client may say, line by line, and how answers and events are written. Pure: no I/O.
+"""Requests of a client, line by line, and the encoding of answers and events. Pure: no I/O.
 
 Source: docs/reference/stdio.md.
 """
@@ -48,7 +48,7 @@ Environment = Annotated[dict[str, str], msgspec.Meta(max_length=MAX_TEXTS)]
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all of them are."""
+    """Base of all payloads."""
 
 
 class Hello(Payload, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class GivenDirectory(Payload, frozen=True, kw_only=True):
 
 
 class GivenIsolation(Payload, frozen=True, kw_only=True):
-    """Where commands run, instead of what is configured (what is hidden, and variables, come on top of that)."""
+    """Where commands run, instead of the configuration. Hidden paths and variables are added to its own."""
 
     level: Literal["none", "namespace", "vm"] | msgspec.UnsetType = msgspec.UNSET
     network: Literal["open", "disabled", "allow"] | msgspec.UnsetType = msgspec.UNSET
@@ -101,7 +101,7 @@ class StepBegin(Payload, frozen=True, kw_only=True):
 
     directory: Directory = None
     label: Annotated[str, msgspec.Meta(max_length=1000)] = ""
-    """What it is for."""
+    """A name for the step."""
 
 
 class StepEnd(Payload, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class UndoRollback(Payload, frozen=True, kw_only=True):
     run: str | None = None
     """All that it did; empty: the newest."""
     force: bool = False
-    """Overwrite edits by other processes, and take back what is not whole."""
+    """Overwrite edits by other processes, and undo steps that are recorded only in part."""
     dry_run: bool = False
 
 
@@ -145,9 +145,9 @@ class UndoHistory(Payload, frozen=True, kw_only=True):
     directory: Directory = None
     limit: Limit = 100
     before: Step | None = None
-    """Only what comes after this step in the list."""
+    """Only steps older than this one."""
     changes: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAGE)] = 20
-    """Of each step, at most so many paths."""
+    """At most this many changes of each step."""
 
 
 class UndoConfigure(Payload, frozen=True, kw_only=True):
@@ -192,7 +192,7 @@ class AgentCancel(Payload, frozen=True, kw_only=True):
     """End a running command, or remove one from the queue."""
 
     request_id: RequestId
-    """That of its ``agent.execute`` or ``agent.prompt``."""
+    """The id of its ``agent.execute`` or ``agent.prompt``."""
 
 
 class FsList(Payload, frozen=True, kw_only=True):
@@ -215,13 +215,13 @@ class FsRead(Payload, frozen=True, kw_only=True):
 
 
 class FsStatus(Payload, frozen=True, kw_only=True):
-    """How the tree differs from its last checkpoint, and what is not captured of it."""
+    """The differences between the tree and its last checkpoint, and the paths that are not captured."""
 
     directory: Directory = None
 
 
 class SafeguardConfigure(Payload, frozen=True, kw_only=True):
-    """When a person is asked; 0 and false: never."""
+    """When a person must be asked; 0 and false: never."""
 
     directory: Directory = None
     delete_threshold: Whole | None = None
@@ -258,7 +258,7 @@ class CheckpointList(Payload, frozen=True, kw_only=True):
     directory: Directory = None
     limit: Limit = 100
     before: str | None = None
-    """Only what comes after this checkpoint in the list."""
+    """Only checkpoints older than this one."""
 
 
 class CheckpointDiff(Payload, frozen=True, kw_only=True):
@@ -315,7 +315,7 @@ class Failure(TypedDict):
 
 
 class Request(NamedTuple):
-    """What a line asks for."""
+    """The parsed request of a line."""
 
     type: str
     request_id: str
@@ -324,7 +324,7 @@ class Request(NamedTuple):
 
 
 class BadRequestError(UsageError):
-    """A line that is no request; ``request_id`` is what it said of that, ``field`` what is wrong, as far as known."""
+    """A line that is no request; ``request_id`` is its id and ``field`` the wrong field, as far as they are known."""
 
     code = "bad_request"
 
@@ -388,12 +388,12 @@ def decode(line: bytes, known: Mapping[str, type[Payload]]) -> Request:
 
 
 def response(request_id: str, payload: object) -> bytes:
-    """The line that says what became of a request."""
+    """The line that answers a request."""
     return _line({"type": "response", "request_id": request_id, "status": "ok", "payload": payload})
 
 
 def refusal(request_id: str | None, error: HoldfastError, data: Mapping[str, object] | None = None) -> bytes:
-    """The line that says why a request was not followed; of a line that told no id, null stands for that."""
+    """The line that refuses a request; its id is null if the line had none."""
     told = {**(data or {}), **(error.data or {})} or None
     failure = encode(Failure, error, hint=hint(error, FOR_FRONTENDS), data=told)
     return _line({"type": "response", "request_id": request_id, "status": "error", "error": failure})
@@ -407,7 +407,7 @@ def event(name: str, payload: object) -> bytes:
 def _line(message: dict[str, object]) -> bytes:
     try:
         return _encoder.encode(message) + b"\n"
-    except UnicodeEncodeError:  # a file name, or what somebody said, has a lone surrogate
+    except UnicodeEncodeError:  # a file name or a client's text has a lone surrogate
         import json
 
         return json.dumps(msgspec.to_builtins(message)).encode() + b"\n"
@@ -451,7 +451,7 @@ def _refused(error: Exception, where: str, request_id: str | None, naming: str |
     field = ".".join(part for part in parts if part)[:_SHOWN] or None
     shown = what[:_SHOWN]
     if shown.startswith(_NO_SUCH_VALUE):
-        # Behind that stands what the client has said: the reason is logged, and it may be a secret in the wrong field.
+        # The rest repeats the client's value, which may be a secret in the wrong field, and the log gets this text.
         shown = "none of the values that it may have"
     said = f"{field}: {shown}" if field else shown
     return BadRequestError(said, request_id=request_id, field=field, hint=naming)

@@ -1,8 +1,8 @@
-"""What waits to be written to the client: in one order, and in bounded memory however slowly it is read.
+"""Lines for the client: in one order, and in bounded memory however slowly the client reads.
 
-There are three kinds of lines. What is *owed* (answers, and that a step has begun and ended) is always taken; whoever
-causes it looks at `has_room` before. What a command *streams* waits until there is room, so that in the end the command
-does. What is *offered*, all other events, is dropped while too many wait, and how many were is said afterwards.
+There are three kinds of lines. *Owed* lines (answers, the begin and end of steps) are always accepted; their producers
+check `has_room` before they start. *Streamed* lines, the output of commands, wait for room, so a slow client slows the
+command. *Offered* lines, all other events, are dropped while too many wait; a later line tells how many.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Outbox:
         changed: Callable[[], object],
         clock: Clock | None = None,
     ) -> None:
-        """Lines go to the descriptor ``fd``. ``lost`` makes the line that says how many events were dropped;
-        ``changed`` is called, on a thread of its own, when there is room again, and when the client reads no more.
+        """Lines go to the descriptor ``fd``. ``lost`` makes the line that tells how many events were dropped;
+        ``changed`` is called on its own thread when there is room again, and when the client reads no more.
         """
         self._fd = fd
         self._lost_line = lost
@@ -56,10 +56,10 @@ class Outbox:
         self._lost = 0
         self._clock = SystemClock() if clock is None else clock
         self._moved = 0.0
-        """When something was written last, or began to wait for that."""
+        """The time of the last write, or when the present line began to wait."""
         self._is_over = False
         self.is_broken = False
-        """The client reads no more; what comes now is dropped."""
+        """The client reads no more; later lines are dropped."""
         self._thread = threading.Thread(target=self._work, name="outbox", daemon=True)
         self._thread.start()
 
@@ -96,7 +96,7 @@ class Outbox:
             return True
 
     def nudge(self) -> None:
-        """Have those who wait ask whether they are to give up."""
+        """Wake waiting threads, so that they check whether to give up."""
         with self._turn:
             self._turn.notify_all()
 

@@ -1,4 +1,4 @@
-"""What the answers hold that is no object of docs/reference/json.md."""
+"""Answers that are no objects of docs/reference/json.md."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from holdfast.model.answers.words import Danger, NanoTime, Path
 
 MAX_LISTED: Final = 1000
-"""So many items are in a list."""
+"""The most items in a list."""
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True):
-    """What all of them are."""
+    """Base of all answers."""
 
 
 Result: TypeAlias = "Object | Mapping[str, object]"
@@ -37,7 +37,7 @@ class Server(Object, frozen=True, kw_only=True):
 
 
 class Limits(Object, frozen=True, kw_only=True):
-    """What the server bears."""
+    """The server's limits."""
 
     line_bytes: int
     """The longest line of a client."""
@@ -54,7 +54,7 @@ class Limits(Object, frozen=True, kw_only=True):
 
 
 class Welcome(Object, frozen=True, kw_only=True):
-    """What was agreed on."""
+    """The agreed protocol."""
 
     version: int
     server: Server
@@ -76,7 +76,7 @@ class UndoLimits(TypedDict):
 
 
 class Thresholds(TypedDict):
-    """Before what a person is asked."""
+    """The limits beyond which a person is asked."""
 
     delete_threshold: Annotated[int, "deletes"]
     overwrite_threshold_bytes: Annotated[int, "overwrite_bytes"]
@@ -86,10 +86,10 @@ class Thresholds(TypedDict):
 
 
 class Guarding(Thresholds):
-    """What holds: of all that is asked for in the workspace the strictest."""
+    """The limits in force: the strictest of all in the workspace."""
 
     own: Thresholds | None
-    """What this session asks for, if that is something else."""
+    """The limits of this session, if they differ."""
 
 
 class Waiting(TypedDict):
@@ -114,7 +114,7 @@ class MachineInfo(Object, frozen=True, kw_only=True):
     persistent: bool
     """Its disk stays after the session."""
     memory_bytes: int
-    """What it has of this host's memory."""
+    """The memory of the host that it may use."""
 
 
 class DirectoryStatus(Object, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class DirectoryStatus(Object, frozen=True, kw_only=True):
 
 
 class SessionStatus(Object, frozen=True, kw_only=True):
-    """What the session does."""
+    """The state of the session."""
 
     state: str
     """``stopped``, ``idle``, ``running`` or ``error``."""
@@ -165,20 +165,20 @@ class History(Object, frozen=True, kw_only=True):
 
 
 class BegunStep(Object, frozen=True, kw_only=True):
-    """A step that takes in what is changed from now on."""
+    """A step that groups all changes from now on."""
 
     step_id: int
 
 
 class Discarded(Object, frozen=True, kw_only=True):
-    """What was forgotten."""
+    """The discarded step."""
 
     discarded: int | None
     """How many steps, or null."""
 
 
 class Executed(Object, frozen=True, kw_only=True):
-    """What became of a command."""
+    """The result of a command."""
 
     step_id: int
     exit_code: int
@@ -195,7 +195,7 @@ class Cancelled(Object, frozen=True, kw_only=True):
 
 
 class Listing(Object, frozen=True, kw_only=True):
-    """What a directory holds."""
+    """The entries of a directory."""
 
     path: str
     entries: list[Entry]
@@ -209,11 +209,11 @@ class Checkpoints(Object, frozen=True, kw_only=True):
     head: str | None
     checkpoints: list[Checkpoint]
     next: str | None
-    """What ``before`` is for the next page."""
+    """The value of ``before`` for the next page."""
 
 
 class Answered(Object, frozen=True, kw_only=True):
-    """What a person has answered."""
+    """A person's answer."""
 
     safeguard_id: str
     action: str

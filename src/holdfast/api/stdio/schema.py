@@ -25,7 +25,7 @@ _REQUEST_ID: Json = {"type": "string", "minLength": 1, "maxLength": 128}
 
 
 def schema() -> Json:
-    """All that may be said, in either direction. In what the server says, more fields may come with later versions."""
+    """All messages, in both directions. Later versions may add fields to the server's messages."""
     payloads, given = _components([payload for payload, _ in REQUESTS.values()])
     said, told = _components([*(result for _, result in REQUESTS.values()), *EVENTS.values(), messages.Failure])
     requests: Json = {}
@@ -63,7 +63,7 @@ def text() -> str:
 
 
 def _components(kinds: Iterable[type]) -> tuple[Mapping[type, Json], Json]:
-    """A reference for each of ``kinds``, and what they refer to."""
+    """A reference for each of ``kinds``, and the definitions that they refer to."""
     each = list(dict.fromkeys(kinds))
     references, found = components(each, _REF)
     return dict(zip(each, references, strict=True)), found
@@ -85,10 +85,10 @@ if __name__ == "__main__":
     sys.stdout.write(text())
 
 
-# What the log may show of the messages of `holdfast stdio`.
+# The names in messages of `holdfast stdio` that the log may show.
 
 
 @cache
 def known() -> Vocabulary:
-    """What its schema names."""
+    """All names in the schema."""
     return vocabulary([schema()])

@@ -1,6 +1,6 @@
-"""The server: reads requests from the client line by line, has each worked on, and ends in order.
+"""The server: reads requests line by line, starts their work, and ends in order.
 
-One thread reads, one writes (`outbox`), and each request that is worked on has one of its own, since the engine is
+One thread reads, one writes (`outbox`), and each request in progress has one of its own, since the engine is
 synchronous. Nothing here depends on an event loop: either stream may be a pipe, a socket, a terminal or a file.
 """
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 MAX_REQUESTS: Final = 32
-"""That may be unanswered, commands not counted."""
+"""Unanswered requests, commands not counted."""
 _MAX_URGENT = MAX_REQUESTS + 16
 """For what others may be waiting for."""
 _THREADS = 8
-"""For all but what is urgent: so many answers are made at a time, which bounds the memory that they take."""
+"""For all but urgent requests. Their number bounds the memory of answers in progress."""
 _READ_BYTES = 1 << 16
 _PATIENCE_SECONDS = 5.0
 """For a client that does not read, from the moment on at which the end begins."""
@@ -83,8 +83,8 @@ class Server:
         """The operation of each request."""
 
     def serve(self) -> None:
-        """Until the client closes its end, or reads no more, or a signal comes; then end what runs, answer what is
-        unanswered, and close.
+        """Serve until the client closes its end, stops reading, or a signal comes. Then end the commands, answer the
+        open requests, and close.
         """
         try:
             with stopped_by_signals(self._stop, self._wake):
@@ -102,9 +102,9 @@ class Server:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def _read(self) -> bool:
-        """Wait for something, and take in what the client has sent; False at the end.
+        """Wait for input, and take the client's requests; False at the end.
 
-        What it has sent is left alone, in the end by not reading it, while it does not read its answers.
+        While the client does not read its answers, its requests wait in the buffer, then in the pipe.
         """
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
@@ -277,8 +277,8 @@ class Server:
 
 
 def serve(*, directory: bytes, home: bytes | None = None) -> None:
-    """Serve a client on standard input and output, which are for that alone from then on (I13): what else would read or
-    write there, here or in a process that is started, finds nothing, or gets to standard error.
+    """Serve a client on standard input and output, which carry only the protocol from then on (I13). Any other code of
+    this process and its children reads an empty input, and its output goes to standard error.
     """
     sys.stdout.flush()
     reader, writer = os.dup(0), os.dup(1)
@@ -294,7 +294,7 @@ def serve(*, directory: bytes, home: bytes | None = None) -> None:
 
 
 def _loggable(field: str | None) -> str | None:
-    """The name of a field as the log may have it: what is none of ours may be anything."""
+    """The name of a field as the log may have it: an unknown name may hold anything, so it is left out."""
     from holdfast.api.stdio.schema import known
 
     return field_or_length(field, known().names)

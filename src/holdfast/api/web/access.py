@@ -1,13 +1,12 @@
-"""Who may see what `holdfast ui` serves: the browser that came with the one-time token, and no other page in it.
+"""Access to `holdfast ui`: only the browser with the one-time token, and no other page in that browser.
 
-What a browser sends here may have been caused by any page that it shows. So a request must name our own address as its
-host (a name of another owner that leads to this machine would have its pages come from our origin), must not be caused
-by a page of another origin, other ports of this machine among them, and must have our cookie. The cookie is given in
-exchange for the token in the address, once. It is for a path that no other server on this machine knows: browsers send
-cookies to every port of a host.
+Any page in a browser can cause requests to this server. So a request must have three things: our own address as its
+host (DNS rebinding), no foreign origin, other ports of this machine included, and our cookie. The token in the address
+is exchanged for the cookie, once. The cookie's path is unknown to other servers on this machine: browsers send cookies
+to every port of a host.
 
-Token and cookie can be read by other processes of the user, an agent's among them. So what lets a browser in, or
-changes anything, is asked about once more: whose process it is (`holdfast.api.web.peers`).
+Other processes of the user, such as an agent's, can read token and cookie. So a login or a change must also come from
+an allowed process (`holdfast.api.web.peers`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 COOKIE: Final = "holdfast"
 FORM_HEADER: Final = "x-holdfast-form"
-"""What a request that changes something has to say: a form of another page cannot add a header."""
+"""The header of a request that changes something: a form of another page cannot add one."""
 FORM_FIELD: Final = "form"
 """Where a plain form says the same, which can add no header either."""
 MOST_FORM_BYTES: Final = 512 << 10
@@ -41,13 +40,13 @@ _BODY_SECONDS: Final = 15.0
 
 _SAFE_METHODS: Final = ("GET", "HEAD")
 _OWN_SITES: Final = ("same-origin", "none")
-"""What a browser says of a request by our own page, or by the user."""
+"""Values of Sec-Fetch-Site for requests by our own page or by the user."""
 
 HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
-    # (With no-referrer a browser would not name the origin of a plain form either.)
+    # With no-referrer, a browser would send no origin with a plain form either.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -55,7 +54,7 @@ HEADERS: Final = {
     "permissions-policy": "camera=(), geolocation=(), microphone=(), clipboard-read=()",
     "cache-control": "no-store",
 }
-"""What every answer says, unless a page has said it already."""
+"""Headers of every answer, unless a page sets its own."""
 
 
 class Access:
@@ -93,7 +92,7 @@ class Access:
         return found is not None and hmac.compare_digest(found.value.encode(), self._cookie.encode())
 
     def is_form_token(self, given: str) -> bool:
-        """Whether a request says what a page of ours was told to say when it changes something."""
+        """True if a request has the token that our pages send with every change."""
         return hmac.compare_digest(given.encode("utf-8", "replace"), self.form_token.encode())
 
 
@@ -112,7 +111,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] != "http":  # (the beginning and the end of the server; it has no WebSockets)
+        if scope["type"] != "http":  # lifespan events; there are no WebSockets
             await self._app(scope, receive, send)
             return
 
@@ -151,8 +150,7 @@ class Gate:
         if origin is not None and origin != f"http://{self._authority}":
             return 403, "Pages of another origin may not ask."
         if scope["path"] == f"{self._access.base}/enter":
-            # (The token may come from any page, such as one that shows a terminal. What only asks for the head of an
-            # address, to show what is there, is no browser that is to be let in.)
+            # The token may come from a page that shows a terminal and previews its links: a HEAD request is no login.
             return None if scope["method"] == "GET" else (405, "This address is only read.")
         if headers.one("sec-fetch-site") not in (None, *_OWN_SITES):
             return 403, "Pages of another origin may not ask."
@@ -166,8 +164,8 @@ class Gate:
         return None
 
     async def _change(self, scope: HTTPScope, headers: _Headers, receive: Receive, send: Send) -> None:
-        """Let what changes something through, if a page of ours has asked for it, and a process that may. A plain form
-        has the token in a field. The body is read here, within limits, and given to the app again.
+        """Let a change through if one of our pages asked for it and its process may. A plain form has the token in a
+        field. The body is read here, within limits, and given to the app again.
         """
         is_form = headers.one(FORM_HEADER) is None
         kind = (headers.one("content-type") or "").partition(";")[0].strip().lower()
@@ -188,7 +186,7 @@ class Gate:
             await _answer(send, 413, "This form is too large.")
         elif is_form and not self._access.is_form_token(Query(body).text(FORM_FIELD)):
             await _answer(send, *_NOT_BY_A_PAGE)
-        # (Last of all, as near to the change as can be: the connection may have come into other hands since.)
+        # Last, close to the change: the connection may have passed to another process since.
         elif (reason := await self._peer_refusal(scope)) is not None:
             await _answer(send, 403, reason)
         else:
@@ -207,7 +205,7 @@ class Gate:
                 reason = "This address has let a browser in already. Start `holdfast ui` again for a new one."
                 await _answer(send, 403, reason)
             return
-        # (A redirect would still be caused by where the address was clicked, and have no cookie that is strict.)
+        # The browser would count a redirect as caused by the clicked page, and send no strict cookie.
         page = (
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Holdfast</title>'
             f'<link rel="icon" href="{self._access.base}/static/0/icon.svg">'
@@ -234,7 +232,7 @@ async def _body(receive: Receive) -> bytes | None:
 
 
 def _given_again(body: bytes, receive: Receive) -> Receive:
-    """What gives a body that was read already, and then what comes."""
+    """An ASGI receive function that first returns the body that was read."""
     given = [body]
 
     async def receive_again() -> HTTPReceiveMessage:
@@ -246,7 +244,7 @@ def _given_again(body: bytes, receive: Receive) -> Receive:
 
 
 class _Headers:
-    """The headers of a request. One that is there twice counts as none of the right ones."""
+    """The headers of a request. A header that occurs twice counts as missing."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._all: dict[str, list[str]] = {}

@@ -1,8 +1,7 @@
-"""What a person can do by the page: go back, forward, restore, fork, label, forget, and adopt what an attempt has left.
+"""The acts of the page: undo, redo, restore, fork, label, forget, and adopting an attempt.
 
-Each act is planned first, by the engine's own dry run, and its page shows the plan. A form carries it out: once, and
-only if the plan is still the one that was shown. What came of it is a page of its own, so that loading that again does
-nothing again.
+Each act is planned first, by the engine's dry run, and its page shows the plan. The form carries it out once, and only
+if the plan is still the same. The outcome is a page of its own, so that a reload repeats nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _MOST_NONCE: Final = 64
 
 
 class StalePlanError(Exception):
-    """The plan is no longer what was shown: it is to be shown anew. Nothing was done."""
+    """The plan has changed since it was shown, and must be shown again. Nothing was done."""
 
 
 class ChangedPath(NamedTuple):
@@ -67,12 +66,12 @@ class PatchLine(NamedTuple):
 
 
 class ChoicePart(NamedTuple):
-    """What can be chosen of a file."""
+    """A part of a file that can be chosen."""
 
     name: str
     """By which the form says that it was chosen."""
     text: str
-    """What choosing it does."""
+    """The effect of choosing it."""
     lines: Sequence[PatchLine]
     more: int
 
@@ -86,7 +85,7 @@ class ChoiceFile(NamedTuple):
 
 
 class Field(NamedTuple):
-    """What is still to be said before there is a plan."""
+    """A value that the plan still needs."""
 
     name: str
     label: str
@@ -102,14 +101,14 @@ class Link(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of an act."""
+    """The outcome of an act."""
 
     title: str
     lines: Sequence[str] = ()
     paths: Sequence[ChangedPath] = ()
     more: int = 0
     left: Sequence[ChangedPath] = ()
-    """What was left alone, each with its reason."""
+    """Paths that were not changed, each with its reason."""
     hint: str = ""
     links: Sequence[Link] = ()
     way_back: Link | None = None
@@ -128,7 +127,7 @@ class Act(NamedTuple):
     button: str
     """Empty: there is nothing to carry out."""
     carry_out: Callable[[Query], Outcome]
-    """Do what was shown. Given the form. Raises `StalePlanError`, and as the engine does."""
+    """Carry out the plan that was shown, with the form. Raises `StalePlanError`, and as the engine does."""
     fingerprint: str = ""
     lines: Sequence[str] = ()
     paths: Sequence[ChangedPath] = ()
@@ -137,19 +136,19 @@ class Act(NamedTuple):
     unpatched: int = 0
     """Files whose patch is left out."""
     unknown: Sequence[str] = ()
-    """Paths that would be changed as well, of which no checkpoint holds what they would become."""
+    """More paths that would change, of which no checkpoint has the new content."""
     unknown_more: int = 0
     warning: str = ""
     fields: Sequence[Field] = ()
     hidden: Sequence[tuple[str, str]] = ()
-    """What the form of the fields says besides them."""
+    """Hidden values of the form."""
     files: Sequence[ChoiceFile] = ()
     files_more: int = 0
     links: Sequence[Link] = ()
 
 
 class Outcomes:
-    """What came of the acts that were carried out last, by the number that each form has: none is carried out twice."""
+    """Outcomes of the last acts, by the number of their form; each form is carried out once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -160,7 +159,7 @@ class Outcomes:
         return secrets.token_urlsafe(12)
 
     def begin(self, number: str) -> bool:
-        """Whether the act of this form is to be carried out: False if it was, or is just being. Raises `UsageError`."""
+        """True if the act of this form must be carried out; False if it was, or is in progress. Raises `UsageError`."""
         if not 0 < len(number) <= _MOST_NONCE:
             raise UsageError("this form has no number")
         with self._lock:
@@ -177,12 +176,12 @@ class Outcomes:
             self._kept.pop(number, None)
 
     def end(self, number: str, outcome: Outcome) -> None:
-        """Keep what came of it."""
+        """Keep the outcome."""
         with self._lock:
             self._kept[number] = outcome
 
     def get(self, number: str) -> Outcome | None:
-        """What came of it; None while it is still being carried out. Raises `NotFoundError`."""
+        """The outcome; None while the act is in progress. Raises `NotFoundError`."""
         with self._lock:
             if number not in self._kept:
                 raise NotFoundError("this server does not know any more what came of it", hint="the timeline tells")
@@ -190,9 +189,7 @@ class Outcomes:
 
 
 def plan(workspace: Workspace, addresses: Addresses, name: str, query: Query) -> Act:
-    """What an address asks for, planned and not carried out. Raises as the engine does: what it refuses, in its own
-    words.
-    """
+    """The plan of the act at an address; nothing is carried out. Raises the engine's refusals unchanged."""
     match name:
         case "restore":
             return _restore(workspace, addresses, query)
@@ -213,7 +210,7 @@ def plan(workspace: Workspace, addresses: Addresses, name: str, query: Query) ->
 
 
 def refusal(addresses: Addresses, name: str, query: Query, error: HoldfastError) -> Outcome:
-    """What is said where the engine refuses an act, with the way to force it where the engine offers one."""
+    """The page's text for an act that the engine refuses, with a way to force it where the engine has one."""
     links: list[Link] = []
     if name in ("undo", "redo") and "--force" in (error.hint or "") and not _is_forced(query):
         links.append(Link("Show what --force would do", _address(addresses, name, query, force="yes")))
@@ -277,7 +274,7 @@ def _changed(result: RestoreResult) -> list[ChangedPath]:
 
 
 def _fingerprint(planned: RestoreResult, diff: PlannedDiff) -> str:
-    """Another text where something else would be done, or to another tree."""
+    """A text that differs when the act would do something else, or to another tree."""
     changes = [
         (path, before and (before.hash, before.mode), after and (after.hash, after.mode))
         for path, before, after in diff.diff.changes
@@ -288,12 +285,12 @@ def _fingerprint(planned: RestoreResult, diff: PlannedDiff) -> str:
 
 
 def _digest(*parts: bytes) -> str:
-    # (Each with its length: no two lists are the same text.)
+    # With its length, since two lists could join to the same text.
     return hashlib.blake2b(b"".join(b"%d:%s" % (len(one), one) for one in parts), digest_size=12).hexdigest()
 
 
 def _patches(addresses: Addresses, planned: PlannedDiff) -> tuple[list[FileView], int]:
-    """What would be changed in each file, as far as there is room, and of how many that is left out."""
+    """The patches of the files, as far as there is room, and the number of files left out."""
     items, views = items_of(planned.diff), FileViews(planned.contents, addresses)
     patches: list[FileView] = []
     left, until = _MOST_PATCH_LINES, time.monotonic() + _PATCH_SECONDS
@@ -319,11 +316,11 @@ def _patch_line(line: bytes) -> PatchLine:
     return PatchLine(kind, lines_text(text))
 
 
-# -- what came of it --------------------------------------------------------------------------------------------------
+# -- outcomes ---------------------------------------------------------------------------------------------------------
 
 
 def _outcome(addresses: Addresses, result: RestoreResult | None, verb: str) -> Outcome:
-    """What a restore, an undo or a redo has done."""
+    """The outcome of a restore, an undo or a redo."""
     if result is None:
         return Outcome("Nothing was changed: the tree has all of it.")
     rows = _changed(result)
@@ -352,7 +349,7 @@ def _left(items: Iterable[NotCaptured]) -> list[ChangedPath]:
 
 
 def _way_back(addresses: Addresses, command: str) -> Link | None:
-    """The page of the act that a command says; None of a command for which there is no page."""
+    """The page of the act that a command names; None if there is no page for it."""
     match shlex.split(command):
         case ["holdfast", "undo" | "redo" as verb]:
             return Link(f"{verb.capitalize()} it", addresses.page(f"act/{verb}"))
@@ -451,7 +448,7 @@ def _choices(named: Sequence[tuple[str, RestoreFile]]) -> Iterator[ChoiceFile]:
 
 
 def _file_name(file: RestoreFile) -> str:
-    """What says which file is meant, and as it is and would be: another one has another name."""
+    """An identifier of a file with its content before and after: another content gives another identifier."""
     sides = [b"" if one is None else b"%s %o" % (one.hash, one.mode) for one in file.change[1:]]
     return _digest(file.change.path, *sides)
 

@@ -1,4 +1,4 @@
-"""The addresses of the pages, and what is read from them: paths are bytes, so they are quoted byte by byte."""
+"""The addresses of the pages, and the values in them: paths are bytes, so they are quoted byte by byte."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from holdfast.model.errors import UsageError
 
 
 class Query:
-    """What stands behind the question mark, or in a form. Of what is said twice, the last counts; empty is as good as
-    not said.
-    """
+    """The query of an address, or a form. Of a repeated name the last value counts; an empty value is missing."""
 
     def __init__(self, raw: bytes) -> None:
         self._values: dict[str, bytes] = {}
@@ -23,7 +21,7 @@ class Query:
             self._all.setdefault(key, []).append(self._values[key])
 
     def texts(self, name: str) -> list[str]:
-        """All that is said of a name, in its order."""
+        """All values of a name, in order."""
         return [value.decode("utf-8", "replace").strip() for value in self._all.get(name, ())]
 
     def path(self, name: str) -> bytes:
@@ -31,7 +29,7 @@ class Query:
         return self._values.get(name, b"").strip(b"/")
 
     def text(self, name: str) -> str:
-        """A text; what is not UTF-8 stands for characters that are in none."""
+        """A text; invalid UTF-8 becomes lone surrogates, which no name or id has."""
         return self._values.get(name, b"").decode("utf-8", "replace").strip()
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
@@ -58,7 +56,7 @@ class Addresses(NamedTuple):
     """The path that all pages have in common, without a slash at its end."""
 
     def page(self, name: str, /, **query: str | bytes | int | None) -> str:
-        """The address of a page; what is empty or None is not said."""
+        """The address of a page; empty values and None are left out."""
         said = [f"{key.rstrip('_')}={_quoted(value)}" for key, value in query.items() if value not in (None, "", b"")]
         return f"{self.base}/{name}{'?' + '&'.join(said) if said else ''}"
 

@@ -1,4 +1,4 @@
-"""A difference between two states: the list of its files, and each file as lines, images, or what can be said of it."""
+"""A difference between two states: the list of its files, and each file as lines, images, or a note."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MOST_DELETED: Final = 40
 _MOST_LINES_ASKED: Final = 20_000
 _INLINE_SECONDS: Final = 0.05
 _MOST_INLINE: Final = 40
-"""For so long, and so many, files are put on the page itself; the others come when they are looked at."""
+"""Limits of time and number for files in the page itself; the others load when they are opened."""
 _MOST_LISTED: Final = 2000
 _MOST_STEPS: Final = 400_000
 _MOST_CANDIDATES: Final = 30
@@ -59,7 +59,7 @@ _KEPT: Final = 8
 
 
 class DiffKey(NamedTuple):
-    """Which difference is meant."""
+    """Identifies a difference."""
 
     base: str
     target: str
@@ -142,7 +142,7 @@ class Word(NamedTuple):
 
 
 class LineRow(NamedTuple):
-    """Lines that stand beside each other; None where a side has none."""
+    """A row of lines side by side; None where a side has none."""
 
     kind: str
     """``same``, ``changed``, ``removed``, ``added``"""
@@ -184,30 +184,30 @@ class FileItem(NamedTuple):
     """Lines; None where they were not counted."""
     removed: int | None
     note: str
-    """What else is to be said: sizes, the mode."""
+    """Further differences: sizes, the mode."""
     anchor: str
     address: str
     """Of the file alone."""
 
 
 class FileView(NamedTuple):
-    """What a file's difference looks like."""
+    """The difference of one file, for its template."""
 
     item: FileItem
     kind: str
     """``text``, ``images``, ``binary``, ``large``, ``same`` (the content is), ``changed`` (while it was looked at)"""
     hunks: Sequence[Hunk]
     folded: int
-    """How many changed lines are left out until they are asked for."""
+    """The number of changed lines that are folded."""
     whole: str
-    """The address of all lines; empty where there is none."""
+    """The address with all lines; empty if they are all here."""
     before_raw: str
     after_raw: str
     ends: str
-    """What is to be said of the last line."""
+    """A note about the last line."""
     history: str
     is_two_sided: bool
-    """False of what was added or deleted: there is nothing to stand beside it."""
+    """False for an added or deleted file, which has only one side."""
 
     @property
     def is_long_deletion(self) -> bool:
@@ -230,7 +230,7 @@ class Difference(NamedTuple):
     other_view: str
     """The address of the other way to show it."""
     exchanged: str
-    """The address of the way back; empty where there is none."""
+    """The address of the opposite difference; empty where there is none."""
     is_now: bool
     paths: str
     path_query: bytes
@@ -255,7 +255,7 @@ def _largest(item: Item) -> int:
 
 
 def items_of(diff: Diff) -> list[Item]:
-    """What a difference says of each file, by path."""
+    """The files of a difference, in the order of their paths."""
     items = [Item(one.path, one.path, one.before, one.after, one.status, 0) for one in diff.changes]
     items += [Item(one.path, one.before_path, one.before, one.after, "R", one.similarity) for one in diff.renamed]
     return sorted(items)
@@ -309,7 +309,7 @@ def difference(workspace: Workspace, known: Differences, addresses: Addresses, q
 
 
 def file_view(workspace: Workspace, known: Differences, addresses: Addresses, query: Query) -> tuple[FileView, bool]:
-    """One file of a difference, and whether its sides stand beside each other. Raises `NotFoundError`."""
+    """One file of a difference, and whether its sides are shown side by side. Raises `NotFoundError`."""
     base, target = _resolved(workspace, query.text("from")), _resolved(workspace, query.text("to"))
     renames = query.choice("renames", ("", "yes")) == "yes"
     key = DiffKey(base, target, query.number("number", 0, 999_999_999), renames)
@@ -421,7 +421,7 @@ class FileViews:
         removed = sum(one.before_end - one.before_start for one in regions)
         crlf = all(line.endswith(b"\r\n") for line in (*old_lines, *new_lines))
         last = regions[-1] if regions else Region(0, 0, 0, 0)
-        # (What follows the last change is not shown, and need not be looked at.)
+        # Lines after the last change's context are not shown, so they need no highlighting.
         before = pieces(item.before_path, text_lines(old, crlf=crlf)[: last.before_end + CONTEXT])
         after = pieces(item.path, text_lines(new, crlf=crlf)[: last.after_end + CONTEXT])
         most = _MOST_LINES_ASKED if asked else _MOST_LINES

@@ -45,7 +45,7 @@ class AttemptView(NamedTuple):
     seconds: str
     score: str
     note: str
-    """Why it did not run to its end, or has no score."""
+    """Why the attempt ended early, or has no score."""
     counts: Counts | None
     changes: str
     """The address of the difference that it made; empty while that is not known."""
@@ -54,7 +54,7 @@ class AttemptView(NamedTuple):
     output: str
     errors: str
     more: bool
-    """Whether something of what it has printed is left out."""
+    """Whether a part of its output is left out."""
     is_best: bool
     adopt: str
     """The address of the page that adopts it; empty where that cannot be done."""
@@ -75,7 +75,7 @@ class ExperimentView(NamedTuple):
     measured: str
     """By what the attempts are ranked."""
     scoring: str
-    """The command that gives scores; empty where there is none."""
+    """The command that gives scores; empty without one."""
     summary: str
     attempts: Sequence[AttemptView]
     began: str
@@ -83,7 +83,7 @@ class ExperimentView(NamedTuple):
 
 
 class ExperimentLine(NamedTuple):
-    """An experiment in the list of those that are not shown."""
+    """An experiment that is listed by name only."""
 
     id: str
     address: str
@@ -103,11 +103,11 @@ class Experiments(NamedTuple):
     digest: str
     """Another text when an attempt has come further."""
     gone: str
-    """The id of the experiment that was asked for, if its forks are gone."""
+    """The id of the requested experiment, if its forks are gone."""
 
 
 def experiments_page(workspace: Workspace, addresses: Addresses, query: Query) -> Experiments:
-    """The experiments: the one that an address asks for, else the newest ones."""
+    """The experiments: the one in the address, else the newest."""
     every, of = experiments(workspace), query.text("of")
     shown = [one for one in every if one.id == of] if of else every[:_MOST_SHOWN]
     others = [one for one in every if one not in shown]
@@ -125,7 +125,7 @@ def experiments_page(workspace: Workspace, addresses: Addresses, query: Query) -
 
 
 def experiments_digest(workspace: Workspace) -> str:
-    """A text that is another one when an attempt has come further, or has printed something."""
+    """A text that changes when an attempt makes progress or prints something."""
     return _digest(experiments(workspace))
 
 

@@ -1,4 +1,4 @@
-"""What a content is, for a browser: text, an image that it may show, or bytes."""
+"""The kind of a content for a browser: text, an image that it may show, or bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from holdfast.engine.diffs.git_patch import is_binary
 
 SANDBOX: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
-"""The policy of what is served as it is: nothing in it runs, nothing is loaded, and it has an origin of its own."""
+"""The policy for raw files: no scripts, no loading, and an opaque origin."""
 
 MOST_RAW_BYTES: Final = 16 << 20
 

@@ -1,8 +1,8 @@
 """Which state came from which, drawn beside the rows of the timeline: lanes of states that wait for their parents.
 
-Rows come newest first. A lane is a line of descent that waits for its next older state; where a state has several
-children, their lanes meet at its row. What made no state (an undo by checkpoints, a prompt without changes) is a dot on
-the lane of the state that the tree was in. The lanes that a page ends with begin the next one.
+Rows come newest first. A lane is a line of descent that waits for its next older state; the lanes of several children
+meet at their parent's row. A row without a state of its own (an undo by checkpoints, a prompt without changes) is a dot
+on the lane of the tree's state then. The last lanes of a page are the first of the next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_DIGITS = 64
 
 
 class GraphRow(NamedTuple):
-    """What is drawn beside one row. Lanes are numbered from 0, on the left."""
+    """The drawing beside one row. Lanes are numbered from 0, on the left."""
 
     lane: int
     """Where its dot is."""
@@ -41,7 +41,7 @@ class GraphRow(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many lanes there is to be room for; never less than two, so that few pages differ."""
+        """The number of lanes to make room for; at least two, so that few pages differ."""
         return max(2, 1 + max((self.lane + (self.has_fork or self.has_merge), *self.passing, *self.above)))
 
 
@@ -56,7 +56,7 @@ class Lanes:
         self._last = 0
 
     def text(self) -> str:
-        """What the next page begins with."""
+        """The lanes as text, for the address of the next page."""
         while self._waiting and self._waiting[-1] is None:
             self._waiting.pop()
         return ",".join(one or "" for one in self._waiting)
@@ -75,7 +75,7 @@ class Lanes:
         )
 
     def move(self, name: str | None, kept: Collection[str]) -> GraphRow:
-        """The row of what made no state; ``name``: the state that the tree was in then, if that is known."""
+        """The row of an event without a state of its own; ``name``: the tree's state then, if known."""
         found = self._lanes_of(name) if name is not None else []
         if not found and name is not None and name in kept:
             lane = self._new_lane()

@@ -1,6 +1,6 @@
-"""Operations that wait for a person: what each would do, until when it waits, and the answer to it.
+"""Operations that wait for a person: the effect of each, its deadline, and the answers to it.
 
-The keeper decides who may answer: no process that is supervised, so no server that was started inside of a run (I9).
+The keeper decides who may answer: no supervised process, and so no server that was started inside a run (I9).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Held(NamedTuple):
     danger: str
     path: str
     command: str
-    """What asks for it."""
+    """The command that caused it."""
     step: int
     changed: int
     """How many paths its step has changed so far."""
@@ -55,15 +55,15 @@ class Held(NamedTuple):
 
 
 class HeldOperations(NamedTuple):
-    """What waits now."""
+    """The operations that wait now."""
 
     operations: Sequence[Held]
     digest: str
-    """Another text when something else waits."""
+    """Changes with the set of waiting operations."""
 
 
 def held(workspace: Workspace, addresses: Addresses) -> HeldOperations:
-    """What waits now; nothing where the keeper cannot be asked, which is logged."""
+    """The waiting operations; none if the keeper cannot be asked, which is logged."""
     try:
         tickets = workspace.held()
         found = [_held(workspace, addresses, ticket) for ticket in tickets]
@@ -74,7 +74,7 @@ def held(workspace: Workspace, addresses: Addresses) -> HeldOperations:
 
 
 def digest_of(tickets: Sequence[TicketInfo]) -> str:
-    """A text that is another one when something else waits; empty where nothing does."""
+    """A text that changes with the set of waiting operations; empty without any."""
     return ".".join(map(_fingerprint, tickets))
 
 
@@ -119,7 +119,7 @@ def answer(workspace: Workspace, number: str, fingerprint: str, *, allow: bool) 
 
 
 def answered(ticket: TicketInfo, *, allow: bool) -> Outcome:
-    """What came of an answer."""
+    """The outcome of an answer."""
     if allow:
         return Outcome(f"Allowed; step {ticket.step} goes on.")
     left = [ChangedPath("", path_text(one.path), visible(one.account)) for one in ticket.conflicts]

@@ -48,14 +48,14 @@ def text_lines(content: bytes, *, crlf: bool = True) -> list[str]:
 
 
 def pieces(path: bytes, lines: Sequence[str]) -> list[list[Piece]]:
-    """The pieces of each line, by the language that the name of the file stands for; whole lines where it stands for
-    none, and of what is too long or takes too long.
+    """The highlighted pieces of each line, by the language of the file's name. Whole lines if the language is unknown,
+    or the text is too long or takes too long.
     """
     plain = [[Piece(line, "")] for line in lines]
     if sum(map(len, lines)) + len(lines) > MOST_BYTES or any(len(line) > _MOST_OF_LINE for line in lines):
         return plain
     found = _lexers.ask(Question(display(path.rpartition(b"/")[2]), "\n".join(lines)))
-    # (A lexer that loses or adds lines cannot be trusted with any.)
+    # A lexer that loses or adds lines is wrong, and its other lines cannot be trusted either.
     if len(found) == len(lines) + 1 and not found[-1]:
         found.pop()
     if len(found) != len(lines) or any(
@@ -74,7 +74,7 @@ class _Lexers:
         atexit.register(self.close)
 
     def ask(self, question: Question) -> Answer:
-        """The lines of a text; none where its process has ended over it, or cannot be started."""
+        """The pieces of a text's lines; none if the process died over it or cannot be started."""
         with self._lock:
             process = self._idle.pop() if self._idle else None
         try:
@@ -97,7 +97,7 @@ class _Lexers:
         return answer or []
 
     def close(self) -> None:
-        """End those that are idle."""
+        """End the idle processes."""
         with self._lock:
             idle, self._idle = self._idle, []
         for process in idle:
@@ -109,7 +109,7 @@ _MOST_IDLE: Final = 2
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    with process, suppress(OSError):  # (What was not written yet cannot be.)
+    with process, suppress(OSError):  # flushing to a dead process fails
         process.wait()
 
 

@@ -1,9 +1,9 @@
-"""The process that finds the words of source text: ``python -m holdfast.api.web.lexing`` answers on its standard output
-what its standard input asks, until that ends.
+"""The process that highlights source text: ``python -m holdfast.api.web.lexing`` answers questions from standard input
+on standard output, until the input ends.
 
-Lexers are regular expressions. On a text that is made for it, or only odd, one takes minutes or years; within a single
-match, which no exception ends, and which no other thread of its process runs beside. So they are in a process that
-the kernel ends when a text has taken too long.
+Lexers are regular expressions. On hostile or merely odd text a match may take minutes or years; no exception interrupts
+it, and no other thread of its process runs meanwhile. So they run in a process that the kernel ends when a text takes
+too long.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Question(NamedTuple):
     """A text to take apart."""
 
     name: str
-    """Of the file, which stands for the language."""
+    """The name of the file, which decides the language."""
     text: str
 
 
 Answer: TypeAlias = list[list[tuple[str, str]]]
-"""For each line its pieces, each with a class of the style sheet (empty for plain text); nothing: no such language."""
+"""The pieces of each line, with a class of the style sheet (empty: plain text); no lines: unknown language."""
 
 
 def write_frame(stream: IO[bytes], value: object) -> None:
@@ -114,7 +114,7 @@ def _style(kind: tuple[str, ...]) -> str:
 def _serve() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     while (question := read_frame(sys.stdin.buffer, Question)) is not None:
-        # (The signal ends the process where it is. Time of the processor does not pass on a machine that is busy.)
+        # The signal kills the process. CPU time is counted, since real time passes on a busy machine as well.
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         answer = lines_of(question)
         signal.setitimer(signal.ITIMER_PROF, 0)

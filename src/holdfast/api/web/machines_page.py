@@ -39,9 +39,9 @@ class MachineState(NamedTuple):
     """The address of its files."""
     short: str
     is_newest: bool
-    """The session stands on it."""
+    """The session is at this state."""
     machine: str
-    """What runs, where the session stands on it; empty: nothing does."""
+    """The running machine, if the session is at this state; else empty."""
     place: str
     graph: GraphRow
 
@@ -65,7 +65,7 @@ class MachinesPage(NamedTuple):
     lane_count: int
     runs: Sequence[MachineRun]
     disk: str
-    """What the disk takes; empty: there is none."""
+    """The size of the disk; empty without one."""
     sessions: int
     refresh: str
 
@@ -74,7 +74,7 @@ def machines_page(workspace: Workspace, addresses: Addresses) -> MachinesPage:
     """The machines that there are now."""
     found = machines(workspace)
     every = [(one, state) for one in found.sessions for state in one.states]
-    every.sort(key=lambda each: each[1].created_at)  # (what was saved at once stays in its order)
+    every.sort(key=lambda each: each[1].created_at)  # stable: states saved at the same time keep their order
     names = {state.hash: one.info.id for one, state in every}
     lanes = Lanes()
     rows = [

@@ -1,7 +1,7 @@
 """The routes: each borrows a workspace, has a page made of it, and puts that into its template.
 
-Work is synchronous, in threads. A page that htmx asks for a part of is given that part alone; without JavaScript the
-same address is a page of its own.
+Work is synchronous, in threads. For a request of htmx a page answers with the requested part alone; without JavaScript
+the same address is a page of its own.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ LIVE_SECONDS: Final = 1.0
 
 
 class WebFace(NamedTuple):
-    """What the pages are made of, and for."""
+    """The shared parts of all pages."""
 
     workspaces: Workspaces
     base: str
@@ -165,7 +165,7 @@ def _html(content: str, status: int = 200) -> Response[str]:
 
 
 def _see(address: str) -> Response[str]:
-    """Where what came of a form is, so that no reload sends the form again."""
+    """Redirect to the outcome of a form, so that no reload sends the form again."""
     return Response("", media_type=MediaType.HTML, status_code=303, headers={"location": address})
 
 
@@ -190,7 +190,7 @@ def web_router(face: WebFace) -> Router:
                 return _html(renderer.page("timeline.html", workspace, revision=found.revision, timeline=found))
         response = _html(renderer.part("rows.html", timeline=found))
         if found.is_refresh and found.end != query.text("down_to"):
-            # (So much has happened that the pages that follow would not follow: the list begins anew.)
+            # The refreshed rows do not reach the shown ones, so the list begins anew.
             response.headers["HX-Refresh"] = "true"
         return response
 
@@ -292,7 +292,7 @@ def web_router(face: WebFace) -> Router:
         return _see(addresses.page(f"done/{number}"))
 
     def carried_out(name: str, query: Query, form: Query) -> Outcome:
-        """What comes of an act, if it is still planned as it was shown."""
+        """The outcome of an act, if its plan is still the one that was shown."""
         try:
             with face.workspaces.borrow() as workspace:
                 found = plan(workspace, addresses, name, query)
@@ -350,7 +350,7 @@ def web_router(face: WebFace) -> Router:
 
 
 def _error(error: Exception) -> tuple[int, str, str]:
-    """Status, message and hint of what went wrong."""
+    """Status, message and hint of an error."""
     if isinstance(error, HoldfastError):
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
         return status, visible(error.message), visible(error.hint or "")
@@ -362,9 +362,8 @@ def _error(error: Exception) -> tuple[int, str, str]:
 
 
 async def _changes(face: WebFace, since: str, waiting: str, watched: str) -> AsyncIterator[dict[str, str]]:
-    """Says ``changed`` whenever something has happened after the revision ``since``, ``held`` when something else
-    waits for a person than what the digest ``waiting`` says, and ``experiments`` when one has come further than the
-    digest ``watched`` says, unless that is empty.
+    """Sends ``changed`` after each event since the revision ``since``, ``held`` when the waiting operations differ from
+    the digest ``waiting``, and ``experiments`` when they differ from the digest ``watched``, unless that is empty.
     """
     known = {"changed": since, "held": waiting, "experiments": watched}
 

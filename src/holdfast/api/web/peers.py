@@ -1,12 +1,13 @@
 """Which process is at the other end of a connection over loopback, and whether it may change anything here.
 
-The address that lets a browser in stands among the arguments of that browser, where every process of the machine can
-read it, and a browser keeps its cookie in files of its user. So neither shows that a person asks. But whether a process
-is in a run, or ever was, the kernel knows: a run's programs are under a filter of system calls with ``no_new_privs``
-(`holdfast.supervisor.confinement`), and no process gets rid of either, whatever becomes of its parents.
+Every process can read the arguments of the browser, with the token, and the browser keeps its cookie in its user's
+files. So neither proves that a person asks. But the kernel knows whether a process is, or ever was, in a run: the
+programs of a run have a seccomp filter with ``no_new_privs`` (`holdfast.supervisor.confinement`). No process can drop
+either, even after its parents end.
 
-TCP says nothing of its peer. The kernel lists the owner and the inode number of each socket, and which processes have
-it open. Who asks is who has it open as the request is worked on: a process that sends a request and ends is none.
+TCP does not identify its peer. The kernel lists the owner and inode number of each socket, and which processes have it
+open. The client is a process that has the socket open while the request is handled; a process that sends a request and
+exits is not found.
 
 Sources: proc_net_tcp.txt and proc.rst of the kernel; proc_pid_status(5), ``NoNewPrivs`` and ``Seccomp_filters``.
 """
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 Standing = Literal["outside", "supervised", "hidden", "other_user"]
-"""What a process is to us. ``hidden``: no process is seen to have the connection open."""
+"""Relation of a process to this server. ``hidden``: no visible process has the connection open."""
 
 _REFUSALS: Final[dict[str, str]] = {
     "supervised": "A process in a run, or under another filter of system calls, may not come in or change anything "
@@ -42,8 +43,8 @@ class Peers:
     """Looks at who asks."""
 
     def __init__(self, *, may_hide: bool) -> None:
-        """``may_hide``: the address is in no arguments of a process, so one that cannot be seen may come in. (The
-        kernel shows no descriptors of sshd, which forwards a port from another machine. To root it shows them.)
+        """``may_hide``: no process has the address in its arguments, so an invisible process may come in. The kernel
+        hides the descriptors of sshd, which forwards a port from another machine, from all but root.
         """
         self._may_hide = may_hide and os.geteuid() != 0
 
@@ -55,7 +56,7 @@ class Peers:
         ``enters``: it has the token. Where it can be seen, so it must from now on.
         """
         if sys.platform != "linux":
-            return None  # (Nothing is supervised there.)
+            return None  # There is no supervisor.
         standing = "hidden" if client is None or server is None else standing_of(client, server)
         if standing == "outside":
             self._may_hide = self._may_hide and not enters
@@ -67,7 +68,7 @@ class Peers:
 
 
 def standing_of(client: tuple[str, int], server: tuple[str, int]) -> Standing:
-    """What the process is whose socket is at ``client``, connected with ``server``. Looks at all processes."""
+    """The standing of the process whose socket at ``client`` is connected with ``server``. Reads all of ``/proc``."""
     found = _socket(client, server)
     if found is None:
         return "hidden"
@@ -86,7 +87,7 @@ class _Socket(NamedTuple):
 def _socket(local: tuple[str, int], remote: tuple[str, int]) -> _Socket | None:
     """A socket that a process has open, by its two ends."""
     here, there = _as_listed(*local), _as_listed(*remote)
-    # (A socket of IPv6 may speak IPv4 as well: its addresses end with those.)
+    # An IPv6 socket may carry IPv4; its listed addresses then end with the IPv4 ones.
     for table in ("tcp", "tcp6"):
         with suppress(OSError), open(f"/proc/self/net/{table}") as lines:
             for line in lines:
@@ -113,7 +114,7 @@ def _holders(inode: int) -> Iterator[int]:
 
 @contextmanager
 def _directory(pid: str) -> Generator[int | None]:
-    """What stays about this process when another one gets its number."""
+    """A descriptor of the process's directory, which stays valid for this process when its pid is reused."""
     try:
         process = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -135,13 +136,13 @@ def _open_files(process: int) -> Iterator[str]:
             with suppress(OSError):
                 yield os.readlink(fd, dir_fd=fds)
     except OSError:
-        return  # (It has ended meanwhile.)
+        return  # The process has ended.
     finally:
         os.close(fds)
 
 
 def _is_supervised(process: int, usual: int) -> bool:
-    """Whether it is under more filters than the ``usual`` ones, for good. One that has ended may have been anything."""
+    """True if the process is permanently under more filters than the ``usual`` ones, or has ended."""
     state = _state(process)
     return state is None or (state.no_new_privs and state.filters > usual)
 
@@ -156,7 +157,7 @@ def _state(process: int) -> _State | None:
         status = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
         with open(status) as lines:
             said = dict(line.split(":", 1) for line in lines if ":" in line)
-        # (Before Linux 5.9 it is not said how many there are; 2 is the mode of filters.)
+        # Before Linux 5.9 the kernel does not report their number; 2 is the mode of filters.
         filters = said.get("Seccomp_filters") or int(said.get("Seccomp", "0")) // 2
         return _State(int(said.get("NoNewPrivs", "0")) == 1, int(filters))
     except OSError:

@@ -30,7 +30,7 @@ _LIMITS: Final = HttpLimits(connections=64, end_seconds=2)
 
 
 class UiOptions(NamedTuple):
-    """What is shown, and where."""
+    """What to show, and where."""
 
     open_workspace: Callable[[], Workspace]
     port: int = 0
@@ -47,8 +47,8 @@ def make_app(
     """The page behind its gate. ``authority``: address and port as a browser names them."""
     face = WebFace(workspaces, access.base, access.form_token, SystemClock(), ending)
     router = web_router(face)
-    # (By itself it answers no address that leads to no route.)
-    handlers = cast("Any", router).exception_handlers  # (Litestar leaves their types open.)
+    # A router alone does not answer an address without a route.
+    handlers = cast("Any", router).exception_handlers  # Litestar does not annotate their types
     app = Litestar([router], exception_handlers=handlers, openapi_config=None, logging_config=None)
     return Gate(app, access, authority, peers)
 
@@ -60,7 +60,7 @@ def serve_ui(options: UiOptions) -> None:
     workspaces = Workspaces(options.open_workspace)
     try:
         with workspaces.borrow() as workspace:
-            # (What the first pages would have to load: a long history, and the languages of source files.)
+            # Load what the first pages need: a long history, and the languages of source files.
             workspace.log_page(limit=1)
         pieces(b"a.py", [""])
         with tcp_listener(_HOST, options.port, hint="without --port a free one is taken") as listener:

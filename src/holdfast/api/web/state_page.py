@@ -1,4 +1,4 @@
-"""A state: what a directory of it holds, and a file as text, image, or what can be said of it."""
+"""A state: the entries of a directory in it, or a file as text, image, or a note."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MOST_OF_LINE: Final = 240
 
 
 class Crumb(NamedTuple):
-    """A directory on the way to what is shown."""
+    """A parent directory of the shown path."""
 
     name: str
     address: str
 
 
 class Listed(NamedTuple):
-    """What a directory holds."""
+    """An entry of a directory."""
 
     name: str
     kind: str
@@ -60,7 +60,7 @@ class Origin(NamedTuple):
     state: str
     short: str
     changes: str
-    """The address of what it changed in the file."""
+    """The address of its changes to the file."""
     steps: Sequence[Crumb]
     asked: str
     """The prompt before it, in one line."""
@@ -107,18 +107,18 @@ class State(NamedTuple):
     """Of a link."""
     raw: str
     history: str
-    """Rows of the timeline that changed what is shown."""
+    """Rows of the timeline that changed the shown path."""
     changes: str
     """The difference that made this state."""
     to_now: str
     origins: Lines | None
-    """Of a text, where that is asked for."""
+    """The origin of each line, for a text, on request."""
     other_view: str
     """Of a text: the address of the page with the origins of its lines, or of the one without."""
 
 
 def state(workspace: Workspace, addresses: Addresses, name: str, query: Query) -> State:
-    """What is at the path of ``query`` in a state. Raises `NotFoundError`."""
+    """The directory or file at the path of ``query`` in a state. Raises `NotFoundError`."""
     path = query.path("path")
     place = workspace.browse(name, path)
     checkpoint = place.checkpoint
@@ -206,7 +206,7 @@ def _origins(workspace: Workspace, addresses: Addresses, name: str, path: bytes)
 def _origin(addresses: Addresses, number: int, origin: LineOrigin) -> Origin:
     made, about = origin.checkpoint, origin.checkpoint.provenance
     message = "" if prompt_of(about.message) is not None else about.message
-    # (Of a run the message says only that it has ended.)
+    # The message of a run says only that it has ended.
     said = ", ".join(filter(None, (*made.labels, about.command or message)))
     return Origin(
         number=number,
@@ -224,7 +224,7 @@ def _origin(addresses: Addresses, number: int, origin: LineOrigin) -> Origin:
 
 
 def _line(text: str) -> str:
-    """A text in one line; what is left out is said."""
+    """A text in one line, with a mark for omitted characters."""
     line = visible(first_line(text, _MOST_OF_LINE))
     return line if line == text.strip() or line.endswith("…") else f"{line} …"
 

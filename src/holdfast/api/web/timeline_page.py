@@ -27,14 +27,14 @@ KINDS: Final[tuple[TimelineKind, ...]] = (
 )
 PAGE_ROWS: Final = 60
 _MOST_REFRESHED: Final = 300
-"""Rows that a page on which something has happened is given anew; beyond that it begins at the newest again."""
+"""The most rows of a page to refresh after an event; with more, the page starts at the newest row again."""
 _MOST_OF_LINE: Final = 240
 _MOST_PATHS: Final = 3
 _MOVES: Final = ("restore", "undo", "redo")
 
 
 class Filters(NamedTuple):
-    """What rows are wanted, as the form says it."""
+    """The wanted rows, as in the form."""
 
     path: bytes = b""
     author: str = ""
@@ -45,7 +45,7 @@ class Filters(NamedTuple):
 
     @classmethod
     def of(cls, query: Query) -> Filters:
-        """What the address says. Raises `UsageError`."""
+        """The filters of an address. Raises `UsageError`."""
         kind = query.choice("kind", ("", *KINDS))
         texts = {name: query.text(name) for name in ("author", "since", "until", "text")}
         return cls(path=query.path("path"), kind=kind, **texts)
@@ -68,7 +68,7 @@ class Filters(NamedTuple):
 
 
 class Link(NamedTuple):
-    """Somewhere to go."""
+    """A link."""
 
     text: str
     address: str
@@ -88,7 +88,7 @@ class Row(NamedTuple):
     """The first of its day on the page."""
     labels: Sequence[str]
     text: str
-    """What it says in one line."""
+    """Its text in one line."""
     more: str
     """The whole text, where that has more to say."""
     is_command: bool
@@ -101,7 +101,7 @@ class Row(NamedTuple):
     """Where its steps are listed."""
     exit_code: int | None
     condition: str
-    """``open``, ``killed``, ``partly``, …: what has not ended as usual; empty otherwise."""
+    """An unusual end or state: ``open``, ``killed``, ``partly``, …; otherwise empty."""
     forks: Sequence[Link]
     merged: Sequence[Link]
     is_here: bool
@@ -122,11 +122,11 @@ class Timeline(NamedTuple):
     end: str | None
     """The cursor behind the last row; None at the end."""
     refresh: str
-    """The address of this part anew, with what has happened since at its beginning."""
+    """The address that refreshes this part, with newer events at its beginning."""
     is_first: bool
-    """It begins with the newest row."""
+    """This part begins with the newest row."""
     is_refresh: bool
-    """It takes the place of the same part as it was."""
+    """This part replaces its own older version."""
     lane_count: int
     revision: str
 
@@ -136,7 +136,7 @@ def timeline(workspace: Workspace, addresses: Addresses, query: Query, now: int)
     filters = Filters.of(query)
     cursor = query.text("cursor") or None
     down_to = query.text("down_to") or None
-    # (Before the rows are read: what happens meanwhile is shown twice rather than not at all.)
+    # Before the rows are read: an event meanwhile is shown twice rather than never.
     revision = workspace.history_revision()
     limit = PAGE_ROWS if down_to is None else _MOST_REFRESHED
     is_filtered = filters != Filters()
@@ -183,7 +183,7 @@ def _graph_row(lanes: Lanes, item: TimelineItem, relatives: Mapping[CheckpointId
     if made is None:
         return lanes.move(item.checkpoint, relatives.keys())
     found = relatives.get(made.id)
-    # (A fork begins with a state of another workspace, which is not in this timeline.)
+    # The first state of a fork has a parent in another workspace, which this timeline does not have.
     parent = None if made.kind == "fork" else made.parent
     return lanes.state(
         made.id,
@@ -267,7 +267,7 @@ def _condition(item: TimelineItem, relatives: Collection[CheckpointId]) -> str:
 
 
 def _said(item: TimelineItem) -> tuple[str, bool]:
-    """What a row says besides its kind, and whether that is a command line."""
+    """The text of a row beside its kind, and whether that is a command line."""
     where = "" if item.checkpoint is None else short(item.checkpoint)
     match item.kind:
         case "undo" | "redo" if item.steps:
@@ -333,7 +333,7 @@ def run(workspace: Workspace, addresses: Addresses, name: str) -> Run:
 
 
 class StepPath(NamedTuple):
-    """What a step did to a path."""
+    """A step's change of one path."""
 
     change: str
     path: str
@@ -341,7 +341,7 @@ class StepPath(NamedTuple):
 
 
 class StepPaths(NamedTuple):
-    """What a step did."""
+    """The changes of a step."""
 
     number: int
     command: str

@@ -25,7 +25,7 @@ class Moment(NamedTuple):
 
 
 def moment(microseconds: int) -> Moment:
-    """How a time is said."""
+    """A time as text."""
     at = time.localtime(microseconds // 1_000_000)
     day = time.strftime("%Y-%m-%d", at)
     return Moment(

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Workspaces:
-    """Opens the same workspace for several requests at once. Idle ones are kept, the one that was used last goes first:
-    it knows the history.
+    """Opens the same workspace for several requests at once. Of the idle ones the last used is taken first: it has the
+    history in memory.
     """
 
     def __init__(self, open_workspace: Callable[[], Workspace], most_idle: int = 4) -> None:
@@ -28,9 +28,7 @@ class Workspaces:
 
     @contextmanager
     def borrow(self) -> Generator[Workspace]:
-        """A workspace for the length of the block. One that an error came from is not used again, unless it was the
-        request's.
-        """
+        """A workspace for the length of the block. After an error it is closed, unless the request caused the error."""
         with self._lock:
             workspace = self._idle.pop() if self._idle else None
         if workspace is None:
@@ -53,7 +51,7 @@ class Workspaces:
         workspace.close()
 
     def close(self) -> None:
-        """Close those that are idle, and from now on each when it comes back."""
+        """Close the idle workspaces, and from now on every one that is returned."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

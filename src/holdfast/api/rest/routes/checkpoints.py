@@ -50,7 +50,7 @@ MOST_DIFFERENT_BYTES = 64 << 20
 
 @endpoint("POST", "/api/exports/{name:str}/checkpoint", rights="write")
 def create_checkpoint(call: Call, name: ExportName, data: JSONBody[NewCheckpoint]) -> faces.Taken:
-    """Save the tree's present state. If nothing has changed there is no new checkpoint, and ``created`` is false."""
+    """Save the tree's present state. If nothing has changed, no checkpoint is made and ``created`` is false."""
     return _take(call, call.export(name), data)
 
 
@@ -81,7 +81,7 @@ def _take(call: RequestCall, row: ExportRow, data: NewCheckpoint) -> faces.Taken
 
 
 def save_export(call: RequestCall, row: ExportRow) -> CheckpointId:
-    """The checkpoint of an export's present state: what is unsaved is saved, as by itself."""
+    """The checkpoint of an export's present state; unsaved changes are saved first, as an automatic checkpoint."""
     workspace = call.store.exports.open(row)
     refuse_misconfigured(workspace.misconfigured)
     result = workspace.checkpoint(kind="auto")
@@ -90,13 +90,13 @@ def save_export(call: RequestCall, row: ExportRow) -> CheckpointId:
 
 
 def refuse_misconfigured(wrong: ConfigError | None) -> None:
-    """Raise what is wrong with an export's own file, for what saves by it."""
+    """Raise the error in an export's own configuration file, for operations that save by it."""
     if wrong is not None:
         raise wrong
 
 
 def taken_object(result: CheckpointResult) -> faces.Taken:
-    """What taking a checkpoint came to."""
+    """The result of taking a checkpoint."""
     return encode(faces.Taken, result, snapshot_id=None, not_captured=result.not_captured[:MOST_SHOWN], stats=result)
 
 
@@ -154,8 +154,8 @@ def _before(call: RequestCall, cursor: str) -> CheckpointId | None:
 
 
 def require_reachable(call: RequestCall, name: str) -> tuple[Checkpoint, ExportRow]:
-    """A checkpoint by its id, if it is of an export that the token is for; raises `NotFoundError`, in the same words,
-    for what is not there and for what is another tenant's (I10).
+    """A checkpoint by its id, if it is of an export that the token includes. A missing checkpoint and another tenant's
+    raise the same `NotFoundError` (I10).
     """
     found, row = call.store.exports.of_checkpoint(CheckpointId(name))
     if not call.principal.may_see(row.name):
@@ -170,7 +170,7 @@ def _opened(call: RequestCall, name: str) -> tuple[Checkpoint, ExportRow, Worksp
 
 @endpoint("GET", "/api/checkpoints/{id:str}", rights="read")
 def get_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.CheckpointDetails:
-    """One checkpoint, and what it changed."""
+    """One checkpoint with its changes."""
     found, row, workspace = _opened(call, checkpoint)
     details = workspace.show(found.id)
     paths = cut(encode(Paths, details), "added", "modified", "deleted")
@@ -187,7 +187,7 @@ def get_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.CheckpointDeta
 
 @endpoint("DELETE", "/api/checkpoints/{id:str}", rights="admin")
 def delete_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.Deleted:
-    """Forget a checkpoint. Refused for one that something stands on."""
+    """Forget a checkpoint. Refused while something depends on it."""
     try:
         found, row, workspace = _opened(call, checkpoint)
     except NotFoundError as error:

@@ -48,7 +48,7 @@ def list_exports(call: Call, project: OfProject = "", limit: Limit = 100, cursor
 
 @endpoint("POST", "/api/exports", rights="admin")
 def create_export(call: Call, data: JSONBody[NewExport]) -> faces.Export:
-    """Serve a directory. It becomes a workspace if it is none; nothing is written into it."""
+    """Serve a directory. A directory that is no workspace becomes one; nothing is written into it."""
     call.principal.require_all_exports()
     path = None if data.path is None else host_path(data.path)
     try:
@@ -69,14 +69,14 @@ def create_export(call: Call, data: JSONBody[NewExport]) -> faces.Export:
 
 
 def _made_before(call: RequestCall, body: NewExport, error: RefusedError) -> ExportRow:
-    """What an attempt that was cut short has made of the same request."""
+    """The export that an interrupted attempt at the same request has made."""
     exports = call.store.exports
     try:
         return exports.get(body.name)
     except NotFoundError:
         if error.code != "exists":
             raise error from None
-    # (Its directory was made, and it was killed before there was an export.)
+    # The attempt was killed after it made the directory and before it made the export.
     return exports.create(
         body.name,
         exports.own_directory(body.name),
@@ -94,7 +94,7 @@ def get_export(call: Call, name: ExportName) -> faces.ExportDetails:
 
 def _details(call: RequestCall, row: ExportRow) -> faces.ExportDetails:
     configuration = None
-    # (To look where one may have been moved takes seconds; a request for its files does.)
+    # Finding a moved directory takes seconds; this request skips it, requests for files do it.
     if os.path.isdir(call.store.exports.path_of(row)):
         with suppress(NotFoundError, RefusedError):
             configuration = _configuration(call.store.exports.context(row))
@@ -108,7 +108,7 @@ def _configuration(context: Context) -> faces.Configuration:
 
 @endpoint("PUT", "/api/exports/{name:str}", rights="admin")
 def configure_export(call: Call, name: ExportName, data: JSONBody[ExportChange]) -> faces.ExportDetails:
-    """Change what is given: the directory that it serves, whether it is saved by itself, its mode, its project."""
+    """Change the given properties: its directory, automatic checkpoints, mode, project."""
     path = set_value(data.path)
     if path is not None:
         call.principal.require_all_exports()
@@ -139,6 +139,6 @@ def delete_export(call: Call, name: ExportName) -> faces.Deleted:
 
 @endpoint("GET", "/api/exports/{name:str}/status", rights="read")
 def get_status(call: Call, name: ExportName) -> truncated_results.Status:
-    """How the tree differs from the checkpoint that it stands on."""
+    """The differences between the tree and its last checkpoint."""
     workspace = call.workspace(name)
     return cut(encode(Status, workspace.status()), "added", "modified", "deleted", "not_captured")

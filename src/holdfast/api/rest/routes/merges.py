@@ -20,7 +20,7 @@ from holdfast.model.json_encoder import encode
 
 @endpoint("POST", "/api/merge", rights="read", changes=False)
 def merge(call: Call, data: JSONBody[Merge]) -> faces.Merged:
-    """What would become of production if a line of work were merged into it. Changes nothing."""
+    """Preview the merge of a line of work into production. Changes nothing."""
     production, row = require_reachable(call, data.production_checkpoint)
     promoted, _ = require_reachable(call, data.promote_checkpoint)
     since = None if data.fork_checkpoint is None else [require_reachable(call, data.fork_checkpoint)[0].id]

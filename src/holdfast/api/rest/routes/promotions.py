@@ -1,4 +1,4 @@
-"""Promotions to an export: each is made by a process of its own, and found again in the catalog."""
+"""Promotions to an export: each runs in a process of its own, and the catalog holds its state."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def promote(call: Call, name: ExportName, data: JSONBody[Promote]) -> faces.Prom
 
 
 def _decided(given: FileDecision) -> spec.DecidedFile:
-    """What was decided of one file."""
+    """The decision about one file."""
     chosen = [given.keep, given.take, given.delete, given.content is not UNSET, given.content_base64 is not UNSET]
     if sum(chosen) != 1:
         raise UsageError(
@@ -118,7 +118,7 @@ def _decided(given: FileDecision) -> spec.DecidedFile:
 def _production(context: Context) -> manager.ProductionRef:
     """Production, as it was looked at for this request: the process that promotes takes nothing else for it."""
     found = context.workspace
-    if os.path.ismount(found.path):  # (It may be known by the directory that is mounted upon.)
+    if os.path.ismount(found.path):  # The row may hold the path of the directory under a mount.
         about = os.lstat(found.path)
         return manager.ProductionRef(found.id, (about.st_dev, about.st_ino))
     return manager.ProductionRef(found.id, (found.device, found.inode))
@@ -166,8 +166,8 @@ def _shown(row: PromotionRow) -> Any:
 
 
 def _attempt(call: RequestCall, row: ExportRow) -> tuple[str, PromotionRow | None]:
-    """The id of the promotion that is asked for; with what there is of it, if this goes on with a request that was cut
-    short. One that was taken back since is begun anew, under another id.
+    """The id of the requested promotion; with its row, if this request continues one that was cut short. A promotion
+    that was taken back since starts anew, under another id.
     """
     if call.key is None:
         return secrets.token_hex(8), None
@@ -185,7 +185,7 @@ def _attempt(call: RequestCall, row: ExportRow) -> tuple[str, PromotionRow | Non
 
 
 def _promoted_checkpoint(call: RequestCall, row: ExportRow, data: Promote) -> CheckpointId:
-    """The checkpoint that is to be promoted."""
+    """The checkpoint to promote."""
     if data.promote_checkpoint is not None:
         return require_reachable(call, data.promote_checkpoint)[0].id
     assert data.fork is not None
@@ -196,7 +196,7 @@ def _promoted_checkpoint(call: RequestCall, row: ExportRow, data: Promote) -> Ch
 
 
 def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dict[str, str]:
-    """What the process's environment has to say so that what it runs sees nothing that this token could not (I10)."""
+    """The environment of the promotion's process, which hides what this token cannot reach from its commands (I10)."""
     token = call.principal.token
     others = call.store.exports.hidden_from(row, token.exports)
     coming = call.store.exports.future_roots(row, token.exports)
@@ -216,7 +216,7 @@ def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dic
     if any(b"\n" in path for path in (*others, *coming)):
         raise RefusedError("the name of a directory of another export cannot be hidden", code="not_isolated")
     open_ = absolute_paths(context.settings.isolation.writable)
-    # (What the settings let through is seen, whatever it lies in.)
+    # Paths that the settings make writable stay visible, also inside a hidden directory.
     more = [
         *(path for path in coming if not any(under(one, path) for one in open_)),
         call.store.exports.made_at,
@@ -225,6 +225,6 @@ def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dic
     return {
         "HOLDFAST_STORE_TENANT": call.tenant,
         "HOLDFAST_ISOLATION_HIDDEN": "\n".join([*context.settings.isolation.hidden, *map(os.fsdecode, more)]),
-        # (It is not to find out again that it goes without.)
+        # The process need not find out again which isolation works here.
         **({"HOLDFAST_PROMOTE_ISOLATION": "namespace"} if is_kept_apart and not is_none else {}),
     }

@@ -1,4 +1,4 @@
-"""What the server says of itself, and what happens to an export: answered on the event loop, and by no thread."""
+"""The server's own state, and events of exports: answered on the event loop, without a thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LastEventId: TypeAlias = Annotated[
 
 @endpoint("GET", "/api/exports/{name:str}/events", rights="read", media_type="text/event-stream")
 async def listen(request: Request[Any, Any, Any], name: ExportName, last: LastEventId = None) -> Response[str]:
-    """What happens to the export, as server-sent events."""
+    """The export's events, as server-sent events."""
     server: Server = request.app.state.server
     tenant = request.auth.tenant
     request.auth.check_export(name)
@@ -52,7 +52,7 @@ async def listen(request: Request[Any, Any, Any], name: ExportName, last: LastEv
 
 @endpoint("GET", "/api/health", rights=None)
 async def health() -> faces.Health:
-    """That the server lives."""
+    """Answers as long as the server runs."""
     return {"status": "ok", "version": __version__, "checks": {}}
 
 

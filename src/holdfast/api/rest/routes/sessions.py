@@ -1,7 +1,7 @@
 """Requests about the sessions of an export, and their forks: shells that keep their directory, variables and history.
 
-A session's commands run as the server's user, with all that this user can reach, whatever the token is for. So they are
-run only where the home's settings allow it (``serve.session_commands``), for tokens with all rights on all exports.
+Commands of a session run as the server's user and reach all that this user can, whatever the token allows. So they
+require ``serve.session_commands`` in the home's settings, and a token with all rights on all exports.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def list_sessions(call: Call, name: ExportName, limit: Limit = 100, cursor: Curs
 
 @endpoint("POST", "/api/exports/{name:str}/sessions", rights="write")
 def start_session(call: Call, name: ExportName, data: JSONBody[NewSession]) -> answers.Started:
-    """Begin a session in the export's directory, or in one below. What its commands change is recorded as steps."""
+    """Begin a session in the export's directory, or in one below. Changes of its commands are recorded as steps."""
     refuse_misconfigured(call.store.exports.context(call.export(name)).misconfigured)
     root = _root(call, name)
     path = os.path.join(root, check_path(path_of(data.cwd))) if data.cwd else root
@@ -151,7 +151,7 @@ def _sessions(call: RequestCall) -> Sessions:
 
 
 class _Lent(Sessions):
-    """Those of a store that the request has been lent, and that stays open."""
+    """The sessions of a store that the pool lent to this request; closing them leaves the store open."""
 
     def close(self) -> None:
         """Nothing: the store is given back with the request."""

@@ -1,4 +1,4 @@
-"""Snapshots of an export by snapshot providers, which lie beside its checkpoints."""
+"""Snapshots of an export by snapshot providers, in addition to its checkpoints."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def list_snapshots(call: Call, name: ExportName) -> faces.SnapshotList:
 
 @endpoint("POST", "/api/exports/{name:str}/snapshots", rights="admin")
 def take_snapshot(call: Call, name: ExportName, data: JSONBody[NewSnapshot]) -> answers.TakenSnapshot:
-    """Have a snapshot provider capture the tree's present state, beside the history of checkpoints."""
+    """Let a snapshot provider capture the tree's present state, outside the history of checkpoints."""
     done = _of(call, name).take(data.label, provider=data.provider, with_ignored=data.with_ignored)
     return encode(answers.TakenSnapshot, done.snapshot, notes=done.notes, passed_over=done.passed_over)
 
 
 @endpoint("GET", "/api/exports/{name:str}/snapshots/{snapshot:str}", rights="read")
 def get_snapshot(call: Call, name: ExportName, snapshot: InSnapshot) -> answers.Snapshot:
-    """One snapshot, by its id, the beginning of that, or its label."""
+    """One snapshot, by its id, a prefix of the id, or its label."""
     return encode(answers.Snapshot, _of(call, name).show(snapshot))
 
 
 @endpoint("DELETE", "/api/exports/{name:str}/snapshots/{snapshot:str}", rights="admin")
 def discard_snapshot(call: Call, name: ExportName, snapshot: InSnapshot) -> answers.DiscardedSnapshot:
-    """Remove a snapshot, for good. Refused while it is shown. What was made from it stays."""
+    """Remove a snapshot permanently. Refused while it is mounted. Forks made from it stay."""
     try:
         return {"discarded": _of(call, name).discard(snapshot)}
     except NotFoundError as error:

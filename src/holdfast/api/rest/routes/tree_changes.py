@@ -40,7 +40,7 @@ _RESTORED = ("written", "deleted", "skipped")
 
 @endpoint("POST", "/api/exports/{name:str}/restore", rights="write")
 def restore(call: Call, name: ExportName, data: JSONBody[Restore]) -> truncated_results.Restored:
-    """Bring the tree, or some paths of it, to a checkpoint. What it held before is saved first, and can be restored."""
+    """Restore the tree, or some paths of it, to a checkpoint. Its present state is saved first and can be restored."""
     row = call.export(name)
     context = call.store.exports.context(row)
     workspace = Workspace(call.store.opener, context)
@@ -51,7 +51,7 @@ def restore(call: Call, name: ExportName, data: JSONBody[Restore]) -> truncated_
         return _notify(call, name, "restored", workspace.restore_continue(progress=progress))
     paths = [check_path(path_of(path)) for path in data.paths]
     if call.again:
-        expected = None  # (it was as expected when this was begun)
+        expected = None  # the first attempt has checked it already
     done = workspace.restore(target, paths, dry_run=data.dry_run, expected=expected, progress=progress)
     return _notify(call, name, "restored", done)
 
@@ -89,7 +89,7 @@ def _reversed(
 
 
 def refuse_again(call: RequestCall) -> None:
-    """What counts from where the tree stands is not done a second time, if it is not known whether it was done."""
+    """Refuse to repeat a request whose effect depends on the present tree, if its first attempt may have been done."""
     if call.again:
         raise RefusedError(
             "the first attempt at this was cut short, and it may have been done",
@@ -100,8 +100,8 @@ def refuse_again(call: RequestCall) -> None:
 
 @endpoint("POST", "/api/exports/{name:str}/fork", rights="admin")
 def fork(call: Call, name: ExportName, data: JSONBody[Fork]) -> faces.Forked:
-    """Write a checkpoint out as an export of its own, which shares all content with this one. Without `checkpoint` it
-    is the present state, which is saved first.
+    """Write a checkpoint out as an export of its own, which shares all content with this one. Without `checkpoint`, the
+    present state is saved and written out.
     """
     call.principal.require_all_exports()
     row, exports = call.export(name), call.store.exports
@@ -147,10 +147,10 @@ def write_files(call: Call, name: ExportName, data: JSONBody[WriteFiles]) -> fac
     context = call.store.exports.context(row)
     writes, deletes = [_write(write) for write in data.writes], [path_of(path) for path in data.deletes]
     if WORKSPACE_FILE not in (*deletes, *(write.path for write in writes)):
-        refuse_misconfigured(context.misconfigured)  # (What mends it is not refused.)
+        refuse_misconfigured(context.misconfigured)  # A write that repairs the file is allowed.
     workspace = Workspace(call.store.opener, context)
     cut_short = workspace.unfinished() if call.again else None
-    # (What a plan leads to is such a checkpoint: the first attempt at this one was on its way there.)
+    # Writing files leads to such a checkpoint, so the interrupted attempt was this request's.
     if cut_short is not None and context.catalog.checkpoint(cut_short.target).kind == "merge":
         workspace.restore_continue(progress=call.progress(row.name, "write-files"))
     done = carry_out(
