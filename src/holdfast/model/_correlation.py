@@ -1,4 +1,4 @@
-"""Which request, and which step, what is done now belongs to."""
+"""Which request and which step the present work belongs to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _asked: dict[int, str] = {}
 
 
 def note_step(step_id: int) -> None:
-    """What is logged of the step from now on, in whatever context, belongs to the request of this one, if any."""
+    """Assign later log records of the step to this context's request, if there is one."""
     if (request_id := correlation().get("request_id")) is not None:
         _asked[step_id] = str(request_id)
         if len(_asked) > _MOST_STEPS:
@@ -43,5 +43,5 @@ def note_step(step_id: int) -> None:
 
 
 def request_of(step_id: object) -> str | None:
-    """What `note_step` was told in."""
+    """The request whose context called `note_step` for the step."""
     return _asked.get(step_id) if isinstance(step_id, int) else None

@@ -14,7 +14,7 @@ Kind = Literal["manual", "auto", "rescue", "run", "fork", "import", "merge"]
 imported, put together of two others."""
 
 EventKind = Literal["checkpoint", "prompt", "restore", "undo", "redo", "fork", "run", "promote"]
-"""What has happened to a workspace's tree or history."""
+"""Kinds of events in the history of a workspace."""
 
 KINDS: tuple[Kind, ...] = ("manual", "auto", "rescue", "run", "fork", "import", "merge")
 
@@ -36,7 +36,7 @@ class Checkpoint(NamedTuple):
     id: CheckpointId
     workspace: WorkspaceId
     parent: CheckpointId | None
-    """The checkpoint that the changeset is against; of a fork's first checkpoint, the one that it was forked from."""
+    """The checkpoint before it, which the changeset compares with; for a fork's first checkpoint, its origin."""
     root: Hash
     """The root page of the manifest."""
     kind: Kind
@@ -52,12 +52,12 @@ class Checkpoint(NamedTuple):
     stored_bytes: int
     """Bytes that this checkpoint added to the object store."""
     not_captured: int
-    """How many paths were not captured; the catalog keeps the list itself beside the record."""
+    """The number of paths that were not captured; the catalog keeps their list separately."""
     provenance: Provenance = Provenance()
 
     @property
     def label(self) -> str:
-        """The first of its labels; empty if there is none."""
+        """The first of its labels; empty without any."""
         return self.labels[0] if self.labels else ""
 
 
@@ -71,9 +71,8 @@ class HistoryEvent(NamedTuple):
     checkpoint: CheckpointId
     """The state that the tree was in afterwards."""
     previous: int | None
-    """The event whose state this one replaced: what `undo` goes back to. None where there is none, and on events that
-    are no states: beginnings of runs, prompts before which nothing had changed, and undo and redo that went to a state
-    there was.
+    """The event whose state this one replaced: `undo` returns to it. None for the first event, and for events that made
+    no state of their own: beginnings of runs, prompts without changes before them, and undo or redo to an older state.
     """
     ahead: int | None = None
     """On a state that an undo has made: the event whose state it was undone from, to which `redo` leads. On a prompt
@@ -86,10 +85,10 @@ class HistoryEvent(NamedTuple):
     run: str = ""
     """The run that begins or ends here, on events of `run`."""
     undo_seq: int | None = None
-    """The largest sequence number that the workspace's undo log had given out by then: what has a smaller one happened
-    before, whatever the clock says. None where that is not known, as of what earlier versions have recorded.
+    """The last sequence number of the workspace's undo log then: smaller ones are older, whatever the clock says. None
+    where it is unknown, as in records of earlier versions.
     """
     author: str = ""
-    """The agent that was asked, on events of `prompt`."""
+    """The agent that received a `prompt`."""
     text: str = ""
-    """What was asked for (`prompt`), or the command line (`run`); empty on runs of earlier versions."""
+    """The prompt (`prompt`), or the command line (`run`); empty on runs of earlier versions."""

@@ -1,4 +1,4 @@
-"""What the use-cases answer. Each maps one to one onto the documented ``--json`` object of its command."""
+"""The results of use-cases. Each corresponds to the documented ``--json`` object of its command."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class CheckpointRequest(NamedTuple):
-    """What is asked of a checkpoint."""
+    """The options of a checkpoint."""
 
     kind: Kind = "manual"
     label: str = ""
     provenance: Provenance = Provenance()
     full_hash: bool = False
     prompt: str | None = None
-    """What an agent is asked for now: it becomes a row of the history, whether anything has changed or not."""
+    """An agent's next prompt. It becomes a row of the history, with or without changes."""
 
 
 class CheckpointResult(NamedTuple):
-    """What `checkpoint` did."""
+    """The result of `checkpoint`."""
 
     checkpoint: Checkpoint
     """The new checkpoint, or the one that already holds this state."""
@@ -37,15 +37,15 @@ class CheckpointResult(NamedTuple):
     not_captured: Sequence[NotCaptured]
     elapsed_ms: float
     labelled: bool = False
-    """True if the checkpoint bears the label that was asked for, perhaps beside others; False if none was asked for, or
-    nothing has changed and the request was not one by hand.
+    """True if the checkpoint has the requested label, perhaps among others. False without one, and if nothing has
+    changed and the checkpoint was not requested by hand.
     """
     prompt: int | None = None
     """The number of the row that the prompt has become, by which `undo` goes back to before it."""
 
 
 class Status(NamedTuple):
-    """How the tree differs from the checkpoint that it stands on."""
+    """The differences between the tree and its last checkpoint."""
 
     workspace: bytes
     last_checkpoint: Checkpoint | None
@@ -55,7 +55,7 @@ class Status(NamedTuple):
     unfinished_restore: CheckpointId | None
     """The target of a restore that was cut short, if there is one."""
     watch_failure: str | None = None
-    """Why the watcher's last attempt to save failed; None if it did not, or there is none."""
+    """Why the watcher's last attempt to save failed; None if it succeeded, or no watcher runs."""
     next_save_at: int | None = None
     """When the watcher saves these changes if no further ones come, in microseconds since 1970-01-01 UTC; None if it is
     not going to.
@@ -115,7 +115,7 @@ _NO_FILES: Mapping[bytes, Entry | None] = MappingProxyType({})
 
 
 class RestoreResult(NamedTuple):
-    """What `restore`, `undo` or `redo` did, or (``dry_run``) would do."""
+    """The result of `restore`, `undo` or `redo`; with ``dry_run`` its preview."""
 
     checkpoint: CheckpointId
     """The state that the tree was brought to."""
@@ -126,27 +126,25 @@ class RestoreResult(NamedTuple):
     skipped: Sequence[NotCaptured]
     dry_run: bool
     undo_command: str | None
-    """What takes it back; None if there is nothing to take back: a dry run, or a restore that found nothing to do."""
+    """The command that reverses it; None for a dry run, and for a restore without changes."""
     steps: Sequence[int] = ()
     """The steps that were taken back, or brought forward, by the undo log: ignored files included."""
     together: Sequence[Sequence[int]] = ()
-    """Those of them that `undo` took back as one change, as they depend on each other: the groups of several."""
+    """Steps that `undo` took back together because they depend on each other: the groups of several."""
     refused: Sequence[int] = ()
-    """Those of the steps of which the system refused to change a part: the same asked for again tries that again."""
+    """Steps of which the system refused some changes: the same command tries those again."""
     stopped: Sequence[StoppedProcess] = ()
     """The processes of the run that were ended before."""
     letters: Mapping[bytes, str] = _NO_LETTERS
-    """The status letters of what is ``written``, where they are not M: A if nothing was there before, T for another
-    type.
-    """
+    """Status letters of ``written`` paths, where they are not M: A for a new path, T for a new type."""
     foreseen: Mapping[bytes, Entry | None] = _NO_FILES
-    """Of a dry run: what is to be there afterwards (None: nothing), as far as a checkpoint holds it. A path that ends
-    with a slash stands for all other files below it.
+    """Of a dry run: the entries afterwards (None: deleted), as far as a checkpoint holds them. A path that ends with a
+    slash stands for all other files below it.
     """
 
 
 class ForkResult(NamedTuple):
-    """What `fork` made."""
+    """The result of `fork`."""
 
     workspace: WorkspaceId
     path: bytes
@@ -160,7 +158,7 @@ class ForkResult(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """What `forget` removed, or (``dry_run``) would remove."""
+    """The result of `forget`; with ``dry_run`` its preview."""
 
     removed: Sequence[Checkpoint]
     kept: Sequence[tuple[Checkpoint, Sequence[str]]]
@@ -176,14 +174,14 @@ class Log(NamedTuple):
     checkpoints: Sequence[Checkpoint]
     head: CheckpointId | None
     events: Sequence[HistoryEvent]
-    """What happened to this workspace's tree, the last first; with a limit, since the oldest of the checkpoints."""
+    """Events of the workspace, newest first; with a limit, those since the oldest of the checkpoints."""
     workspaces: Mapping[WorkspaceId, bytes]
     """The path of every workspace that one of the checkpoints belongs to."""
 
 
 def beginnings(events: Iterable[HistoryEvent]) -> dict[CheckpointId, int]:
-    """The number of the event with which each checkpoint came into a workspace's history: the order of what happened,
-    whatever the clock said. One that was imported has none.
+    """For each checkpoint, the number of the event that brought it into a workspace's history; it gives the order,
+    whatever the clock said. Imported checkpoints have none.
     """
     first: dict[CheckpointId, int] = {}
     for event in events:

@@ -27,29 +27,29 @@ Progress = Callable[[str, int, int], None]
 
 
 def whole(content: Content) -> bytes:
-    """All of ``content`` in memory: for what is known to be small enough."""
+    """All of ``content`` in memory: only for content that is known to be small."""
     return content if isinstance(content, bytes) else b"".join(content)
 
 
 class Supply(Protocol):
-    """Gives the content of what is to be written when it is wanted, and not before."""
+    """Gives the new content of files on demand."""
 
     def fetch(self, changes: Iterable[Change]) -> Iterator[Content]:
-        """What each of ``changes`` is to have afterwards, in their order; large content to be used up before the next.
+        """The new content of each of ``changes``, in their order; large content must be consumed before the next.
 
-        Raises what the giver's own reading raises.
+        Raises the errors of its source.
         """
         ...
 
     def locate(self, changes: Sequence[Change]) -> Located:
-        """Find out where all of that is; raises as `fetch`."""
+        """Find out where the content of all the changes lies; raises as `fetch`."""
         ...
 
 
 Located = Callable[[Sequence["Change"]], dict["Hash", bytes]]
-"""Reads small content of some of the changes that `Supply.locate` was asked for. It needs nothing but files that are
-only read, so that it may be called in a copy of the process too. What is large, or was moved since, is not in the
-answer: it is to be fetched."""
+"""Reads small content of changes that `Supply.locate` has found. It only reads files, so it also works in a forked copy
+of the process. Large or since moved content is missing in the answer: use `fetch` for it.
+"""
 
 
 class BlobSink(Protocol):
@@ -74,7 +74,7 @@ class BlobSink(Protocol):
 
 
 class HashSink:
-    """Hashes content and keeps nothing of it: for looking at a tree without storing it."""
+    """Hashes content without keeping it: for comparing a tree without storing it."""
 
     def add(self, data: bytes, previous: Hash | None = None) -> Hash:  # noqa: ARG002 - the port's signature
         """See `BlobSink.add`."""

@@ -1,7 +1,7 @@
-"""Typed decoders, for types that two threads may be the first to decode.
+"""Typed decoders, made so that two threads cannot be the first to decode one type.
 
-msgspec (0.22) describes a struct to itself when that is decoded first, and shows the unfinished description to other
-threads: the one that decodes the same struct meanwhile crashes. So it is always made here, by one thread at a time.
+msgspec (0.22) builds a description of a struct at its first decoding, and other threads can see it unfinished: a thread
+that decodes the same struct meanwhile crashes. So this module builds it, in one thread at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _D = TypeVar("_D")
 _turn: Final = threading.RLock()
-# (A child gets no description that another thread is in the middle of, and no lock that it would wait for without end.)
+# A forked child must inherit neither an unfinished description nor a lock that its holder cannot release.
 os.register_at_fork(before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release)
 _json: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 _msgpack: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {}
@@ -29,7 +29,7 @@ def json_decoder(kind: type[_T]) -> msgspec.json.Decoder[_T]: ...
 @overload
 def json_decoder(kind: object) -> msgspec.json.Decoder[Any]: ...
 def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """What decodes JSON to a ``kind``, the same each time: any thread may use it."""
+    """The decoder of JSON to a ``kind``, cached: any thread may use it."""
     return _made(_json, kind, msgspec.json.Decoder)
 
 

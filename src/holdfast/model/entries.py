@@ -1,4 +1,4 @@
-"""What a manifest says of one path, and how two manifests differ."""
+"""The entries of manifests, and the differences between manifests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYMLINK_MODE = stat.S_IFLNK
 
 
 class Entry(NamedTuple):
-    """One file or symbolic link of a manifest; its path is the key it stands under.
+    """One file or symbolic link of a manifest, which maps its path to it.
 
     ``mode`` is ``S_IFREG`` with the 0777 permission bits, or exactly `SYMLINK_MODE`.
     """
@@ -71,7 +71,7 @@ class Change(NamedTuple):
 
 
 def after_of(change: Change) -> Entry:
-    """What is to be there after a change that is known to be no deletion."""
+    """The entry after a change that is known to be no deletion."""
     assert change.after is not None
     return change.after
 

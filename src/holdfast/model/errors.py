@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HoldfastError(Exception):
-    """Something failed (exit 1). Raised directly only where no subclass says it better."""
+    """An operation failed (exit 1). Raised itself only where no subclass fits."""
 
     code: str = "failed"
     exit_code: int = 1
@@ -64,8 +64,8 @@ class NotFoundError(HoldfastError):
 
 
 class RefusedError(HoldfastError):
-    """Refused to protect something: a conflict, a lock, a dangerous root, a live fork (exit 4). The hint says what
-    forces it.
+    """Refused for protection: a conflict, a lock, a dangerous root, a live fork (exit 4). The hint tells how to force
+    it.
     """
 
     code = "refused"
@@ -73,7 +73,7 @@ class RefusedError(HoldfastError):
 
 
 class LockedError(RefusedError):
-    """Another process holds what this one needs, and the wait has run out (exit 4)."""
+    """Another process holds a required lock, and the wait has run out (exit 4)."""
 
     code = "locked"
 
@@ -85,14 +85,12 @@ class QuotaError(RefusedError):
 
 
 class HeldError(RefusedError):
-    """A safeguard holds an operation until a person has decided; nothing of it has happened."""
+    """A safeguard holds an operation until a person decides; none of it has happened."""
 
     code = "held"
 
     def __init__(self, ticket: int, message: str, step: int = 0) -> None:
-        """``ticket`` is the number that the answer has to name; 0 if no person is asked. ``step`` is the one that it
-        belongs to.
-        """
+        """``ticket`` is the number for the answer; 0 if no person is asked. ``step`` is the step of the operation."""
         super().__init__(message, hint=f"holdfast safeguard allow {ticket} lets it happen")
         self.ticket = ticket
         self.step = step
@@ -135,27 +133,27 @@ def out_of_space_errno(error: HoldfastError) -> int:
 
 
 def room_hint(error: OSError) -> str | None:
-    """What to do about a disk that is full or a quota that is reached; None if ``error`` is neither."""
+    """The hint for a full disk or a reached quota; None if ``error`` is neither."""
     return "free some space and try again; saved data is not affected" if error.errno in _NO_ROOM else None
 
 
 class ConnectionLostError(StorageError):
-    """The connection to a catalog elsewhere broke, or the database gave up a transaction for another one. Nothing of
-    that transaction was kept, so that it may be tried again (exit 1).
+    """The connection to a remote catalog broke, or the database aborted a transaction in favour of another. Nothing of
+    the transaction was kept, so it may be repeated (exit 1).
     """
 
     code = "connection_lost"
 
 
 class UnsupportedError(HoldfastError):
-    """The platform, kernel or file system cannot do what was asked (exit 1)."""
+    """The platform, kernel or file system cannot do it (exit 1)."""
 
     code = "unsupported"
 
 
 class ChannelError(HoldfastError):
-    """What runs commands elsewhere is gone, does not answer, or says what it must not (exit 1). The channel to it is of
-    no more use.
+    """The remote executor of commands is gone, does not answer, or violates the protocol (exit 1). Its channel is
+    closed.
     """
 
     code = "channel"
@@ -170,8 +168,8 @@ class MachineError(HoldfastError):
 
 
 def unexpected(error: Exception) -> HoldfastError:
-    """What to say of an error that Holdfast did not raise on purpose: of the system's, of too little memory or too few
-    threads, or of a mistake of its own (code ``bug``).
+    """The message for an error that Holdfast did not raise on purpose: an error of the system, a lack of memory or
+    threads, or a fault of its own (code ``bug``).
     """
     if isinstance(error, OSError):
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
@@ -188,7 +186,7 @@ def unexpected(error: Exception) -> HoldfastError:
 def rebuilt(
     kind: str, message: str, *, hint: str | None, code: str, data: Mapping[str, object] | None = None
 ) -> HoldfastError:
-    """The error that another process of ours has raised, from the name of its class and what it says."""
+    """The error that another of our processes raised, from the name of its class and its fields."""
     found = globals().get(kind)
     if not (isinstance(found, type) and issubclass(found, HoldfastError)) or found is HeldError:
         found = HoldfastError

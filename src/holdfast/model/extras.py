@@ -1,4 +1,4 @@
-"""The libraries that some features need besides the ones that come with Holdfast: the extras of its distribution."""
+"""Libraries of optional features: the extras of the distribution."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Extra: TypeAlias = Literal["encryption", "server", "structure", "tui", "vm"]
 
 
 def install_command(extra: Extra) -> str:
-    """The command that installs an extra's libraries beside this Holdfast, wherever that was installed from.
+    """The command that installs an extra's libraries beside this Holdfast, however that was installed.
 
-    It names the libraries, as Holdfast is on no index, and the Python that runs, which a ``pip`` on the path may not
+    It names the libraries, as Holdfast is on no index, and the running Python, which a ``pip`` on the path may not
     belong to. Quoted for a shell.
     """
     marker = f"extra == '{extra}'"
     needed = [line.partition(";")[0].strip() for line in metadata.requires("holdfast") or () if line.endswith(marker)]
     python = sys.executable
-    # (An environment that uv has made has no pip.)
+    # Environments of uv have no pip.
     pip = (python, "-m", "pip", "install") if util.find_spec("pip") else ("uv", "pip", "install", "--python", python)
     return shlex.join((*pip, *needed))

@@ -1,8 +1,8 @@
-"""Tuples whose fields have names: `typing.NamedTuple`, without what that costs when a module is loaded.
+"""Tuples whose fields have names: `typing.NamedTuple` without its cost at import.
 
-The one in the standard library compiles the annotation of every field, and a constructor for every class: about 0.15
-milliseconds each time. A short command has some sixty such classes to load, and nothing ever asks for their types.
-Annotations must be text: ``from __future__ import annotations``.
+The standard library compiles the annotation of every field and a constructor for every class: about 0.15 milliseconds
+each time. A short command loads some sixty such classes, and never uses their types. Annotations must be text: ``from
+__future__ import annotations``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ else:
     from collections import _tuplegetter as field_at
 
     class _Named(tuple):
-        """What all of them can do; see `collections.namedtuple`."""
+        """The methods of all these classes; see `collections.namedtuple`."""
 
         __slots__ = ()
 

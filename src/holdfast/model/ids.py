@@ -19,7 +19,7 @@ WorkspaceId = NewType("WorkspaceId", str)
 """16 lower-case hex digits, random."""
 
 PackId = NewType("PackId", str)
-"""32 lower-case hex digits, random; never used again, so that a deleted pack's name cannot mean another."""
+"""32 lower-case hex digits, random and never reused, so that a deleted pack's name cannot mean another one."""
 
 HASH_BYTES = 16
 _PREFIX = "blake3:"
@@ -39,7 +39,7 @@ class Hasher:
         self._state = blake3()
 
     def update(self, data: bytes | bytearray | memoryview) -> None:
-        """Add ``data`` to what is hashed."""
+        """Add ``data`` to the hash."""
         self._state.update(data)
 
     def hash(self) -> Hash:

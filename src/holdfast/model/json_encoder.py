@@ -1,12 +1,12 @@
-"""What a use-case answers, as the JSON object that the classes of `holdfast.model.answers` describe.
+"""Encodes the results of use-cases as the JSON objects that the classes of `holdfast.model.answers` describe.
 
-The annotation of a field says how its value is written, and, by ``Annotated``, where it is: of ``Annotated[str,
-"row.id"]`` the attribute ``id`` of the value's ``row``; of ``Annotated[str, "result.stdout", ""]`` the same, and an
-empty text where ``result`` is None; of ``Annotated[str, f]`` what the function ``f`` of the class's module makes of
-the value. A name that would be a keyword ends with an underscore, which the object does not have. ``NotRequired``
-fields are left out where they are None; all others are there.
+The annotation of a field tells how its value is written, and with ``Annotated`` where it comes from. ``Annotated[str,
+"row.id"]``: the attribute ``id`` of the value's ``row``. ``Annotated[str, "result.stdout", ""]``: the same, and an
+empty text where ``result`` is None. ``Annotated[str, f]``: the result of the function ``f`` of the class's module for
+the value. A name that would be a keyword ends with an underscore, which the object leaves out. ``NotRequired`` fields
+are left out where they are None; all others are present.
 
-Annotations are read as the text that they are, once for each class: `typing` and msgspec are not loaded for that.
+Annotations are parsed as text, once for each class, so that `typing` and msgspec need not be loaded.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def encode_all(kind: type[T], values: Any) -> list[T]:
 
 
 def fields(kind: type) -> list[Field]:
-    """What ``kind`` describes, in the order of the object: what it inherits first."""
+    """The fields of ``kind``, in the order of the object: inherited ones first."""
     found: dict[str, Field] = {}
     for each in reversed(kind.__mro__):
         for name, annotation in vars(each).get("__annotations__", {}).items():
@@ -89,7 +89,7 @@ def _field(name: str, annotation: str, module: str) -> Field:
         annotation = annotation[len("NotRequired[") : -1]
     read: Callable[[Any], Any] = attrgetter(name) if required else lambda value: getattr(value, name, None)
     if annotation.startswith("Annotated["):
-        # (The compiler has written it anew: with single quotes. A type has none.)
+        # The compiler rewrites annotations with single quotes; no type contains a quote.
         annotation, _, source = annotation[len("Annotated[") : -1].partition(", '")
         if source:
             path, _, default = source.partition("'")
@@ -101,11 +101,11 @@ def _field(name: str, annotation: str, module: str) -> Field:
 
 
 _EMPTY: dict[str, Any] = {"": None, "''": "", "0": 0, "False": False, "{}": {}, "[]": []}
-"""What stands for a value of something that is not there."""
+"""Values of a path whose object is missing."""
 
 
 def _follow(path: str, missing: Any) -> Callable[[Any], Any]:
-    """What reads a path of attributes."""
+    """A function that reads a path of attributes."""
     names = path.split(".")
 
     def read(value: Any) -> Any:
@@ -134,7 +134,7 @@ def _plan(kind: type) -> _Plan:
 
 
 def _writer(annotation: str, module: str) -> Callable[[Any], Any] | None:
-    """What writes a value of this annotation; None: it is written as it is."""
+    """A function that writes a value of this annotation; None: the value is written unchanged."""
     annotation = annotation.removesuffix(" | None")
     if annotation.startswith("list["):
         item = _writer(annotation[len("list[") : -1], module)
@@ -153,7 +153,7 @@ def _writer(annotation: str, module: str) -> Callable[[Any], Any] | None:
 
 
 def _named(name: str, module: str) -> Any:
-    """What a name means in a module; None for one that is there for type checkers alone."""
+    """The meaning of a name in a module; None for a name that only type checkers see."""
     found: Any = sys.modules[module]
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -165,7 +165,7 @@ def _same(value: Any) -> Any:
 
 
 def plain(text: str) -> str:
-    r"""A text that the system gave: what is not UTF-8 in it is ``\xHH``, all else as it is."""
+    r"""A text from the system: each byte that is not UTF-8 becomes ``\xHH``."""
     return fsencode(text).decode("utf-8", "backslashreplace")
 
 

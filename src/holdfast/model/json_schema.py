@@ -1,6 +1,6 @@
-"""JSON Schema of the objects that `holdfast.model.answers` describes, and of what holds them.
+"""JSON Schema of the objects in `holdfast.model.answers`, and of types that contain them.
 
-Loaded by faces that publish schemas alone: it needs the real `typing`, and msgspec.
+Only interfaces that publish schemas load it: it needs the real `typing`, and msgspec.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def hints(kind: type) -> dict[str, Any]:
 def _schema(kind: Any, ref_template: str, found: Json) -> Json:
     def described(inner: type) -> Json:
         if not is_described(inner):
-            raise NotImplementedError  # (as msgspec wants it of a hook that does not know a type)
+            raise NotImplementedError  # msgspec's protocol for a hook that does not know a type
         return _schema(_typed_dict(inner), ref_template, found)
 
     (reference,), parts = msgspec.json.schema_components((kind,), ref_template=ref_template, schema_hook=described)
@@ -65,5 +65,5 @@ def _typed_dict(kind: type) -> Any:
 
 
 def _hint(annotation: str, module: str) -> Any:
-    """What an annotation of a description means."""
+    """The type that an annotation of an answer means."""
     return eval(annotation, {**vars(typing), **vars(words), **vars(sys.modules[module])})  # noqa: S307 - our own source

@@ -1,12 +1,12 @@
-"""Loggers that load Python's logging when something is logged, and not before: most commands log nothing.
+"""Loggers that import Python's logging at the first record only: most commands log nothing.
 
-What a record looks like, and where it goes, is in `holdfast.model.log_format`.
+`holdfast.model.log_format` has the format of records and the handler.
 """
 
 from __future__ import annotations
 
 import sys
-from _thread import allocate_lock  # (threading would have to be loaded for the same)
+from _thread import allocate_lock  # avoids importing threading
 
 from holdfast.model.fast_typing import TYPE_CHECKING, Literal
 
@@ -26,17 +26,17 @@ MOST_REQUEST_ID = 128
 """Characters of a ``request_id`` that one process tells another."""
 
 _WARNING = LEVELS["warn"]
-"""What is less grave is wanted only where logging is loaded: to ask for it loads it."""
+"""Lower levels are wanted only where logging is imported: `set_sender` imports it for them."""
 
 _steps: list[Callable[[], object]] = []
-"""What is to be done before the next record."""
+"""Functions to call before the next record."""
 _turn = allocate_lock()
 
 
 def set_sender(level: Level, send: Callable[[], object]) -> None:
-    """Have ``send``, which sends the records from ``level`` on somewhere, called before the first of them.
+    """Call ``send``, which sends the records from ``level`` on to their destination, before the first of them.
 
-    That is at once if more than warnings are wanted. Takes the place of what was arranged before.
+    It is called at once if levels below warnings are wanted. Replaces an earlier sender.
     """
     _steps[:] = [send]
     if LEVELS[level] < _WARNING or "logging" in sys.modules:
@@ -58,7 +58,7 @@ def forget_sender() -> None:
 
 
 def install_sender() -> None:
-    """Have what was arranged done now: for a module that sends records of its own the same way."""
+    """Call the sender now: for a module that sends records of its own to the same destination."""
     if _steps:
         _send()
 
@@ -75,9 +75,9 @@ def child_level() -> Level:
 
 
 def logged(*, request_id: str | None = None, step_id: int | None = None) -> AbstractContextManager[None]:
-    """For the length of the block, all that is logged in this context (`contextvars`) names the request and the step.
+    """Within the block, all records in this context (`contextvars`) name the request and the step.
 
-    What is None stays as it is. A thread that is started inside knows of it only if it is given a copy of the context.
+    None leaves a field unchanged. A thread that is started inside needs a copy of the context.
     """
     from holdfast.model._correlation import correlated
 
@@ -85,7 +85,7 @@ def logged(*, request_id: str | None = None, step_id: int | None = None) -> Abst
 
 
 def current_request() -> str:
-    """The ``request_id`` that `logged` was told, at most `MOST_REQUEST_ID` characters; empty if there is none."""
+    """The ``request_id`` of `logged`, at most `MOST_REQUEST_ID` characters; empty without one."""
     if "holdfast.model._correlation" not in sys.modules:
         return ""
     from holdfast.model._correlation import correlation
@@ -94,7 +94,7 @@ def current_request() -> str:
 
 
 def note_step(step_id: int) -> None:
-    """What is logged of the step from now on, in whatever context, names the request of this one, if there is any."""
+    """Let later log records of the step, in any context, name this context's request, if there is one."""
     if current_request():
         from holdfast.model import _correlation
 
@@ -104,9 +104,9 @@ def note_step(step_id: int) -> None:
 class Log:
     """The logger of one module.
 
-    Messages and their arguments are those of `logging.Logger`; keywords become fields of the record. They must not hold
-    the content of files, and what went over a wire at ``trace`` alone. The fields ``timestamp``, ``level``,
-    ``component`` and ``message`` are every record's own.
+    Messages and arguments are those of `logging.Logger`; keywords become fields of the record. They must not contain
+    contents of files; data of a protocol only at ``trace``. Every record has the fields ``timestamp``, ``level``,
+    ``component`` and ``message``.
     """
 
     __slots__ = ("_component", "_logger", "_name")
@@ -118,7 +118,7 @@ class Log:
         self._logger: Logger | None = None
 
     def trace(self, message: str, /, *arguments: object, **fields: object) -> None:
-        """What went over a wire."""
+        """A message of a protocol."""
         self._log(5, message, arguments, fields)
 
     def debug(self, message: str, /, *arguments: object, **fields: object) -> None:
@@ -126,15 +126,15 @@ class Log:
         self._log(10, message, arguments, fields)
 
     def info(self, message: str, /, *arguments: object, **fields: object) -> None:
-        """What goes on."""
+        """Normal progress."""
         self._log(20, message, arguments, fields)
 
     def warning(self, message: str, /, *arguments: object, **fields: object) -> None:
-        """What a person should know of, though the work goes on."""
+        """A problem that a person should know, though the work continues."""
         self._log(30, message, arguments, fields)
 
     def error(self, message: str, /, *arguments: object, **fields: object) -> None:
-        """What has failed."""
+        """A failure."""
         self._log(40, message, arguments, fields)
 
     def exception(self, message: str, /, *arguments: object, **fields: object) -> None:
@@ -142,7 +142,7 @@ class Log:
         self._log(40, message, arguments, fields, failure=True)
 
     def wants(self, level: Level) -> bool:
-        """Whether records of this level go anywhere: to be asked once, where saying it each time would cost."""
+        """True if records of this level go anywhere: for callers that would otherwise prepare many records in vain."""
         if "logging" not in sys.modules:
             return LEVELS[level] >= _WARNING
         return self._found().isEnabledFor(LEVELS[level])
@@ -176,7 +176,7 @@ class Log:
 
 
 def _send() -> None:
-    with _turn:  # (nothing is logged elsewhere before it is done)
+    with _turn:  # until it is done, no other thread logs
         while _steps:
             _steps[0]()
             _steps.pop(0)

@@ -1,4 +1,4 @@
-"""What a record of the log looks like, as a line of JSON or for people, and the handler that writes it."""
+"""The format of log records, as lines of JSON or for people, and the handler that writes them."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class JsonFormatter(logging.Formatter):
             line["request_id"] = _plain(asked)
         if record.exc_info:
             line.setdefault("exception", _plain(self.formatException(record.exc_info)))
-        return json.dumps(line)  # (in which all is escaped but what is printable ASCII)
+        return json.dumps(line)  # it escapes all but printable ASCII
 
 
 class TextFormatter(logging.Formatter):
-    """``holdfast: warning: …``, with nothing in it that could drive a terminal.
+    """``holdfast: warning: …``, without terminal control characters.
 
-    Fields are shown of what is no warning: of what is one, the message says all to people.
+    Fields are shown below warnings only: a warning's message says everything to people.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -135,7 +135,7 @@ def _mapping(record: logging.LogRecord, name: str) -> Mapping[str, object]:
 
 
 def _plain(value: object) -> Any:
-    """What JSON can say, in bounds: paths as `display` shows them."""
+    """A value that JSON can hold, of limited size; paths in the form of `display`."""
     match value:
         case None | bool() | int():
             return value
@@ -155,7 +155,7 @@ def _plain(value: object) -> Any:
 
 
 def _text(text: str) -> str:
-    """``text`` without surrogates, which are no Unicode."""
+    """``text`` without surrogates, which Unicode text must not contain."""
     return text if text.isascii() else re.sub("[\ud800-\udfff]", lambda match: escaped(match[0]), text)
 
 

@@ -20,4 +20,4 @@ class RunningMachine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     started_at: float
     """Seconds since the epoch."""
     memory_bytes: int = 0
-    """What it has of this host's memory now; 0 if it has just ended."""
+    """The memory of the host that it uses now; 0 if it has just ended."""

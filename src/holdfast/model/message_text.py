@@ -57,13 +57,13 @@ def named_steps(steps: Iterable[int]) -> str:
 
 
 def step_options(steps: Iterable[int]) -> str:
-    """What a command is told the steps by, with a space before: `` --step 3 --step 4``, each as it comes; of more than
-    two, `` --step 3-400 --step 402``, by their numbers.
+    """The options that name the steps to a command, with a space before: `` --step 3 --step 4``; more than two by
+    number, in ranges: `` --step 3-400 --step 402``.
     """
     numbers = list(dict.fromkeys(steps))
     if len(numbers) <= 2:
         return "".join(f" --step {number}" for number in numbers)
-    # (A range of ambient steps, which are below 0, could not be read.)
+    # Numbers of ambient steps are negative, and a range of them could not be parsed.
     ambient = sorted(number for number in numbers if number < 0)
     return "".join(
         f" --step {each}" for each in (*ambient, *_ranges(sorted({*numbers}.difference(ambient)), between="-"))
@@ -108,7 +108,7 @@ def _command(process: Process) -> str:
 
 
 def first_line(text: str, most: int) -> str:
-    """The first line of a text, of at most so many characters: a longer one ends with ``…``."""
+    """The first line of a text; beyond the limit of characters it is cut and ends with ``…``."""
     line = text.strip().partition("\n")[0].strip()
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
@@ -130,10 +130,10 @@ def described_machine(machine: RunningMachine) -> str:
     return f"image {machine.image}, {how}, files by {files}, {memory} of memory"
 
 
-# Text that can be shown: with nothing in it that could drive a terminal, or make it read as what it is not.
+# Text that can be shown: without characters that drive a terminal or disguise the text.
 
-# C0, DEL and C1 drive terminals; the bidirectional and line-separating characters make text read as what it is not;
-# lone surrogates cannot be written at all.
+# C0, DEL and C1 drive terminals. Bidirectional and line-separating characters disguise text. Lone surrogates cannot be
+# encoded.
 _UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
@@ -147,7 +147,7 @@ def visible(text: str) -> str:
 
 
 def escaped(character: str) -> str:
-    r"""``\xHH`` for each byte of a character in UTF-8, or for the one byte that a lone surrogate stands for."""
+    r"""``\xHH`` for each byte of a character in UTF-8, or for the byte of a lone surrogate."""
     if "\udc80" <= character <= "\udcff":
         return f"\\x{ord(character) - 0xDC00:02x}"
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))

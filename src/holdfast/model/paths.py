@@ -20,13 +20,13 @@ UNDO_LOG_IN_TREE = b".holdfast/undo"
 COPIES_IN_TREE = b".holdfast/snapshots"
 """Where copies of a workspace that share its blocks are, below its root, if the home is on another file system."""
 MERGED = b"merged"
-"""What the directory is called that an overlay of the snapshot provider is mounted on, in the home."""
+"""The directory, in the home, on which the overlay snapshot provider mounts the merged tree."""
 KEEPER_SOCKET = b"keeper"
 """In the directory of an undo log: where its keeper answers."""
 TEMPORARY_PREFIX = b".holdfast.tmp-"
 """Names of the files that a restore writes before it renames them into place; never captured, removed by recovery."""
 PROMOTION_PREFIX = b".holdfast-promotion-"
-"""Names of the directories beside a production in which a promotion builds, and keeps the old one while it is used."""
+"""Prefix of the directories beside a production that hold a promotion's build, and the old tree while it is in use."""
 
 _ESCAPE = r"\\(?:\\|x([0-9a-f]{2}))"
 
@@ -74,7 +74,7 @@ def parse_display(text: str) -> bytes:
 
 
 def under_any(path: bytes, prefixes: Container[bytes]) -> bool:
-    """True if ``path`` is `under` one of ``prefixes``; costs what its depth is, not what they are."""
+    """True if ``path`` is `under` one of ``prefixes``. The cost depends on its depth and not on their number."""
     return b"" in prefixes or path in prefixes or any(above in prefixes for above in parents(path))
 
 

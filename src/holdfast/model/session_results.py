@@ -1,4 +1,4 @@
-"""What the use-cases of sessions answer."""
+"""The results of use-cases of sessions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BackgroundProcess(NamedTuple):
     since: int
     """When it began, in microseconds since 1970-01-01 UTC."""
     recoverable: bool = False
-    """Whether it comes back if it is ended, as by a restart of the machine: nothing holds what is in a process."""
+    """Always false: no process can be restored after its end."""
 
 
 class SessionInfo(NamedTuple):
@@ -52,7 +52,7 @@ class SessionInfo(NamedTuple):
     """Where it works, when last seen; None while that is being made."""
     workspace: WorkspaceId | None
     provider: str
-    """What made its directory; empty: it works in place."""
+    """The provider that made its directory; empty: it works in place."""
     mode: SessionMode
     created_at: int
     updated_at: int
@@ -73,9 +73,7 @@ class SessionInfo(NamedTuple):
     journal_bytes: int
     forks: tuple[SessionId, ...]
     processes: Sequence[BackgroundProcess] = ()
-    """What its commands have left running and that runs now, without what belongs to ``running``; nothing of what runs
-    in its ``machine``.
-    """
+    """Processes that its commands left running, without those of ``running`` and without those in its ``machine``."""
     machine: RunningMachine | None = None
     """The virtual machine that its commands run in, while one does."""
 
@@ -99,13 +97,13 @@ class CheckedOut(NamedTuple):
 
     state: State
     checkpoint: SessionCheckpoint
-    """The state that was asked for."""
+    """The requested state."""
     saved: SessionRef
     """The branch that the state before is saved as."""
     restored: RestoreResult
-    """What happened to the tree."""
+    """The changes of the tree."""
     not_captured: Sequence[NotCaptured] = ()
-    """What the fork that was asked for has in its directory alone, and in no checkpoint: it was not brought here."""
+    """Files of the requested fork that are in its directory and in no checkpoint: they were not brought here."""
 
 
 class Deleted(NamedTuple):
@@ -113,17 +111,17 @@ class Deleted(NamedTuple):
 
     id: SessionId
     directory: bytes | None
-    """That of a fork, with all that is in it; None: it works in place, or its directory was not found."""
+    """The fork's directory, with its content; None: it works in place, or its directory was not found."""
     not_found: bytes | None = None
     """Where the directory of a fork was not, as it was moved or removed."""
     now_at: bytes | None = None
     """Where that is now, and stays, if it is known."""
     not_captured: Sequence[NotCaptured] = ()
-    """What is in the directory that goes alone, and in no checkpoint; empty where that was not looked for."""
+    """Files of the deleted directory that are in no checkpoint; empty if it was not scanned."""
 
 
 class Swept(NamedTuple):
-    """What a sweep has done."""
+    """The result of a sweep."""
 
     warmed: int = 0
     """Session checkpoints that went from the catalog to the object store."""

@@ -1,9 +1,9 @@
-"""What a session is: a shell that remembers, as its journal, its checkpoints and its references say it.
+"""The data of a session, a shell that remembers: its journal, its checkpoints and its references.
 
-A session works in one directory, which is a workspace. The states of that directory are checkpoints of the workspace;
-a *session checkpoint* is one of these, together with what the shell was: directory, environment, history.
+A session works in one directory, which is a workspace. The states of that directory are checkpoints of the workspace. A
+*session checkpoint* is one of these, together with the state of the shell: directory, environment, history.
 
-A text that came from the system (a path, a command, a variable) holds what is not UTF-8 as `os.fsdecode` does.
+Texts from the system (paths, commands, variables) hold bytes that are not UTF-8 as `os.fsdecode` does.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SessionHash = NewType("SessionHash", str)
 ShellName = Literal["bash", "sh", "zsh"]
 
 Level = Literal["safe", "changes", "unknown", "risky", "dangerous"]
-"""How safe a command is, from the least to the most that it may do (``docs/reference/classify.md``).
+"""Levels of the classifier, from the safest to the most dangerous (``docs/reference/classify.md``).
 
-What is not known ranks above what changes files, and below what is known to be risky, so that it never hides that.
+Unknown commands rank between those that change files and those known to be risky, so that they never hide a risk.
 """
 
 SessionIsolation = Literal["none", "vm"]
@@ -39,7 +39,7 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 """In their order."""
 
 RefType = Literal["head", "branch", "fork", "experiment"]
-"""What a reference is: ``sessions/{id}/HEAD``, ``branches/{id}/{name}``, ``forks/{id}``, ``experiments/{id}``."""
+"""Kinds of references: ``sessions/{id}/HEAD``, ``branches/{id}/{name}``, ``forks/{id}``, ``experiments/{id}``."""
 
 SessionMode = Literal["in-place", "worktree", "overlay"]
 """Where it works: in the workspace as it is, or in what a snapshot provider has made (`snapshot.port.Mode`)."""
@@ -49,17 +49,17 @@ class Triggers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """When a session is saved by itself."""
 
     commands: int = 10
-    """After so many commands."""
+    """After this number of commands."""
     idle_seconds: float = 30.0
     """When nothing was done for so long."""
     min_seconds: float = 5.0
-    """But not so soon after the last time, unless it is asked for."""
+    """The minimal time since the last one, unless a checkpoint is requested."""
     max_journal: int = 1000
-    """At so many entries in the journal, whatever else holds: it never has more to replay."""
+    """At this number of entries in the journal, whatever else holds: it limits what must be replayed."""
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for the commands of a session."""
+    """The settings of a session's commands."""
 
     shell: ShellName = "bash"
     timeout_seconds: float = 0.0
@@ -68,15 +68,15 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Of each output stream of a command so much is kept: the beginning and the end, with a mark between."""
     triggers: Triggers = Triggers()
     supervised: bool = True
-    """What a command changes is recorded as a step. Else, and where that cannot be done, the state is saved before one
-    that is ``risky`` or ``dangerous``.
+    """Each command's changes are recorded as a step. Otherwise, and where recording fails, the state is saved before a
+    ``risky`` or ``dangerous`` command.
     """
     isolation: SessionIsolation = "none"
-    """It never changes."""
+    """Fixed for the session."""
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What has happened in a session. Times in microseconds since 1970-01-01 UTC."""
+    """Counters of a session. Times in microseconds since 1970-01-01 UTC."""
 
     commands: int = 0
     total_ms: int = 0
@@ -94,9 +94,9 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """As a shell says it: 128 + the signal's number if it was killed."""
     stdout: str
     stderr: str
-    """Of both: what is not UTF-8 is escaped as in all JSON (``docs/reference/json.md``)."""
+    """In both texts, bytes that are not UTF-8 are escaped as in all JSON (``docs/reference/json.md``)."""
     truncated: bool = False
-    """Whether something of the output was left out."""
+    """Whether a part of the output is missing."""
     timed_out: bool = False
 
 
@@ -108,9 +108,9 @@ class CommandEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     seq: int
     """From 1, without gaps, over the whole session; a fork goes on counting."""
     input: str
-    """What was asked for: the command, or words of a person."""
+    """The input: the command, or a person's words."""
     command: str
-    """What the shell was given."""
+    """The command that the shell received."""
     generated: bool
     """Whether ``command`` was made from ``input`` by a model."""
     level: Level
@@ -131,7 +131,7 @@ class CommandEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a session is at one moment."""
+    """The state of a session at one moment."""
 
     id: SessionId
     parent: SessionId | None
@@ -141,7 +141,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cwd: str
     """Relative to the root (``.`` is the root itself); absolute if it lies outside."""
     env: Mapping[str, str]
-    """The exported variables in which its shell differs from what it was started with."""
+    """The exported variables of its shell that differ from those at its start."""
     unset: tuple[str, ...]
     """Exported variables that it has taken away."""
     tree: CheckpointId | None
@@ -166,7 +166,7 @@ class SessionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     history: tuple[CommandEntry, ...]
     """The commands since the parent, oldest first."""
     metadata: Mapping[str, str] = {}
-    """What its author says of it."""
+    """Data from its author."""
 
 
 class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,7 +181,7 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     metadata: Mapping[str, str] = {}
 
 
-# --- the journal: what has happened since the session checkpoint that HEAD names ---
+# --- the journal: events since the session checkpoint that HEAD names ---
 
 
 class CommandEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="command"):
@@ -191,11 +191,11 @@ class CommandEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ended: bool = False
     """False while it runs; true also once it is known that its end will never be known."""
     cwd: str = ""
-    """The directory that it left the shell in; empty: the one that it began in."""
+    """The shell's directory afterwards; empty: the one at the beginning."""
     exported: Mapping[str, str] = {}
     """Variables that have another value in `State.env` since, or are new there."""
     dropped: tuple[str, ...] = ()
-    """Those that are no longer in it."""
+    """Variables that `State.env` no longer has."""
     unset: tuple[str, ...] | None = None
     """`State.unset` since, if it is another."""
 
@@ -209,7 +209,7 @@ class TreeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class MetricEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="counted"):
-    """Something that `Metrics` counts has happened, and nothing else has changed."""
+    """A counter of `Metrics` has changed, and nothing else."""
 
     what: Literal["forks", "recoveries"]
     at: int
@@ -225,14 +225,12 @@ class CheckoutEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class MergeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="merging"):
-    """The tree is being brought to ``target``, in which something was brought together with it: by a merge, a pick, or
-    an adoption. Nothing comes behind it.
-    """
+    """The tree is being brought to ``target``, the result of a merge, a pick, or an adoption. No entry follows it."""
 
     target: CheckpointId
     """A checkpoint of the workspace."""
     message: str
-    """What the state that comes of it says, and is told of it."""
+    """The message of the new state, also for the journal."""
     at: int
     event: int
     """The newest event in the workspace's history when it began."""

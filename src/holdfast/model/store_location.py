@@ -6,10 +6,10 @@ import os
 
 REMOTE_SCHEMES = frozenset(("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl"))
 _WITHOUT_USERS = frozenset(("s3", "s3a", "gs"))
-"""Schemes in whose URLs what is before an ``@`` could only be credentials."""
+"""Schemes whose URLs hold no user: text before an ``@`` could only be credentials."""
 
 _SHOWN = 80
-"""Characters of what is no location that people are shown."""
+"""How many characters of an invalid location are shown."""
 
 
 def local_directory(location: str | bytes) -> bytes | None:
@@ -26,8 +26,8 @@ def local_directory(location: str | bytes) -> bytes | None:
 
 
 def fault_of(location: str | bytes) -> str | None:
-    """Why ``location`` names no place for objects, without any secret that may stand in it; None if it names one: an
-    absolute path, ``file:///path``, or a bucket's URL (`REMOTE_SCHEMES`).
+    """Why ``location`` is invalid, without its secrets; None if it is an absolute path, ``file:///path``, or a bucket's
+    URL (`REMOTE_SCHEMES`).
     """
     path = local_directory(location)
     if path is not None:
@@ -60,7 +60,7 @@ def _shown(text: str) -> str:
 
 CATALOG_SCHEMES = ("postgresql://", "postgres://")
 CATALOG_SECRETS = ("password", "sslpassword", "oauth_client_secret")
-"""What the URL of a catalog may say that is for its owner alone, as libpq calls it."""
+"""Parameters of a catalog's URL that are secret, by their names in libpq."""
 
 
 def is_catalog_url(catalog: str) -> bool:
@@ -69,8 +69,8 @@ def is_catalog_url(catalog: str) -> bool:
 
 
 def without_secrets(catalog: str) -> str:
-    """The URL without its passwords, for a user who has them elsewhere (as in ``~/.pgpass``); read as libpq reads it,
-    but without loading that. What is no URL of a catalog comes to nothing.
+    """The URL without its passwords, for a user who has them in another place (as in ``~/.pgpass``). Parsed as libpq
+    does, but without loading that. A text that is no URL of a catalog becomes empty.
     """
     if not is_catalog_url(catalog):
         return ""

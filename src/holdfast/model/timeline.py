@@ -26,13 +26,13 @@ TimelineKind = Literal[
     "held",
     "command",
 ]
-"""Events of the history, of which a restore that brought a merge is one; what the undo log knows: steps, edits by
-others, operations that wait for a person; the commands of sessions.
+"""Kinds of rows: events of the history, with merges apart from restores; from the undo log steps, edits by others and
+held operations; commands of sessions.
 """
 
 PROMPT = "prompt"
-"""What the message of a checkpoint begins with that was taken when a prompt came in; the prompt follows after a colon.
-Of earlier versions it is all that the history knows of a prompt.
+"""Prefix of the message of a checkpoint that was taken at a prompt; the prompt follows. For prompts of earlier versions
+this message is the only record.
 """
 
 
@@ -43,7 +43,7 @@ def prompt_of(message: str) -> str | None:
 
 
 class TimelineItem(NamedTuple):
-    """One thing that happened. What does not apply to its kind is empty."""
+    """A row of the timeline. Fields that do not apply to its kind are empty."""
 
     kind: TimelineKind
     number: int
@@ -55,11 +55,11 @@ class TimelineItem(NamedTuple):
     author: str = ""
     """Who made the checkpoint, owns the session, or (of a barrier) edited, as far as it is known."""
     labels: tuple[str, ...] = ()
-    """Those that the checkpoint has now which was made with it, or which a restore, an undo or a redo went to; in the
-    order in which they were given.
+    """The present labels of its checkpoint, or of the one that a restore, an undo or a redo went to, in the order in
+    which they were given.
     """
     text: str = ""
-    """The message, the prompt, what was asked for, or what is about to happen."""
+    """The message, the prompt, or the description of a held operation."""
     command: str = ""
     """The command line; of an undo or a redo that of the steps, if all are of one."""
     checkpoint: CheckpointId | None = None
@@ -70,12 +70,9 @@ class TimelineItem(NamedTuple):
     """The run that this is or belongs to, or whose steps were reversed, if all are of one."""
     session: str = ""
     state: str = ""
-    """Of a step, as `StepInfo.state` has it; of a run ``open`` if its end was not noted, ``killed`` if it goes on no
-    more then.
-    """
+    """For a step `StepInfo.state`; for a run ``open`` if its end was not noted, ``killed`` if it has also stopped."""
     paths: tuple[bytes, ...] = ()
-    """What others edited, as far as it is known, or what is about to change; of all else it takes a look at the states.
-    """
+    """Paths of a foreign edit, as far as known, or of a held operation; empty for others: compare their states."""
     exit_code: int | None = None
     """Of a step or a command, where it is known."""
     made: Checkpoint | None = None
@@ -98,7 +95,7 @@ class TimelineItem(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The first of the labels; empty if there is none."""
+        """The first of the labels; empty without any."""
         return self.labels[0] if self.labels else ""
 
 
@@ -106,16 +103,14 @@ class TimelineFilter(NamedTuple):
     """Which items are wanted: those for which all of this holds. Empty and None hold for every one."""
 
     paths: tuple[bytes, ...] = ()
-    """They changed something at or below one of these, or a directory that one lies in. What is forgotten cannot be
-    told.
-    """
+    """Items that changed a path at or below one of these, or a directory above; forgotten checkpoints match none."""
     author: str = ""
     kinds: tuple[TimelineKind, ...] = ()
     since: int | None = None
     until: int | None = None
     """From and to this time, in microseconds since 1970-01-01 UTC, as the clock said."""
     text: str = ""
-    """It is in a label, the text or the command; capitals and small letters are the same."""
+    """It occurs in a label, the text or the command, in capital or small letters."""
 
 
 class TimelinePage(NamedTuple):
@@ -123,4 +118,4 @@ class TimelinePage(NamedTuple):
 
     items: Sequence[TimelineItem]
     cursor: str | None
-    """Where the next page begins; None: there is no more. What happens meanwhile is in no later page."""
+    """The cursor of the next page; None at the end. Later pages hold no newer items."""

@@ -63,7 +63,7 @@ class UnmountEvent(TypedDict):
 
 
 class MountedCommand(TypedDict):
-    """A command beside a mount."""
+    """A command that uses a mount."""
 
     checkpoint: str
     directory: Path
@@ -78,7 +78,7 @@ class Snapshot(TypedDict):
     label: str
     created_at: Time
     parent: str | None
-    """It may have been discarded since."""
+    """The step may have been discarded since."""
     views: list[Path]
     """Directories that show it."""
 
@@ -211,7 +211,7 @@ class VmStatus(TypedDict):
 
     running: list[RunningMachine]
     disk_bytes: int | None
-    """The size of the disk that stays; null if there is none."""
+    """The size of the kept disk; null without one."""
 
 
 class VmReset(TypedDict):
@@ -241,7 +241,7 @@ class Listening(TypedDict):
 
     listening: str
     promote_isolation: Literal["namespace", "none", "refused"]
-    """Of the commands of promotions; ``refused``: the isolation asked for cannot be had, so they run none."""
+    """The isolation of promotions' commands; ``refused``: the configured one does not work here, so none run."""
     promote_isolation_reason: str
     """Empty for ``namespace``."""
 
@@ -250,7 +250,7 @@ class UiListening(TypedDict):
     """The server listens; no browser is opened."""
 
     address: str
-    """It lets one browser in, once."""
+    """The address with the one-time token for a browser."""
 
 
 class SocketListening(TypedDict):

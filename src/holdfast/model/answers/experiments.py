@@ -47,7 +47,7 @@ class Attempt(TypedDict):
     duration_ms: int
     score: float | None
     error: str
-    """Why it did not run to its end, or has no score."""
+    """Why the attempt ended early, or has no score."""
     fork: str | None
     """Null unless its fork stays."""
     directory: Path | None
@@ -69,7 +69,7 @@ class AttemptDifference(TypedDict):
     b: int
     """The number of another."""
     exit_code: int
-    """That of a minus that of b."""
+    """The exit code of a minus that of b."""
     stdout: str
     """A unified diff."""
     stderr: str

@@ -1,4 +1,4 @@
-"""What the REST API, and the faces beside it, answer that no command does; the OpenAPI document says the same."""
+"""Answers of the REST API and similar interfaces that no command has; the OpenAPI document is generated from them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Export(TypedDict):
 
 
 class PromoteSettings(TypedDict):
-    """What a promotion to the export runs, and how: docs/reference/configuration.md."""
+    """The commands and settings of promotions to the export: docs/reference/configuration.md."""
 
     setup: list[str]
     build: list[str]
@@ -78,12 +78,12 @@ class MergeSettings(TypedDict):
 
 
 class Configuration(TypedDict):
-    """What the export's own ``holdfast.toml``, and the home's settings, say of it; times in seconds."""
+    """The settings from the export's own ``holdfast.toml`` and from the home; times in seconds."""
 
     promote: PromoteSettings
     merge: MergeSettings
     problem: str | None
-    """What is wrong with the export's own file, which is not obeyed then."""
+    """The error in the export's own file, which is ignored then."""
 
 
 class ExportDetails(Export):
@@ -107,7 +107,7 @@ class Checkpoint(answers.Checkpoint):
 
 
 class CheckpointDetails(Checkpoint):
-    """A checkpoint, and what it changed."""
+    """A checkpoint with its changes."""
 
     paths: Paths
     not_captured_paths: list[NotCaptured]
@@ -123,7 +123,7 @@ class CheckpointList(TypedDict):
 
 
 class Stats(TypedDict):
-    """What taking a checkpoint came to."""
+    """The costs of taking a checkpoint."""
 
     total_files: Annotated[int, "checkpoint.total_files"]
     new_blobs: Annotated[int, "checkpoint.new_blobs"]
@@ -132,7 +132,7 @@ class Stats(TypedDict):
 
 
 class Taken(TypedDict):
-    """A checkpoint that was taken, or (``created`` is false) the one that holds this state already."""
+    """A new checkpoint, or with ``created`` false the one that already holds this state."""
 
     checkpoint_id: Annotated[str, "checkpoint.id"]
     snapshot_id: str | None
@@ -181,7 +181,7 @@ class Forked(TypedDict):
 
 
 class Written(TypedDict):
-    """What became of a plan."""
+    """The result of a plan."""
 
     written: int
     deleted: int
@@ -208,7 +208,7 @@ class MergeTotals(TypedDict):
 
 
 class Merged(merges.MergePlan):
-    """What a merge would come to: as ``merge --dry-run --json`` says it."""
+    """The preview of a merge, as in ``merge --dry-run --json``."""
 
     overlapping_files: list[Overlap]
     totals: MergeTotals
@@ -270,7 +270,7 @@ class TakenReapply(TypedDict):
 
 
 class AnsweredReapply(TypedDict):
-    """What became of the answer. Nothing is written by it: the next promotion or merge uses it."""
+    """The status of the answer. It writes nothing: the next promotion or merge uses it."""
 
     id: str
     status: Literal["answered", "declined"]
@@ -283,13 +283,13 @@ class SnapshotList(commands.Snapshots):
 
 
 class Deleted(TypedDict):
-    """What was deleted."""
+    """The deleted object."""
 
     deleted: str
 
 
 class Health(TypedDict):
-    """That it lives, or can do its work."""
+    """The server runs, or is ready for work."""
 
     status: Literal["ok", "unavailable"]
     version: str
@@ -297,14 +297,14 @@ class Health(TypedDict):
 
 
 class Problem(TypedDict):
-    """Why something was not done (RFC 9457)."""
+    """Why an operation failed (RFC 9457)."""
 
     type: str
     title: str
     status: int
     detail: str
     code: str
-    """Stable: what it means never changes."""
+    """Stable: its meaning never changes."""
     hint: str | None
     data: dict[str, Any] | None
     request_id: str

@@ -1,4 +1,4 @@
-"""Answers about what is in a directory, and in a file."""
+"""Answers about the contents of a directory, and of a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Entry(TypedDict):
-    """What a directory holds."""
+    """An entry of a directory."""
 
     name: Path
     kind: EntryKind

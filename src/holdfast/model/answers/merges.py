@@ -34,7 +34,7 @@ class MergeCounts(TypedDict):
 
 
 def rung_words(attempt: Any) -> str | None:
-    """What a rung has to say, if anything."""
+    """The words of a rung, if it has any."""
     return attempt.said or None
 
 
@@ -89,12 +89,12 @@ class OpenOverlap(Overlap):
 
 
 def plan_writes(plan: Any) -> list[bytes]:
-    """What a plan writes."""
+    """The paths that a plan writes."""
     return [change.path for change in plan.writes]
 
 
 def plan_deletes(plan: Any) -> list[bytes]:
-    """What it deletes."""
+    """The paths that a plan deletes."""
     return [change.path for change in plan.deletes]
 
 
@@ -120,7 +120,7 @@ class MergePlan(TypedDict):
 
 
 def question_id(attempt: Any) -> str | None:
-    """What a question that is pending is called, if it is one."""
+    """The id of a pending question; None otherwise."""
     return attempt.id or None
 
 
@@ -205,7 +205,7 @@ class Restarted(TypedDict):
 
 
 def file_records(promotion: Any) -> list[Any]:
-    """What became of each file that both sides have changed, and what each rung of the ladder did about it."""
+    """The result for each file that both sides have changed, with the work of each rung of the ladder."""
     record = promotion.facts.record
     return json.loads(record)["files"] if record else []
 

@@ -34,7 +34,7 @@ class Command(TypedDict):
     r"""All output of ``session shell``. A byte that is not UTF-8 is ``\xHH``, a backslash itself."""
     stderr: Annotated[str, "result.stderr", ""]
     truncated: Annotated[bool, "result.truncated", False]
-    """Output was left out; a mark stands there."""
+    """A part of the output is missing; a mark stands in its place."""
     timed_out: Annotated[bool, "result.timed_out", False]
     before: str | None
     """A checkpoint."""
@@ -176,7 +176,7 @@ class SessionInfo(TypedDict):
     """Its checkpoint."""
     directory: Annotated[SystemPath | None, "state.cwd"]
     env: Annotated[dict[PlainText, PlainText], "state.env", {}]
-    """The exported variables of its own."""
+    """The exported variables that the session sets."""
     unset: Annotated[list[PlainText], "state.unset", []]
     """The variables that it removed."""
     seq: Annotated[int, "state.seq", 0]
@@ -250,7 +250,7 @@ class DeletedSession(TypedDict):
     not_captured: list[NotCaptured]
     """Of a fork: files that no checkpoint holds and that its parent lacks."""
     processes: list[BackgroundProcess]
-    """They continue."""
+    """Processes that keep running."""
 
 
 class Shared(TypedDict):

@@ -44,14 +44,14 @@ class Step(TypedDict):
     bytes: Annotated[int, "copied"]
     """How many were copied for undo."""
     protected: Annotated[bool, is_protected]
-    """It can be undone whole."""
+    """The step can be undone completely."""
     unprotected_reason: Annotated[str, "unprotected"]
     exit_code: int | None
     """128 and the number of a signal; null while the step is open, if unknown, without a command, and if the step was
     denied.
     """
     barrier_after: bool
-    """Another process changed something before the next step."""
+    """Another process made changes between this step and the next."""
 
 
 class Steps(TypedDict):
@@ -70,7 +70,7 @@ class DiscardedSteps(TypedDict):
     """With ``--discard``."""
 
     discarded: int | None
-    """How many steps; null if that cannot be told."""
+    """The number of steps; null if it is unknown."""
 
 
 class Conflict(TypedDict):
@@ -156,12 +156,12 @@ class Tickets(TypedDict):
 
 
 def held_isolation(result: Any) -> Any:
-    """What held for a run; None without any."""
+    """The isolation of a run; None without any."""
     return None if result.isolation.level == "none" else result.isolation._asdict()
 
 
 def run_undo_command(result: Any) -> str | None:
-    """What takes a run back; None if nothing of it is left."""
+    """The command that undoes a run; None if all of it is undone."""
     return f"holdfast undo --run {result.run}{' --force' if result.forgotten else ''}" if result.standing else None
 
 
@@ -176,9 +176,9 @@ class Ran(TypedDict):
     after: str
     """A checkpoint."""
     steps: list[Step]
-    """Those that changed anything."""
+    """The steps that changed something."""
     isolation: Annotated[dict[str, Any] | None, held_isolation]
-    """Named as the settings of that section."""
+    """The fields are named as the settings of that section."""
     forgotten_steps: Annotated[int, "forgotten"]
     """Beyond the limits of the undo log."""
     unanswered: list[UnansweredTicket]

@@ -1,4 +1,4 @@
-"""Answers about the store and the home: what is removed, what is kept, what is wrong."""
+"""Answers about the store and the home: removed and kept objects, and problems."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Verified(TypedDict):
 
 
 def remedy(finding: Any) -> str | None:
-    """What would change what was found."""
+    """A change that would solve the problem."""
     return finding.help or None
 
 
@@ -167,7 +167,7 @@ class Stats(TypedDict):
     """Space that collection will free, and headers of checkpoints."""
     catalog_bytes: int
     largest: list[LargePath]
-    """In the checkpoint that the tree stands on."""
+    """In the tree's last checkpoint."""
 
 
 class Bundle(TypedDict):
@@ -186,11 +186,11 @@ class StoreInfo(TypedDict):
     remote: bool
     tenant: str
     id: str
-    """Empty: no bucket and no copy so far."""
+    """Empty: there has been no bucket and no copy."""
     claimed: str
     """The bucket's URL."""
     conditional_writes: str
-    """``yes``, ``no``, ``wrong``, or empty: not tried."""
+    """The result of a trial: ``yes``, ``no``, ``wrong``; empty without one."""
     encryption_key: str
     """Its id; empty: none."""
     cache_bytes: int

@@ -1,6 +1,6 @@
-"""What the annotations of answers are made of. For type checkers and schemas: nothing else loads this module.
+"""The types in annotations of answers. Only type checkers and schemas load this module.
 
-The texts come from values of other types, which `holdfast.model.json_encoder` turns into them by these names.
+The values have other types, which `holdfast.model.json_encoder` converts by these names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Path: TypeAlias = str
 SystemPath: TypeAlias = str
 """A path as the system gave it in text (`os.fsdecode`), written as `Path`."""
 PlainText: TypeAlias = str
-r"""A text that the system gave: what is not UTF-8 in it is ``\xHH``, all else as it is."""
+r"""A text from the system: each byte that is not UTF-8 is ``\xHH``."""
 Time: TypeAlias = str
 """Microseconds since 1970-01-01 UTC, in ISO 8601."""
 NanoTime: TypeAlias = str

@@ -1,4 +1,4 @@
-"""Answers about a workspace: its checkpoints, its tree, and what was done to it."""
+"""Answers about a workspace: its checkpoints, its tree, and operations on it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Failure(TypedDict):
     hint: str | None
     """For people: the next thing to do."""
     processes: NotRequired[Annotated[list[Any], failed_processes]]
-    """Processes that stand in the way, where they are known (``step_open``, ``still_written``)."""
+    """Processes that block the operation, where they are known (``step_open``, ``still_written``)."""
 
 
 def failed_processes(value: Any) -> Any:
-    """What an error knows of the processes that stand in the way."""
+    """The data of an error about the processes that block an operation."""
     data: dict[str, Any] = value.data or {}
     return data.get("processes")
 
@@ -52,7 +52,7 @@ class Counts(TypedDict):
 
 
 class NotCaptured(TypedDict):
-    """A path that was left out, or left alone."""
+    """A path that was not captured or not changed."""
 
     path: Path
     reason: str
@@ -71,7 +71,7 @@ class RecordedCheckpoint(TypedDict):
     """In the order in which it got them."""
     kind: str
     """``manual``, ``auto`` (by ``watch``, and before an agent's prompt), ``rescue`` (before a restore or undo, and
-    the result of ``restore --patch``), ``run``, ``fork`` (a fork's first), ``import`` or ``merge``.
+    after ``restore --patch``), ``run``, ``fork`` (a fork's first), ``import`` or ``merge``.
     """
     created_at: Time
     changes: Counts
@@ -102,7 +102,7 @@ class MadeCheckpoint(TypedDict):
     created: bool
     """False: it holds this state already."""
     labelled: bool
-    """It has the label that was asked for."""
+    """It has the requested label."""
     created_at: Annotated[Time, "checkpoint.created_at"]
     changes: Annotated[Counts, "checkpoint.changes"]
     total_files: Annotated[int, "checkpoint.total_files"]
@@ -119,12 +119,12 @@ def added_paths(value: Any) -> list[bytes]:
 
 
 def modified_paths(value: Any) -> list[bytes]:
-    """Those that it has modified; changes of type as well."""
+    """The paths with a new content, permissions or type."""
     return _paths(value.changes, "MT")
 
 
 def deleted_paths(value: Any) -> list[bytes]:
-    """Those that it has deleted."""
+    """The paths that were deleted."""
     return _paths(value.changes, "D")
 
 
@@ -216,7 +216,7 @@ class LogRow(TypedDict):
     checkpoint: str | None
     """The state of the tree afterwards."""
     made: Annotated[bool, was_made]
-    """That checkpoint was made with it, and is kept."""
+    """The event made that checkpoint, and it is kept."""
     changes: Annotated[Counts | None, "made.changes"]
     """Of the checkpoint that was made."""
     before: str | None
@@ -225,7 +225,7 @@ class LogRow(TypedDict):
     run: str
     session: str
     state: str
-    """Of a step as in ``steps``; of a run ``open`` without a noted end, ``killed`` if it no longer runs."""
+    """A step's state as in ``steps``. A run's is ``open`` while its end is not noted, ``killed`` if it has stopped."""
     paths: list[Path]
     """Of a barrier or a held operation."""
 
@@ -240,7 +240,7 @@ class Log(TypedDict):
     """The history."""
 
     head: str | None
-    """The state that the tree stands on; with ``--all`` of this workspace."""
+    """The tree's state; with ``--all`` that of this workspace."""
     checkpoints: list[Checkpoint]
     """Newest first."""
     events: list[Event]
@@ -268,13 +268,13 @@ class ChangedTree(TypedDict):
     rescue: str | None
     """The checkpoint that holds the state before; null for a dry run."""
     written: list[Path]
-    """By their names afterwards; also paths that got back their former content or type. A moved directory stands for
-    its content.
+    """By their new names; includes paths that got back their former content or type. A moved directory stands for its
+    content.
     """
     deleted: list[Path]
     """By their names before."""
     skipped: list[NotCaptured]
-    """Left alone, or with last writes kept as NAME.kept-1; the reason has the place of the other version."""
+    """Unchanged paths, or ones with last writes kept as NAME.kept-1; the reason names the other version's place."""
     dry_run: bool
 
 
@@ -282,7 +282,7 @@ class Restored(ChangedTree):
     """A restore, an undo or a redo, done or planned."""
 
     undo_command: str | None
-    """Null for a dry run, and if nothing was to do."""
+    """Null for a dry run, and if there was nothing to do."""
     steps: list[int]
     """Ids, of the undo log."""
     together: list[list[int]]

@@ -1,6 +1,6 @@
-"""The keys of the settings: what the values of each are, what it means, and who may set it.
+"""The keys of the settings: values, meaning, and who may set each.
 
-`KEYS` is the table that docs/reference/configuration.md shows. Only who reads or offers a value needs it.
+`KEYS` is the table in docs/reference/configuration.md. Only code that parses or completes values needs it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ Trust = Literal["yes", "lower", "no"]
 
 
 class Key(NamedTuple):
-    """One setting: what its values are, and what it means."""
+    """One setting, with its values and its meaning."""
 
     kind: Kind
     meaning: str
     workspace: Trust = "no"
-    """May the workspace's own file set it? ``lower``: only to less than what holds without that file."""
+    """Whether the workspace's own file may set it. ``lower``: only below the value that holds without the file."""
     least: float = 0
     most: float = (1 << 55) - 1
     choices: tuple[str, ...] = ()
     pattern: str = ""
     """For a text, and each of several: a regular expression that all of it matches."""
     expected: str = ""
-    """What a text that matches it is, for the message; empty: the message shows the pattern."""
+    """For the message: a description of matching texts; empty: the message shows the pattern."""
 
 
 _VARIABLES = (

@@ -18,7 +18,7 @@ class Layer(NamedTuple):
     """Raw values from one place, by section and key."""
 
     origin: str
-    """What to call the place in a message: a file's path, ``the environment``, ``the command line``."""
+    """The name of the source in messages: a file's path, ``the environment``, ``the command line``."""
     values: Mapping[str, object]
     foreign: bool = False
     """True for the workspace's own file, which comes with the workspace: it may not set everything."""

@@ -1,6 +1,6 @@
-"""Every setting that Holdfast has, with its type and its default.
+"""Every setting of Holdfast, with its type and its default.
 
-What each means is in `keys`. `values.parse_value` reads one value, `layers.resolve` all.
+`keys` explains them. `values.parse_value` reads one value, `layers.resolve` all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PromoteProvider = Literal["auto", "btrfs", "reflink", "copy"]
 
 
 class Capture(NamedTuple):
-    """What of a workspace is captured."""
+    """Which files of a workspace are captured."""
 
     max_file_bytes: int = GIB
     exclude: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Gc(NamedTuple):
 
 
 class Files(NamedTuple):
-    """What restores and forks make."""
+    """The files that restores and forks write."""
 
     uid: int = -1
     gid: int = -1
@@ -112,7 +112,7 @@ class Undo(NamedTuple):
 
 
 class Safeguard(NamedTuple):
-    """Before what a person is asked, under `run`."""
+    """Limits beyond which `run` asks a person."""
 
     preset: SafeguardPreset = "off"
     deletes: int = -1
@@ -162,7 +162,7 @@ class Snapshot(NamedTuple):
 
 
 class Git(NamedTuple):
-    """What snapshots by Git hold, and run."""
+    """Contents and commands of snapshots by Git."""
 
     include_untracked: YesNo = "no"
     include_conflicts: YesNo = "no"
@@ -213,7 +213,7 @@ class Promote(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Commands that are run when something happens to a session (docs/reference/experiment.md)."""
+    """Commands that run at events of a session (docs/reference/experiment.md)."""
 
     before_checkpoint: tuple[str, ...] = ()
     after_checkpoint: tuple[str, ...] = ()
@@ -230,7 +230,7 @@ class Hooks(NamedTuple):
 
 
 class Safety(NamedTuple):
-    """What programs are said to do before they are run (docs/reference/classify.md)."""
+    """Descriptions of programs for the classifier (docs/reference/classify.md)."""
 
     programs: tuple[str, ...] = ()
 
@@ -257,7 +257,7 @@ class Merge(NamedTuple):
 
 
 class Serve(NamedTuple):
-    """The REST API, and the upkeep of what it serves (docs/reference/rest.md)."""
+    """The REST API, and the upkeep of its exports (docs/reference/rest.md)."""
 
     listen: str = "127.0.0.1:7420"
     threads: int = 8

@@ -97,7 +97,7 @@ def _scaled(value: object, units: Mapping[str, float], expected: str) -> tuple[A
 
 
 def parse_value(name: str, value: object) -> Any:
-    """The typed value of the key ``name``; raises `ValueError` that says what is wrong with ``value``."""
+    """The typed value of the key ``name``; raises `ValueError` with the fault of ``value``."""
     key = KEYS[name]
     typed = _PARSERS[key.kind](value)
     if isinstance(typed, (int, float)) and not key.least <= typed <= key.most:
@@ -111,7 +111,7 @@ def parse_value(name: str, value: object) -> Any:
     for text in texts if key.pattern else ():
         if not re.fullmatch(key.pattern, text):
             why = f"is not {key.expected}" if key.expected else f"does not match {key.pattern}"
-            # (What stands in an assignment may be a secret.)
+            # The value of an assignment may be a secret, so only its name is shown.
             name, sign, _ = text.partition("=")
             raise ValueError(f"{_shown(f'{name}=…' if sign else text)} {why}")
     return typed
@@ -194,7 +194,7 @@ _PARSERS: dict[Kind, Callable[[object], Any]] = {
 
 def _shown(value: object) -> str:
     if isinstance(value, (dict, list, tuple)):
-        # What is nested may be nested deeply.
+        # An array may be nested too deeply for the parser.
         return "a table" if isinstance(value, dict) else "a list"
     text = repr(value) if not isinstance(value, int) or abs(value) < 1 << 64 else "a huge number"
     return text if len(text) <= 80 else text[:77] + "..."
