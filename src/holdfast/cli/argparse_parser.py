@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     """Raises `UsageError` where argparse would print and exit, so that every failure leaves by the same way."""
 
     def format_help(self) -> str:
-        """See `argparse.ArgumentParser.format_help`; the description is wrapped, what is below the options is not."""
+        """See `argparse.ArgumentParser.format_help`; it wraps the description alone, and no text below the options."""
         from textwrap import fill
 
         self.description = fill(self.description or "", 100)
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def read(name: str, command: Command, words: Sequence[str]) -> argparse.Namespace | None:
-    """What ``words`` say to the command; None if they asked for help, which has then been printed."""
+    """Parse ``words`` for the command; None if they asked for help, which was printed."""
     try:
         parser = build_parser(name, command)
         return parser.parse_intermixed_args(words) if command.intermixed else parser.parse_args(words)
@@ -57,12 +57,12 @@ def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
     parser.paths_after_dashes = command.paths_after_dashes
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     command.configure(parser)
-    add_global_options(parser, argparse.SUPPRESS)  # (the epilog has one line on all of them)
+    add_global_options(parser, argparse.SUPPRESS)  # the epilog has one line for all of them
     return parser
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """As wide as the terminal, within reason. Left alone, argparse would load shutil to find that out, every time."""
+    """As wide as the terminal, within limits. By default argparse imports shutil for the width, each time."""
     try:
         columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a command is, and how the words behind its name are read."""
+"""The definition of a command, and the parsing of its arguments."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """One command: its words for ``--help``, its arguments, and what it does."""
+    """One command: its texts for ``--help``, its arguments, and its function."""
 
     description: str
     configure: Callable[[argparse.ArgumentParser], None]
     run: Callable[[Console, argparse.Namespace], int]
     """Returns the exit code."""
     examples: Sequence[tuple[str, str]]
-    """Command lines, each with what it does."""
+    """Command lines, each with its effect."""
     exits: Sequence[tuple[int, str]] = ()
-    """What exit codes mean here, other than `holdfast --help` says of them."""
+    """Exit codes with another meaning than in `holdfast --help`."""
     notes: Sequence[str] = ()
     """Guarantees, limits and exceptions, a few sentences each; ``--help`` and docs/reference/commands.md show them."""
     paths_after_dashes: bool = False
-    """True if what stands behind ``--`` are paths (``arguments.paths``), whatever stands before."""
+    """True if words behind ``--`` are paths (``arguments.paths``), whatever precedes them."""
     intermixed: bool = False
-    """True if options may stand between its words as well."""
+    """True if options may stand among its arguments as well."""
     verbs: Mapping[str, tuple[str, str]] | None = None
-    """Of a command that is a family, such as ``session start``: verb → (module of this package, summary). The module's
-    ``COMMANDS`` has it by both words. It is the one that is run.
+    """For a family such as ``session start``: verb → (module of this package, summary). The module's ``COMMANDS`` has
+    each command under both words; that one is run.
     """
 
 
@@ -61,10 +61,10 @@ def parse(name: str, command: Command, words: list[str]) -> argparse.Namespace |
 
 
 def read_plain(command: Command, words: list[str]) -> argparse.Namespace | None:
-    """What ``words`` say to the command, without argparse; None where that is not certain: see `Reader.read`."""
+    """Parse ``words`` without argparse; None where the result could differ: see `Reader.read`."""
     if command.intermixed:
         return None
-    reader: Any = Reader()  # in place of an `argparse.ArgumentParser`, of which it has what is used
+    reader: Any = Reader()  # has the methods of `argparse.ArgumentParser` that are used
     command.configure(reader)
     add_global_options(reader)
     return reader.read(words)
@@ -86,7 +86,7 @@ def _parse_verb(
         raise UsageError(
             f"`holdfast {name}` needs one of: {', '.join(verbs)}"
             if line.command is None
-            # (What cannot be shown as it is, the edge makes visible.)
+            # `main` escapes unprintable characters.
             else f"there is no command '{name} {line.command}'",
             hint=f"did you mean `holdfast {name} {near[0]}`?" if near else f"`holdfast {name} --help` lists them",
         )

@@ -95,7 +95,7 @@ EXIT_CODES = {
     130: "interrupted from the keyboard",
     141: "the reader of the output has closed it",
 }
-"""What exit codes mean, unless a command says otherwise."""
+"""Meanings of exit codes, unless a command has its own."""
 
 
 def names() -> list[str]:
@@ -104,13 +104,13 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Command:
-    """The command called ``name`` (not an alias); imports only the module that holds it. KeyError if there is none."""
+    """The command called ``name`` (not an alias); imports only its module. KeyError if there is none."""
     module = next(group[name][0] for group in COMMANDS.values() if name in group)
     return __import__(f"holdfast.cli.{module}", fromlist=("COMMANDS",)).COMMANDS[name]
 
 
 def load_verb(name: str, family: Command, verb: str) -> Command:
-    """One of a family's commands; imports only the module that holds it. KeyError if there is none."""
+    """One of a family's commands; imports only its module. KeyError if there is none."""
     assert family.verbs is not None
     module = family.verbs[verb][0]
     return __import__(f"holdfast.cli.{module}", fromlist=("COMMANDS",)).COMMANDS[f"{name} {verb}"]
@@ -126,7 +126,7 @@ def every() -> dict[str, Command]:
 
 
 def overview() -> str:
-    """What ``holdfast --help`` prints."""
+    """The output of ``holdfast --help``."""
     lines = [
         "usage: holdfast [--home DIR] [-w DIR] [--json] [-q] [-v] COMMAND …",
         "",

@@ -59,7 +59,7 @@ def _steps(console: Console) -> Iterable[str]:
 
 
 def _rows_of(kind: TimelineKind) -> Callable[[Console], Iterable[str]]:
-    """Lists the rows of the log of a ``kind``, by what comes behind the colon of their names: Bash splits at it."""
+    """Lists log rows of a ``kind``, by the part of their names behind the colon: Bash splits words there."""
 
     def rows(console: Console) -> Iterable[str]:
         with console.open(offer=False) as workspace:
@@ -157,11 +157,11 @@ OFFERED = {
     "image remove name": "images",
     "image import name": "images",
 }
-"""What the shell is offered for an argument of a command, or for an option of every command that has it."""
+"""The completion of an argument of a command, or of an option in every command that has it."""
 
 _MAX_OFFERED = 200
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+,./:-]+")
-"""What no shell takes for more than a word: Bash expands what it is offered."""
+"""Words without special characters for any shell: Bash expands completions."""
 
 
 def _completion(console: Console, arguments: argparse.Namespace) -> int:
@@ -223,7 +223,7 @@ def _complete_names(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def _offered(kind: str) -> dict[str, Any]:
-    """What shtab is told for an argument whose words `_LISTS` gives."""
+    """The arguments for shtab of an argument whose words `_LISTS` gives."""
     function, command = f"_holdfast_{kind}", f"holdfast completion --list {kind} 2>/dev/null"
     return {
         "bash": function,

@@ -70,18 +70,18 @@ class Console:
             self.answer(lines)
 
     def note(self, text: str) -> None:
-        """A line about what is done, on standard error; nothing with ``-q`` or ``--json``."""
+        """A line about progress, on standard error; nothing with ``-q`` or ``--json``."""
         if not self.quiet and not self.json:
             sys.stderr.write(f"holdfast: {text}\n")
 
     def answer(self, lines: Iterable[str]) -> None:
-        """Print what was asked for: also with ``-q``."""
+        """Print the requested output: also with ``-q``."""
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
     def answer_paged(self, lines: Iterable[str], *, pager: bool) -> None:
-        """The same through a pager, if ``pager`` and a person sits at the terminal that standard output is: the program
-        that ``$HOLDFAST_PAGER`` or ``$PAGER`` names, word by word (empty or ``cat``: none), else less. The user may
-        leave it before the end.
+        """Print the requested output through a pager, if ``pager`` is true and standard output is a person's terminal.
+        The pager is the program in ``$HOLDFAST_PAGER`` or ``$PAGER``, split at spaces (empty or ``cat``: none), else
+        less. The user may quit it early.
         """
         command = None
         if pager and not self.json and is_terminal(sys.stdout):
@@ -98,7 +98,7 @@ class Console:
         from holdfast.processes.child import run_with_input_at_terminal
 
         sys.stdout.flush()
-        # (As Git has it: a text that fits is only shown, colours are, and what was shown stays.)
+        # As in Git: less exits if the text fits on a screen, shows colours, and leaves the text on the screen.
         environment = {"LESS": "FRX", "LV": "-c", **os.environ}
         pieces = (f"{line}\n".encode(errors=sys.stdout.errors or "replace") for line in lines)
         try:
@@ -109,12 +109,12 @@ class Console:
             self.answer(lines)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
-        """Print a list that was asked for: a line for each of ``rows``, in aligned columns, without those that are
-        empty. On a terminal a line with the columns' names stands above them, unless there are no rows; elsewhere there
-        is none, so that a program that reads it finds rows alone.
+        """Print the requested list: a line for each of ``rows``, in aligned columns, without those that are empty. On a
+        terminal a line with the columns' names stands above them, unless there are no rows; elsewhere there is none, so
+        that a program that reads it finds rows alone.
 
         A row has a cell for each column, its text without colour (`visible`), or with one; the first one is yellow. A
-        row that is a text is a line below the one before it. The last column may be as wide as it is.
+        row that is a text becomes a line of its own. The last column is not limited in width.
         """
         from holdfast.cli.terminal import table_lines
 
@@ -145,7 +145,7 @@ class Console:
 
     @property
     def interactive(self) -> bool:
-        """True if a person can be asked: at a terminal, and not through ``--json`` or ``-q``."""
+        """True if a person can be asked: at a terminal, without ``--json`` and ``-q``."""
         return is_terminal(sys.stdin) and is_terminal(sys.stderr) and not self.json and not self.quiet
 
     def progress(self) -> AbstractContextManager[Progress | None]:
@@ -169,10 +169,10 @@ class Console:
     ) -> Workspace:
         """Open the workspace at or above the directory; warn of a restore that was cut short (if ``offer``).
 
-        A wrong ``holdfast.toml`` in the workspace is a warning, unless the command is ``strict``: one that begins to
-        save by its rules. ``freeing``: one that can do on a full disk. ``scan``: one that will look at the whole tree,
-        which starts to scan at once (`close` ends that). ``create``: one that begins to keep something, which makes the
-        directory a workspace where it is in none.
+        A wrong ``holdfast.toml`` in the workspace is a warning; for a ``strict`` command, which saves by its rules, an
+        error. ``freeing``: the command works on a full disk. ``scan``: the command needs a scan of the whole tree,
+        which starts at once (`close` ends it). ``create``: the command begins to save, so a directory outside any
+        workspace becomes one.
         """
         where = self.directory or current_directory()
         if scan:
@@ -192,7 +192,7 @@ class Console:
     def _warn_of_unfinished(self, workspace: Workspace) -> None:
         try:
             unfinished = workspace.unfinished()
-        except FormatError as error:  # (what depends on the record meets that again; saving and looking do not)
+        except FormatError as error:  # commands that need the record raise this again
             self.warn(error.message)
             return
         if unfinished is not None:
@@ -229,10 +229,11 @@ class Console:
                 raise error from None
 
     def prepare_log(self, *, news: bool = False, for_programs: bool = False) -> None:
-        """Send the log to standard error, from ``--log-level`` on; without that warnings, and with ``news`` or ``-v``
-        what goes on, too.
+        """Send the log to standard error, from ``--log-level`` on; by default warnings, with ``news`` or ``-v``
+        progress, too.
 
-        It is for people, but with ``--json``, or if no person sits there and it was asked for, or is ``for_programs``.
+        The lines are JSON with ``--json``; if standard error is no terminal, also for a requested log and
+        ``for_programs``.
         """
         level = self.log_level or ("info" if self.verbose else "error" if self.quiet else "info" if news else "warn")
         wanted = for_programs or self.log_level is not None
@@ -246,11 +247,7 @@ class Console:
         set_sender(level, begin)
 
     def paths(self, workspace: Workspace, given: Iterable[str | bytes]) -> list[bytes]:
-        """The paths in the workspace that PATH arguments mean: relative to the current directory, if that is inside it.
-
-        From elsewhere they are relative to the workspace's root. The root itself is the empty path. Raises
-        `UsageError` for a path that lies outside.
-        """
+        """PATH arguments as paths in the workspace: relative to the current directory, if that is inside it."""
         wanted = [os.fsencode(path) for path in given]
         if not wanted:
             return []
@@ -258,9 +255,8 @@ class Console:
         return [relative_to_root(workspace.path, path, current) for path in wanted]
 
     def with_paths(self, workspace: Workspace, given: Sequence[str], work: Callable[[list[bytes]], T]) -> T:
-        r"""Do ``work`` with the `paths` that are given; if there are no such paths, with those that are printed so.
-
-        ``caf\xe9`` is then the file whose name has that byte, and the path is relative to the workspace's root.
+        r"""Call ``work`` with the `paths` of the arguments; if they do not exist, with the paths that are printed in
+        that form.
         """
         try:
             return work(self.paths(workspace, given))
@@ -273,7 +269,7 @@ class Console:
             raise
 
     def printed_paths(self, workspace: Workspace, given: Sequence[str]) -> Iterator[list[bytes]]:
-        """What the same arguments mean where they were copied from what Holdfast printed, other than `paths`."""
+        """The same arguments read as paths that Holdfast printed, where that differs from `paths`."""
         known = self.paths(workspace, given)
         names = [parse_display(path) for path in given]
         for current in (os.path.realpath(os.fsencode(current_directory())), workspace.path):
@@ -285,7 +281,7 @@ class Console:
 
 
 _DELETED = " (deleted)"
-"""What Linux adds to such a path."""
+"""The suffix that Linux adds to the path of a deleted directory."""
 
 
 def current_directory() -> str:
@@ -294,12 +290,12 @@ def current_directory() -> str:
         return os.getcwd()
     except FileNotFoundError:
         known = os.environ.get("PWD", "")
-        # (A shell that began there does not know it any more.)
+        # A shell that started in a deleted directory has no path for it.
         return known if os.path.isabs(known) else os.readlink("/proc/self/cwd").removesuffix(_DELETED)
 
 
 def relative_to_root(root: bytes, path: bytes, current: bytes) -> bytes:
-    """``path`` relative to ``root``; ``current`` is what it is relative to, or the root if that lies elsewhere."""
+    """``path`` relative to ``root``; it is taken as relative to ``current``, or to ``root`` if that is outside."""
     prefix = b"" if root == b"/" else root
     start = current if current == root or current.startswith(prefix + b"/") else root
     absolute = os.path.normpath(path if path.startswith(b"/") else start + b"/" + path)

@@ -80,7 +80,7 @@ def show_patch(console: Console, pieces: Iterable[bytes]) -> None:
 
 
 def _states(names: Sequence[str]) -> tuple[str | None, str | None]:
-    """The base and the target that ``names`` ask for; None stands for what is meant when none is named."""
+    """The base and the target in ``names``; None: the default."""
     from holdfast.engine.history.revisions import split_range
 
     if len(names) > 2:

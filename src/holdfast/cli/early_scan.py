@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 
 def start(directory: str, home: str | None, environ: Mapping[str, str]) -> None:
-    """Start to scan the workspace that ``directory`` seems to be in. Never raises; the caller calls `end_early` in the
-    end.
+    """Start to scan the workspace that seems to contain ``directory``. Never raises; the caller must call `end_early`.
 
-    Starts nothing where a watcher knows what has changed, where the workspace is a mounted fork, and inside of a run.
+    Does nothing if a watcher knows the changes, for a mounted fork, and inside a run.
     """
     if os.fsdecode(RUN_VARIABLE) in environ:
         return

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.session import Session
 
 _MOST_NAMED = 10
-"""So many paths of an attempt are named that no checkpoint holds."""
+"""How many of an attempt's uncaptured paths are listed."""
 
 _MEASURES: dict[str, Measure] = {"exit-code": "exit_code", "output": "output", "duration": "duration"}
 
@@ -141,7 +141,7 @@ def _board(console: Console, order: Order, shown: ExitStack) -> Tell | None:
 
 
 def _answer(console: Console, arguments: argparse.Namespace, session: Session, found: Experiment) -> int:
-    """Say what came of it, and adopt the best if that was asked for; the exit code."""
+    """Report the outcome, and adopt the best attempt if requested; the exit code."""
     from holdfast.cli.experiment_attempts import table
     from holdfast.engine.experiments.experiment import experiment_object
     from holdfast.model.answers import experiments as answers
@@ -149,7 +149,7 @@ def _answer(console: Console, arguments: argparse.Namespace, session: Session, f
     winner = found.comparison.winner
     adopted: Adoption | None = None
     failed: HoldfastError | OSError | None = None
-    # (First: what is printed may not be read.)
+    # Adopt before printing: standard output may be closed.
     if arguments.adopt and winner is not None:
         try:
             adopted = found.adopt()
@@ -208,7 +208,7 @@ def _closing(session: Session, found: Experiment, adopted: Adoption | None, adop
 
 
 def _not_captured(comparison: Comparison) -> Iterator[str]:
-    """What attempts have left that no checkpoint holds, and where that of the best still is."""
+    """Files of attempts that no checkpoint holds, with the place of the best attempt's."""
     for one in comparison.ranked:
         if not one.not_captured:
             continue
@@ -229,7 +229,7 @@ def _not_captured(comparison: Comparison) -> Iterator[str]:
 
 
 def _differences(console: Console, session: Session, found: Experiment) -> Iterator[str]:
-    """How the others differ from the best: what they have printed, then the files."""
+    """The differences of the others from the best: first their output, then the files."""
     from holdfast.cli.colored_patch import for_terminal
 
     by_number: dict[int, Outcome] = {one.attempt.number: one for one in found.comparison.ranked}

@@ -1,4 +1,4 @@
-"""What an experiment is asked for on the command line, and its outcome as a table for people."""
+"""The attempts of an experiment from its command line, and its outcome as a table for people."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SAID = 100
 def attempts_of(
     commands: Sequence[str], names: Sequence[str], variants: Sequence[str], timeout: float | None
 ) -> list[Attempt]:
-    """What ``COMMAND…``, ``--name`` and ``--with`` ask for. Raises `UsageError`."""
+    """The attempts in ``COMMAND…``, ``--name`` and ``--with``. Raises `UsageError`."""
     if not commands:
         raise UsageError("experiment needs something to try", hint="holdfast experiment 'make CC=gcc' 'make CC=clang'")
     if variants and len(commands) != 1:
@@ -50,7 +50,7 @@ def attempts_of(
 
 
 def _varied(attempt: Attempt, variant: str) -> Attempt:
-    """``attempt`` with what one ``--with`` says: ``shell=…``, ``timeout=…``, and variables, as a shell splits them."""
+    """``attempt`` changed by one ``--with``: ``shell=…``, ``timeout=…``, and variables, split as a shell does."""
     try:
         words = shlex.split(variant)
     except ValueError as error:
@@ -159,7 +159,7 @@ def _missed(outcome: Outcome) -> list[str]:
 
 
 def clipped(name: str) -> str:
-    """What people are shown of a name, or of a command that is taken for one."""
+    """A name as people see it, or a command that serves as one."""
     shown = visible(name)
     return shown if len(shown) <= _NAME else shown[: _NAME - 1] + "…"
 

@@ -107,7 +107,7 @@ def _forget(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _policy(arguments: argparse.Namespace) -> Policy | None:
-    """What the ``--keep-…`` flags ask for; None if there are none."""
+    """The policy of the ``--keep-…`` flags; None without any."""
     from holdfast import Policy
 
     policy = Policy(

@@ -101,7 +101,7 @@ def _configure_import(parser: argparse.ArgumentParser) -> None:
 def _import(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.upkeep.bundle_import import check_bundle_head
 
-    check_bundle_head(os.fsencode(arguments.file))  # (a mistyped name begins no workspace)
+    check_bundle_head(os.fsencode(arguments.file))  # a mistyped name must not make the directory a workspace
     with console.open(create=True) as workspace:
         ids = workspace.import_(arguments.file)
     if console.json:

@@ -1,4 +1,4 @@
-"""The options of every command, which may stand before its name as well as behind it."""
+"""The options of every command, allowed before its name and behind it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class CommandLine(NamedTuple):
     """A command line, taken apart as far as that goes without knowing the command."""
 
     command: str | None
-    """A command's name, or ``--help`` or ``--version`` where one of those comes first; None: nothing was asked for."""
+    """A command's name, or ``--help`` or ``--version`` if one of them comes first; None for an empty line."""
     arguments: list[str]
-    """What is left for the command's own parser: global options in front of its name, and all that is behind it."""
+    """Arguments for the command's own parser: global options before its name, and everything behind it."""
 
 
 def split_options(argv: list[str]) -> CommandLine:

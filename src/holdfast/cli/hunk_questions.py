@@ -45,7 +45,7 @@ def choose(console: Console, files: Iterable[RestoreFile]) -> list[tuple[Restore
 
 
 def _choose_parts(console: Console, file: RestoreFile) -> tuple[list[RestorePart], bool]:
-    """The parts that are taken of a file, and whether more files are to be asked for."""
+    """The chosen parts of a file, and whether to continue with more files."""
     taken: list[RestorePart] = []
     for at, part in enumerate(file.parts):
         show_patch(console, [part.text])

@@ -26,7 +26,7 @@ VERBS = {
 
 
 def open_images(console: Console, *, create: bool = False) -> ImageStore:
-    """The images of the home. With ``create`` the home is made where there is none."""
+    """The images of the home. With ``create``, a missing home is made."""
     from holdfast.engine.opening.home import default_home, make_private
     from holdfast.sandbox.images.store import ImageStore
 
@@ -37,9 +37,7 @@ def open_images(console: Console, *, create: bool = False) -> ImageStore:
 
 
 def provide_default(console: Console, name: str) -> None:
-    """Where ``name`` is that of the default image and there is none, build it, and say so. Raises as `ImageStore.build`
-    does.
-    """
+    """If ``name`` is the default image and it is missing, build it, with a note. Raises as `ImageStore.build` does."""
     from holdfast.model.errors import NotFoundError
     from holdfast.sandbox.images.debian_builder import Recipe
     from holdfast.sandbox.images.manifest import DEFAULT_NAME

@@ -153,7 +153,7 @@ def _given(value: str | None, variable: str) -> str:
 
 
 def warn_if_huge(console: Console, workspace: Workspace, *, ask_first: bool) -> None:
-    """Before a first checkpoint of something huge: say what makes it so; at a terminal, go on only if told to."""
+    """Before the first checkpoint of a huge tree: report its largest parts; at a terminal, ask before going on."""
     estimate = workspace.estimate()
     if estimate is None:
         return

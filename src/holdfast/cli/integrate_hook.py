@@ -185,13 +185,13 @@ def _file_json(change: FileChange) -> Any:
 
 
 def _configure_hook(parser: argparse.ArgumentParser) -> None:
-    # (Not `choices`: a client takes exit code 2, that of wrong usage, for the order to stop.)
+    # `choices` would exit with code 2 for wrong usage, which clients take as the order to stop.
     parser.add_argument("client", metavar="CLIENT", nargs="?", default="", help="the client that calls")
     parser.add_argument("event", metavar="EVENT", nargs="?", default="", help="the event, by the client's name for it")
 
 
 def _hook(console: Console, arguments: argparse.Namespace) -> int:
-    """Never fails: whatever goes wrong is the hook's own affair, and the client goes on."""
+    """Never fails: the client goes on, and gets only a message about an error."""
     try:
         said = _performed(console, arguments.client, arguments.event)
     except HoldfastError as error:

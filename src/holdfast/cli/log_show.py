@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MOVES = ("restore", "undo", "redo")
 _ALIGNED_BY = 50
-"""As many of the newest rows tell how wide the column of names is. (All are not waited for.)"""
+"""The width of the column of names comes from this many newest rows, so that printing need not wait for all."""
 _RUN_STATES = {"open": "not ended", "killed": "killed"}
 _MOST_OF_LINE = 1000
 """Characters of a text that a row shows where nothing else cuts it."""
@@ -145,7 +145,7 @@ def filtered_rows(
 
 
 def _is_known(workspace: Workspace, paths: list[bytes]) -> bool:
-    """Whether one of ``paths`` is there, or was ever changed; or there are none."""
+    """Whether one of ``paths`` exists or was ever changed; True without paths."""
     is_there = any(os.path.lexists(os.path.join(workspace.path, path)) for path in paths)
     return not paths or is_there or next(workspace.log_rows(paths=paths, steps=True), None) is not None
 
@@ -159,7 +159,7 @@ def _microseconds(given: str | None) -> int | None:
 
 
 def _of_rows(result: Log, rows: Iterable[TimelineItem]) -> Log:
-    """What of the log belongs to rows."""
+    """The part of the log that belongs to the rows."""
     made = {item.made.id for item in rows if item.made is not None}
     numbers = {item.number for item in rows if item.kind not in ("step", "barrier", "held", "command")}
     return result._replace(
@@ -219,7 +219,7 @@ def row_pieces(item: TimelineItem, head: str | None, told: Callable[[int], str],
 
 
 def _what(item: TimelineItem) -> str:
-    """What a row says besides its name, as a terminal may be shown it."""
+    """The text of a row beside its name, escaped for terminals."""
     labels = ", ".join(map(visible, item.labels))
     said = visible(first_line(item.text, _MOST_OF_LINE))
     command = visible(first_line(item.command, _MOST_OF_LINE)) + ("…" if "\n" in item.command.strip() else "")
@@ -309,7 +309,7 @@ def _logged(console: Console, limit: int | None) -> Log:
 
 
 def _all_logged(console: Console, limit: int | None) -> Log:
-    """Of all workspaces; from inside one, with where it stands and what happened to its tree."""
+    """The rows of all workspaces; inside one, also its state and its events."""
     from holdfast import Home
 
     with console.open_either() as opened:
@@ -349,7 +349,7 @@ def _show(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def details_lines(paint: Palette, result: Details) -> Iterator[str]:
-    """What `show` prints of a checkpoint."""
+    """The lines of `show` for a checkpoint."""
     item = result.checkpoint
     about = item.provenance
     facts = (
@@ -392,7 +392,7 @@ def _show_row(console: Console, workspace: Workspace, arguments: argparse.Namesp
 
 
 def row_lines(paint: Palette, found: RowDetails) -> Iterator[str]:
-    """What `show` prints of another row."""
+    """The lines of `show` for another row."""
     item = found.item
     is_open = item.kind == "run" and bool(item.state)
     is_told = item.kind in ("merge", *_MOVES)
@@ -428,7 +428,7 @@ def row_lines(paint: Palette, found: RowDetails) -> Iterator[str]:
 
 
 def _way_back(item: TimelineItem) -> str:
-    """The command that goes back to before it, where there is one of its own."""
+    """The command that returns to the state before the row, where it has one of its own."""
     if item.kind == "prompt":
         return f"holdfast undo --to {item.name}"
     return f"holdfast undo --run {item.run}" if item.kind == "run" else ""

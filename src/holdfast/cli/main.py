@@ -24,7 +24,7 @@ _HINTS = {
     "storage": "-v shows where this happened",
     "bug": "please report it, with what the same command prints with -v",
 }
-"""Where the error was none of those that are raised on purpose."""
+"""Hints for errors that were not raised on purpose."""
 
 _ESCAPED = "holdfast.escaped"
 
@@ -46,16 +46,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run() -> NoReturn:
-    """What the installed command is: `main`, and then the end of the process.
+    """The installed command: `main`, then the end of the process.
 
-    Everything is closed and flushed by then; taking the interpreter down object by object would cost 7 ms more.
-    Python looks for cycles among its objects less often than it would: most of what a command makes is never one.
+    `main` closes and flushes everything, so the process exits at once; freeing all objects would cost 7 ms more.
+    Garbage collection is rarer than by default: few objects of a command are in cycles.
     """
     gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
     allow_forks()
     try:
         code = main()
-    except KeyboardInterrupt:  # once more, while the first one was told of
+    except KeyboardInterrupt:  # once more, while the first one was reported
         code = INTERRUPTED
     try:
         sys.stderr.flush()
@@ -126,7 +126,7 @@ def _unknown(word: str) -> UsageError:
 
 
 def _wants(argv: list[str]) -> tuple[bool, bool]:
-    """Whether ``--json`` and ``-v`` were asked for, as well as can be told when the rest of the line makes no sense."""
+    """Whether the line has ``--json`` and ``-v``, as far as a line that cannot be parsed shows it."""
     words = argv[: argv.index("--")] if "--" in argv else argv
     verbose = any(word == "--verbose" or (word[:1] == "-" and word[1:2] != "-" and "v" in word) for word in words)
     return "--json" in words, verbose
@@ -185,8 +185,8 @@ def _open_closed_streams() -> None:
 
 
 def _escape_what_cannot_be_encoded() -> None:
-    """Let output hold any text, whatever encoding the locale asks for: other characters appear as `visible` shows
-    those that are unsafe.
+    """Let output hold any text in every locale: characters that cannot be encoded are escaped as `visible` escapes
+    unsafe ones.
     """
     codecs.register_error(_ESCAPED, _escape)
     for stream in (sys.stdout, sys.stderr):

@@ -54,7 +54,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             "a program starts this command, and speaks the Model Context Protocol with it",
             hint="docs/reference/mcp.md shows how to configure clients; --socket PATH listens for them",
         )
-    # What is loaded here stays until the end: to look through it for garbage meanwhile takes a fifth of the start.
+    # Imported objects stay until the end: garbage collection meanwhile takes a fifth of the start.
     gc.disable()
     from holdfast.api.mcp.server import ServeOptions, serve
 

@@ -95,7 +95,7 @@ def _detach(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _mount_fork(console: Console, directory: str) -> bool:
-    """Mount a fork again; False if the directory is none's."""
+    """Mount a fork again; False if the directory belongs to no fork."""
     from holdfast.engine.forks.mount_server_client import MountServer
 
     try:
@@ -147,13 +147,13 @@ def _stay(console: Console, mounted: Mounted, signals: _Signals) -> None:
 def _run(console: Console, mounted: Mounted, words: list[str], signals: _Signals) -> int:
     """Run a command; its exit code."""
     try:
-        # The shell replaces itself by the command: this process, which has to answer those that look at the mount,
-        # would stand still until a program that lies in there has been started.
-        # It is the user's, at the terminal, and what it leaves running goes on: no `processes.child`.
+        # The shell replaces itself with the command. Without it, starting a program that lies in the mount would block
+        # this process, which answers the mount's requests. The command is the user's, at the terminal, and its
+        # background processes go on: no `processes.child`.
         process = subprocess.Popen(["/bin/sh", "-c", 'exec "$@"', "sh", *words])
     except OSError as error:
         raise StorageError(f"cannot run a command: {error.strerror}") from error
-    # (What Ctrl-C sends, the terminal has sent to the command as well.)
+    # The terminal sends the SIGINT of Ctrl-C to the command as well.
     signals.send_to(lambda number: None if number == signal.SIGINT else process.send_signal(number))
     ended = os.pidfd_open(process.pid)
     poll = select.poll()
@@ -164,7 +164,7 @@ def _run(console: Console, mounted: Mounted, words: list[str], signals: _Signals
     code = process.wait()
     code = code if code >= 0 else 128 - code
     if console.json:
-        # (Standard output is the command's.)
+        # Standard output belongs to the command.
         from holdfast.model.answers import commands
         from holdfast.model.json_encoder import encode
 
@@ -175,9 +175,9 @@ def _run(console: Console, mounted: Mounted, words: list[str], signals: _Signals
 
 
 class _Signals:
-    """For the length of a block, what asks for the end is only noted, until it is said what to do about it.
+    """Within the block, signals to end are only noted, until `send_to` says how to react.
 
-    An exception in the middle of something, such as a transaction, could leave its locks held for ever.
+    An exception at an arbitrary place, such as inside a transaction, could leave locks held for ever.
     """
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class _Signals:
         self._before: dict[int, Any] = {}
 
     def send_to(self, end: Callable[[int], None]) -> None:
-        """From now on ``end`` is called with each signal, and with those that have come already."""
+        """Call ``end`` with each later signal, and with those noted so far."""
         self._send = end
         while self._noted:
             end(self._noted.pop())

@@ -43,7 +43,7 @@ def add_decision_options(parser: argparse.ArgumentParser, *, here: str = "here",
 
 
 def decisions_in(console: Console, workspace: Workspace, arguments: argparse.Namespace) -> dict[bytes, Resolution]:
-    """What the options decide, by path in the workspace. Raises `UsageError`."""
+    """The decisions in the options, by path in the workspace. Raises `UsageError`."""
 
     def named(path: str) -> bytes:
         (name,) = console.paths(workspace, [path])
@@ -54,7 +54,7 @@ def decisions_in(console: Console, workspace: Workspace, arguments: argparse.Nam
 
 
 def decisions(arguments: argparse.Namespace, named: Callable[[str], bytes]) -> dict[bytes, Resolution]:
-    """What the options decide; ``named`` gives the path in the workspace that an argument means.
+    """The decisions in the options; ``named`` converts an argument to a path in the workspace.
 
     Raises `UsageError`.
     """
@@ -115,7 +115,7 @@ def rungs_of(record: FileRecord) -> list[str]:
 
 
 def difference_lines(ours: str, theirs: str, *, here: str = "here", there: str) -> list[str]:
-    """What both sides have changed in a file, each as hunks, and called ``here`` and ``there``."""
+    """The changes of both sides in a file, each as hunks under the title ``here`` or ``there``."""
     lines: list[str] = []
     for what, hunks in ((here, ours), (there, theirs)):
         if hunks:

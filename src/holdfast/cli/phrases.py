@@ -23,7 +23,7 @@ SHORT = 12
 
 
 MOST_NAMED = 10
-"""So many paths are named that nothing is to be done about."""
+"""The number of paths that lists show at most, where the user can do nothing about them."""
 
 
 def short(checkpoint_id: str) -> str:
@@ -42,13 +42,13 @@ def quoted_labels(checkpoint: Checkpoint, between: str) -> str:
 
 
 def counts_text(counts: Counts) -> str:
-    """``12 added, 3 modified, 1 deleted``, without what is 0; ``no changes`` if all are."""
+    """``12 added, 3 modified, 1 deleted``, without zeros; ``no changes`` if all are zero."""
     parts = ((counts.added, "added"), (counts.modified, "modified"), (counts.deleted, "deleted"))
     return ", ".join(f"{number:,} {what}" for number, what in parts if number) or "no changes"
 
 
 def compact(counts: Counts) -> str:
-    """``+12 ~3 -1``, without what is 0."""
+    """``+12 ~3 -1``, without zeros."""
     parts = (("+", counts.added), ("~", counts.modified), ("-", counts.deleted))
     return " ".join(f"{sign}{number}" for sign, number in parts if number) or "="
 
@@ -68,7 +68,7 @@ BELL = "\a"
 
 
 def held_lines(ticket: TicketInfo, *, more: str = "") -> Sequence[str]:
-    """What a safeguard holds, and how and until when that is answered elsewhere; ``more`` is said at the end."""
+    """The held operation, and how and until when another terminal can answer it; ``more`` is added."""
     seconds = max(0.0, ticket.denied_at / 1e9 - time.time())
     command = f"`holdfast safeguard allow {ticket.id}` or `deny {ticket.id}`"
     return visible(ticket.message), f"  held: {command} in another terminal, within {seconds:.0f} s{more}"
@@ -93,12 +93,12 @@ def reasons(items: Sequence[NotCaptured]) -> list[str]:
 
 
 def left_alone(items: Sequence[NotCaptured], hint: str | None = None) -> RefusedError:
-    """What a command ends with that has done its work but for these paths."""
+    """The error at the end of a command that did its work except for these paths."""
     return RefusedError(could_not_change(items), hint=hint, code="left_alone")
 
 
 def uncaptured(paths: Sequence[str]) -> list[str]:
-    """What a fork captures no more and that stays, for people; empty for nothing."""
+    """For people: paths that a fork stopped capturing and that stay here; empty for none."""
     if not paths:
         return []
     lines = [f"  {visible(path)}" for path in paths[:MOST_NAMED]]
@@ -108,7 +108,7 @@ def uncaptured(paths: Sequence[str]) -> list[str]:
 
 
 def only_there(items: Sequence[NotCaptured], what: str) -> list[str]:
-    """What is in the directory of ``what`` alone, for people; empty for nothing."""
+    """For people: files that only the directory of ``what`` has; empty for none."""
     if not items:
         return []
     lines = reasons(items[:MOST_NAMED])
@@ -118,7 +118,7 @@ def only_there(items: Sequence[NotCaptured], what: str) -> list[str]:
 
 
 def foreseen(expected: Mapping[str, Any]) -> list[str]:
-    """What the rungs of the ladder would do about a file, as a dry run foresees it."""
+    """For people: the expected work of each rung of the ladder on a file, from a dry run."""
     words = {"applies": "would apply it", "declines": "declines", "asked": "would be asked"}
     return [
         f"{one['rung']}: {words[one['result']]}{', ' if 'said' in one else ''}{visible(one.get('said', ''))}"

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 REST = "..."
-"""As ``nargs``: all that is left. It is `argparse.REMAINDER`."""
+"""As ``nargs``: all remaining words, as `argparse.REMAINDER`."""
 
 _MANY = 1 << 30
 _TAKES: dict[object, tuple[int, int]] = {None: (1, 1), "?": (0, 1), "*": (0, _MANY), "+": (1, _MANY), REST: (0, _MANY)}
 """How many words a positional takes at least and at most, by its ``nargs``."""
 
 _SWITCHES = {"store_true": (True, False), "store_false": (False, True), "store_const": (None, None)}
-"""What an option that takes no word stands for, and its absence, if nothing else is said."""
+"""Values of options without a word: when given, and when absent."""
 
 _KEYWORDS = {"action", "choices", "const", "default", "dest", "help", "metavar", "nargs", "required", "type"}
 
@@ -33,9 +33,9 @@ class _Argument(NamedTuple):
     """0 for a switch."""
     appends: bool
     bare: object
-    """What it means without a word."""
+    """The value if given without a word."""
     default: object
-    """What it means if it is not given."""
+    """The value if not given."""
     convert: Callable[[str], object] | None
     choices: Sequence[object] | None
     required: bool
@@ -43,7 +43,7 @@ class _Argument(NamedTuple):
     """The mutually exclusive group that it is in, or None."""
 
     def meaning(self, words: Sequence[str], before: Any) -> object:
-        """What it means with ``words``, and with what it meant ``before``; raises whatever its type raises."""
+        """The value from ``words`` and the value ``before``; raises the errors of its type."""
         if self.nargs == 0:
             return self.bare
         if self.nargs in ("*", "+", REST):
@@ -52,7 +52,7 @@ class _Argument(NamedTuple):
         return [*(before or ()), found] if self.appends else found
 
     def instead(self, value: object) -> object:
-        """What ``value`` means, which stands where there is no word: text is taken as a word is."""
+        """The value of a default: a text is converted like a word."""
         return self._value(value) if isinstance(value, str) else value
 
     def _value(self, word: str) -> object:
@@ -108,17 +108,17 @@ class Reader:
             self._options |= dict.fromkeys(names, argument)
         else:
             known = known and action == "store" and nargs in _TAKES and group is None
-            # (A default for many words has rules of its own.)
+            # argparse has special rules for defaults of many words.
             known = known and (nargs in (None, "?") or default is None)
-            # (What takes the rest has to be alone: those in front of it could stand apart.)
+            # A REST argument must be alone: argparse could split the words of arguments before it.
             known = known and not (self._positionals and REST in (nargs, self._positionals[0].nargs))
             self._positionals.append(argument)
         self._odd |= not known
 
     def read(self, words: Sequence[str]) -> argparse.Namespace | None:
-        """What argparse would make of ``words``: the same names with the same values; None where that is not certain.
+        """Parse ``words`` with the names and values that argparse would give; None where that is not certain.
 
-        So it may be None of a line that argparse understands, and is None of every line that argparse refuses.
+        Lines that argparse refuses always give None; some that it accepts do, too.
         """
         given = None if self._odd else self._sort(words)
         if given is None:
@@ -140,7 +140,7 @@ class Reader:
         return found
 
     def _sort(self, words: Sequence[str]) -> list[tuple[_Argument, Sequence[str]]] | None:
-        """Every option and positional that is given, with its words; None unless the positionals stand together."""
+        """Every given option and positional with its words; None if the positionals are not adjacent."""
         rest = bool(self._positionals) and self._positionals[0].nargs == REST
         given: list[tuple[_Argument, Sequence[str]]] = []
         block: Sequence[str] = ()
@@ -172,7 +172,7 @@ class Reader:
     def _share(self, words: Sequence[str]) -> list[tuple[_Argument, Sequence[str]]] | None:
         """Every positional with its words: the first take as many as those behind can do without."""
         spare = len(words) - sum(_TAKES[argument.nargs][0] for argument in self._positionals)
-        if spare < 0 or any(word.startswith("-=") for word in words):  # (which some versions take for any option)
+        if spare < 0 or any(word.startswith("-=") for word in words):  # some versions take -= for any option
             return None
         shared: list[tuple[_Argument, Sequence[str]]] = []
         for argument in self._positionals:
@@ -195,5 +195,5 @@ class _Exclusive:
 
 
 def _is_bare(word: str) -> bool:
-    """Whether a word can be no option, nor anything else that is special."""
+    """Whether a word is surely no option and has no other special meaning."""
     return not word.startswith("-")

@@ -1,4 +1,4 @@
-"""Several attempts at once on a terminal: a line for each, with where it is, for how long, and what it says."""
+"""The progress of concurrent attempts on a terminal: a line for each, with its phase, its time, and its last output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PER_SECOND = 8
 
 
 class _Row:
-    """What is shown of one attempt."""
+    """The data of one attempt's line."""
 
     def __init__(self, name: str, now: float) -> None:
         self.name = name
@@ -81,7 +81,7 @@ class Board:
                 row.line = moved.line
 
     def table(self) -> Group:
-        """What is shown at this moment. What an attempt says gives way where there is little room."""
+        """The lines at this moment. Narrow terminals omit the attempts' output."""
         from rich.console import Group
         from rich.text import Text
 

@@ -162,10 +162,10 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _decided(arguments: argparse.Namespace) -> list[DecidedFile]:
-    """What the options decide. Raises `UsageError`."""
+    """The decisions in the options. Raises `UsageError`."""
     from holdfast.engine.promotion.spec import DecidedFile, decode_resolutions
 
-    # (Relative to production, whose files are shown: the current directory may be anywhere.)
+    # Relative to production, whose files were shown: the current directory may be anywhere.
     given = decisions(arguments, parse_display)
     found = [DecidedFile(display(path), one.prefer, one.content) for path, one in given.items()]
     if arguments.decisions is None:
@@ -182,7 +182,7 @@ def _decided(arguments: argparse.Namespace) -> list[DecidedFile]:
 
 @contextmanager
 def _interrupted_by_signals() -> Generator[None]:
-    """What asks this process to end is as Ctrl-C: what runs is ended, and what was built is taken back."""
+    """Treat signals to end like Ctrl-C: running commands are ended, and the build is taken back."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
         if handler != signal.SIG_IGN:

@@ -188,8 +188,8 @@ def prompt_number(argument: str) -> int:
 
 
 def _steps(workspace: Workspace, given: Sequence[Sequence[int]] | None, states: Sequence[str]) -> list[int] | None:
-    """The steps that are ``given``, as ids and ranges: of a range those that are in one of ``states``;
-    where there are none, all of it, which is refused then.
+    """The ``given`` steps, as ids and ranges. A range means its steps in one of ``states``; if it has none, all its
+    steps, so that the engine's refusal explains why.
     """
     if not given:
         return None
@@ -290,14 +290,14 @@ def settle_unfinished(console: Console, workspace: Workspace) -> None:
 
 
 def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) -> int:
-    """Do ``work``, and report what came of it."""
+    """Do ``work``, and report the result."""
     with console.progress() as progress:
         result = work(workspace, progress)
     return _report(console, result, verb)
 
 
 def _report(console: Console, result: RestoreResult, verb: str) -> int:
-    """Say what was done, and refuse to call it done if anything had to be left alone."""
+    """Report the result; raise `left_alone` for paths that could not be changed."""
     if console.json:
         from holdfast.model.answers import workspace as answers
         from holdfast.model.message_text import process_details
@@ -316,7 +316,7 @@ def _report(console: Console, result: RestoreResult, verb: str) -> int:
 
 
 def result_lines(console: Console, result: RestoreResult, verb: str) -> Iterator[str]:
-    """What is said of a result; ``verb`` begins the first line: ``Restored``, ``Went back``, `FORWARD`."""
+    """The lines of a result; ``verb`` begins the first: ``Restored``, ``Went back``, `FORWARD`."""
     done = f"{files(len(result.written))} written, {len(result.deleted):,} deleted"
     by = f" by {named_steps(result.steps)}" if result.steps else ""
     together = f"{'brought forward' if verb == FORWARD else 'undone'} together."
@@ -333,7 +333,7 @@ def result_lines(console: Console, result: RestoreResult, verb: str) -> Iterator
 
         yield visible(f"Ended {named_processes(result.stopped)}.")
     is_saved = result.rescue != result.checkpoint
-    if result.written or result.deleted or (result.steps and not result.skipped):  # (steps can be about times alone)
+    if result.written or result.deleted or (result.steps and not result.skipped):  # steps may have changed only times
         to = f" to {short(result.checkpoint)}" if is_saved or not by else ""
         yield f"{verb}{by}{to}: {done}."
     elif result.skipped:
@@ -355,7 +355,7 @@ def result_lines(console: Console, result: RestoreResult, verb: str) -> Iterator
 
 
 def _changed(console: Console, result: RestoreResult) -> Iterator[str]:
-    """What was written and deleted, by path: the first of them, with ``-v`` all."""
+    """The written and deleted paths: the first of them, with ``-v`` all."""
     rows = [(path, result.letters.get(path, "M")) for path in result.written]
     rows = sorted([*rows, *((path, "D") for path in result.deleted)])
     most = len(rows) if console.verbose else MOST_NAMED

@@ -1,4 +1,4 @@
-"""``rewind``: the timeline, full screen. What it shows is in `holdfast.cli.rewind_screen`, which needs Textual."""
+"""``rewind``: the timeline, full screen. `holdfast.cli.rewind_screen` draws it, and needs Textual."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _rewind(console: Console, arguments: argparse.Namespace) -> int:
         raise UnsupportedError(
             "rewind needs the library textual of the extra tui, which is not installed", hint=install_command("tui")
         ) from error
-    # (A workspace is for one thread. This one asks at the terminal, the screen has one of its own.)
+    # A workspace is for one thread. This one asks at the terminal; the screen opens its own.
     with console.open() as workspace:
         settle_unfinished(console, workspace)
     for done in show(console, arguments):

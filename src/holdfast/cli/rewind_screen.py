@@ -1,9 +1,8 @@
-"""What `rewind` shows: the timeline, what each row changed, and the questions before something is changed.
+"""The screen of `rewind`: the timeline, the changes of each row, and the confirmation of each act.
 
-A workspace is for one thread, and much that is asked of it takes its time: it lives in a thread of its own
-(`_WorkspaceThread`), and the screen goes on meanwhile. Rows are read as far as a person scrolls. All text comes from
-the functions that print it elsewhere, in which whatever could drive a terminal is escaped; here it is split at their
-own colours and never read as markup.
+A workspace is for one thread, and its operations may be slow: it lives in a thread of its own (`_WorkspaceThread`), and
+the screen stays responsive. Rows are read as far as a person scrolls. All text comes from functions that also print it,
+and they escape terminal control characters. This module splits it at their colours and never reads it as markup.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ T = TypeVar("T")
 
 _ROWS_AT_ONCE = 200
 _ROWS_AHEAD = 50
-"""More are read when fewer than these are below what is shown."""
+"""More rows are read when fewer than these are left below the visible ones."""
 _MOST_LINES = 5000
 """Of what a row changed, and of what a dry run tells."""
 _MOST_CHARACTERS = 2000
@@ -65,11 +64,11 @@ _MOST_CHARACTERS = 2000
 _ALIGNED_BY = 50
 """As many of the newest rows tell how wide the column of names is."""
 _REST = 0.05
-"""So many seconds the cursor rests on a row before its details are read: it may be passing."""
+"""Seconds that the cursor rests on a row before its details are read: it may only pass."""
 _STYLES = RichConsole(force_terminal=True)
 """Knows what styles mean."""
 _WIDE = 110
-"""From so many columns on the halves are side by side."""
+"""The number of columns from which the halves are side by side."""
 
 
 def show(console: Console, arguments: Namespace) -> Sequence[Sequence[str]]:
@@ -77,7 +76,7 @@ def show(console: Console, arguments: Namespace) -> Sequence[Sequence[str]]:
     lines. ``arguments`` has the filter of `add_filters`. Raises what opening the workspace raises.
     """
     warnings = _Warnings()
-    # (What is to be said of its configuration has been said when it was opened before.)
+    # Warnings about its configuration were printed when `rewind` opened it before.
     where = console.directory or current_directory()
     with _WorkspaceThread(lambda: holdfast.open(where, home=console.home, lenient=True)) as thread:
         warnings.collect()
@@ -96,7 +95,7 @@ class _Cancelled(Exception):
 
 
 class _Warnings:
-    """Collects what is logged while the screen is full: on standard error it would be written across it."""
+    """Collects log records while the screen is full: written to standard error they would garble it."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -114,12 +113,12 @@ class _Warnings:
 
 
 class _WorkspaceThread:
-    """A workspace in a thread of its own, which does one thing after the other. A context manager: at its end the
-    thread has ended and the workspace is closed.
+    """A workspace in a thread of its own, which does one task after the other. A context manager: its end waits for the
+    thread and closes the workspace.
     """
 
     def __init__(self, opened: Callable[[], Workspace]) -> None:
-        """``opened`` opens it; raises what that raises."""
+        """``opened`` opens the workspace; raises its errors."""
         self._executor = ThreadPoolExecutor(1, "workspace")
         try:
             self._workspace = self._executor.submit(opened).result()
@@ -137,7 +136,7 @@ class _WorkspaceThread:
         self._executor.shutdown()
 
     async def call(self, work: Callable[[Workspace], T]) -> T:
-        """What ``work`` gives, in the thread. Cancelled before its turn, it is not done; later it is, to its end."""
+        """The result of ``work``, called in the thread. Cancelling it while it waits drops it; later it completes."""
         return await asyncio.wrap_future(self._executor.submit(work, self._workspace))
 
 
@@ -149,11 +148,11 @@ class _Rows:
         self._arguments = arguments
         self._found: Iterator[TimelineItem] | None = None
         self._new: deque[TimelineItem] = deque()
-        """Those that the screen has not taken yet."""
+        """Rows that the screen has not taken yet."""
         self.looked_at = 0
         self.cancelled = False
         self.head: str | None = None
-        """The state that the tree stands on, as it was when the first rows were read."""
+        """The tree's state when the first rows were read."""
 
     def read(self, workspace: Workspace) -> bool:
         """Read some more; False if these are the last. Raises `_Cancelled`, and `HoldfastError`."""
@@ -170,7 +169,7 @@ class _Rows:
         return number == _ROWS_AT_ONCE
 
     def take(self) -> list[TimelineItem]:
-        """What was read since the last time, also while more is being read: a search may find little for long."""
+        """The rows since the last call, also while more are being read: a search may find few for a long time."""
         return [self._new.popleft() for _ in range(len(self._new))]
 
     def _note(self, _phase: str, number: int, _total: int) -> None:
@@ -189,7 +188,7 @@ class _Work(Protocol):
 
 
 class Way(NamedTuple):
-    """Something that can be done to the tree from a row."""
+    """An act that can be done from a row."""
 
     title: str
     command: str
@@ -227,7 +226,7 @@ REDO = _redo("Bring back the last change that undo took back")
 
 
 def ways(item: TimelineItem) -> Sequence[Way]:
-    """Where one can go from a row, what is meant first; none from what is about the undo log alone."""
+    """The acts of a row, the likeliest first; none for rows of the undo log only."""
     match item.kind:
         case "barrier" | "held":
             return ()
@@ -253,7 +252,7 @@ def ways(item: TimelineItem) -> Sequence[Way]:
 
 
 def _details(console: Console, item: TimelineItem, workspace: Workspace) -> Iterator[str]:
-    """What `show` prints of a row, and then its changes as a patch."""
+    """The lines of `show` for a row, then its changes as a patch."""
     paint = console.paint
     if item.kind == "step":
         yield from step_lines(workspace, item.number)
@@ -269,7 +268,7 @@ def _details(console: Console, item: TimelineItem, workspace: Workspace) -> Iter
 
 
 def _planned(console: Console, way: Way, workspace: Workspace) -> tuple[RestoreResult, Iterator[str]]:
-    """A dry run, and what it tells, as far as checkpoints hold it as a patch."""
+    """A dry run and its report, with a patch as far as checkpoints hold the contents."""
     result = way.work(workspace, dry_run=True, progress=None)
     lines = result_lines(console, result, way.verb)
     if not (result.written or result.deleted):
@@ -285,7 +284,7 @@ def _is_same(one: RestoreResult, other: RestoreResult) -> bool:
 
 
 def _some(lines: Iterator[str], is_wanted: Callable[[], bool]) -> list[str]:
-    """The first lines; none if they are wanted no more."""
+    """The first lines; none once ``is_wanted`` returns False."""
     found: list[str] = []
     for line in lines:
         if not is_wanted():
@@ -319,7 +318,7 @@ class Lines(ScrollView, can_focus=True):
 
     @property
     def lines(self) -> Sequence[str]:
-        """What it holds."""
+        """Its lines."""
         return self._lines
 
     @lines.setter
@@ -390,7 +389,7 @@ class Timeline(ScrollView, can_focus=True):
         self.refresh()
 
     def extend(self, rows: Sequence[TimelineItem], head: str | None) -> None:
-        """Add rows below; ``head`` is the state that the tree stands on."""
+        """Add rows below; ``head`` is the tree's present state."""
         was_empty = not self.rows
         self._head = head
         self.rows += rows
@@ -412,7 +411,7 @@ class Timeline(ScrollView, can_focus=True):
         self._ask_for_more()
 
     def action_move_page(self, by: int) -> None:
-        """Move the cursor by what is shown at once."""
+        """Move the cursor by ``by`` pages."""
         self.action_move(by * max(self.size.height - 1, 1))
 
     def action_choose(self) -> None:
@@ -440,7 +439,7 @@ class Timeline(ScrollView, can_focus=True):
 
     @property
     def is_short(self) -> bool:
-        """Whether few rows are left below what is shown."""
+        """Whether few rows are left below the visible ones."""
         return max(self.cursor, round(self.scroll_y) + self.size.height) + _ROWS_AHEAD > len(self.rows)
 
     def _ask_for_more(self) -> None:
@@ -458,8 +457,8 @@ class Timeline(ScrollView, can_focus=True):
 
 
 class GoScreen(ModalScreen[bool]):
-    """Asks before something is changed: what a dry run tells, and, when that is wanted, what has been done. Its result
-    tells whether anything was.
+    """Asks before an act: it shows the dry run and, after consent, the result. Its value tells whether the tree
+    changed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -476,9 +475,9 @@ class GoScreen(ModalScreen[bool]):
         """``planning``, ``asking``, ``refused``, ``working`` or ``done``."""
         self._progress = ("", 0, 0)
         self._note = ""
-        """What is to be said above the next plan."""
+        """A note above the next plan."""
         self._planned: RestoreResult | None = None
-        """What was shown, and is agreed to."""
+        """The plan that was shown, to which the consent applies."""
         self._title, self.plan, self._keys = Static(id="title"), Lines(id="plan"), Static(id="keys")
 
     def compose(self) -> ComposeResult:
@@ -494,7 +493,7 @@ class GoScreen(ModalScreen[bool]):
         self._look()
 
     def action_agree(self) -> None:
-        """Do it; when all is told, close."""
+        """Do it; after the report, close."""
         if self.state == "asking":
             self._be("working")
             self.run_worker(self._work(self._ways[0]))
@@ -591,7 +590,7 @@ class Rewind(App[None]):
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]  # noqa: RUF012 - as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
-        # (Before the widgets see it, so that what is typed right behind it is for the field already.)
+        # Before the widgets see it, so that the next key already goes to the field.
         Binding("slash", "search", "Search", key_display="/", priority=True),
         Binding("u", "undo", "Undo"),
         Binding("r", "redo", "Redo"),
@@ -601,7 +600,7 @@ class Rewind(App[None]):
         Binding("ctrl+c", "leave", show=False, priority=True),
         Binding("escape", "end_search", show=False),
     ]
-    # (The colours are the terminal's own, so that it is as light or dark as that.)
+    # The terminal's own colours, so that light and dark themes both fit.
     CSS = """
     Screen, ModalScreen { background: ansi_default; color: ansi_default; }
     #where, #status { height: 1; text-style: bold; }
@@ -629,15 +628,15 @@ class Rewind(App[None]):
         self.cli = cli
         self.thread = thread
         self.done: list[Sequence[str]] = []
-        """What each change of the tree has told."""
+        """The report of each change of the tree."""
         self._arguments = Namespace(**vars(arguments))
         self._warnings = warnings or _Warnings()
         self._rows = _Rows(cli, self._arguments)
         self._is_reading = False
         self._are_all = False
         self._wanted: TimelineItem | None = None
-        """The row whose details are to be shown."""
-        # (They are not looked for by their names: what the thread has found may come when the screen is closed.)
+        """The row whose details are wanted."""
+        # Kept, since a query by id fails when the thread's results come after the screen was closed.
         self.timeline = Timeline(cli)
         self.details = Lines(id="details")
         self._where, self._status = Static(id="where"), Static(id="status")
@@ -718,7 +717,7 @@ class Rewind(App[None]):
 
     def on_timeline_short(self) -> None:
         """Read more rows."""
-        if self.timeline.is_short:  # (some may have come since)
+        if self.timeline.is_short:  # more rows may have come since
             self._read_more()
 
     # -- words --------------------------------------------------------------------------------------------------
@@ -754,7 +753,7 @@ class Rewind(App[None]):
     def action_search(self) -> None:
         """Ask for a text and a path."""
         self._search.display = True
-        self.screen.set_focus(self._text)  # (at once: what is typed next is for it)
+        self.screen.set_focus(self._text)  # at once: the next key is for it
 
     def action_end_search(self) -> None:
         """Close the search; where it is closed, show all rows again."""
@@ -775,7 +774,7 @@ class Rewind(App[None]):
         self._begin()
 
     def action_steps(self) -> None:
-        """Show steps too, or no more."""
+        """Show or hide steps."""
         self._arguments.steps = not self._arguments.steps
         self._begin()
 

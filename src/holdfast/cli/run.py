@@ -104,7 +104,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             bridge=arguments.bridge is not None,
             outside=arguments.outside,
         )
-    # (Standard output is the command's.)
+    # Standard output belongs to the command.
     if console.json:
         import json
 
@@ -119,7 +119,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _isolation(configured: Isolation, arguments: argparse.Namespace) -> Isolation:
-    """What is configured, with what the command line says instead, or besides."""
+    """The configured isolation, changed and extended by the options."""
     said = {
         "level": arguments.isolation,
         "network": arguments.network,
@@ -203,11 +203,11 @@ def _were(steps: Sequence[int]) -> str:
 
 
 def _ask(console: Console, ticket: TicketInfo) -> bool | None:
-    """Ask a person at the terminal; None if that is not for us: no person answers, or a program has the keyboard. Then
-    it is said how it is answered elsewhere.
+    """Ask a person at the terminal. None if nobody answers or a program has the keyboard; then tell how to answer from
+    another terminal.
 
-    What allows it is a number that only the question shows: what was typed before it, and what a program has the
-    terminal say by itself (reports of its colours, its title, its cursor), is no answer.
+    To allow it, the person types a number that only the question shows. So earlier input, and reports that a program
+    makes the terminal send (its colours, its title, its cursor), are no answer.
     """
     import secrets
     import termios

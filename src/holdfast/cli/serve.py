@@ -115,7 +115,7 @@ def _serve(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def require(names: Iterable[str], *, what: str = "serving") -> None:
-    """Raise `UnsupportedError` unless all these libraries are installed: nothing is begun that could not go on."""
+    """Raise `UnsupportedError` unless all these libraries are installed: check before the work begins."""
     from importlib.util import find_spec
 
     missing: list[str] = []

@@ -164,7 +164,7 @@ def _run_in(enter: Sequence[bytes], words: Sequence[str], root: bytes) -> int:
     noted: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
-        if number == signal.SIGINT:  # (what Ctrl-C sends, the terminal has sent to the command as well)
+        if number == signal.SIGINT:  # the terminal sends it to the command as well
             return
         if process is None:
             noted.append(number)
@@ -173,7 +173,7 @@ def _run_in(enter: Sequence[bytes], words: Sequence[str], root: bytes) -> int:
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        # It is the user's, at the terminal, and what it leaves running goes on: no `processes.child`.
+        # The command is the user's, at the terminal, and its background processes go on: no `processes.child`.
         process = subprocess.Popen(
             [*enter, *map(os.fsencode, words)], env=dict(os.environb) | {os.fsencode(OVERLAID_VARIABLE): root}
         )
@@ -190,7 +190,7 @@ def _run_in(enter: Sequence[bytes], words: Sequence[str], root: bytes) -> int:
 
 def _tell_of_run(console: Console, code: int, kept: SnapshotInfo | None) -> None:
     if console.json:
-        # (Standard output is the command's.)
+        # Standard output belongs to the command.
         from holdfast.model.json_encoder import encode
 
         sys.stderr.write(json.dumps(encode(answers.SnapshotCommand, exit_code=code, snapshot=kept)) + "\n")

@@ -193,7 +193,7 @@ def _left_note(left: Sequence[ConflictInfo]) -> str:
 
 
 def _say(console: Console, kind: type, answer: object, line: str, left: Sequence[ConflictInfo]) -> None:
-    """Say what was done, and refuse to call it done if anything had to be left alone."""
+    """Report the result; raise `left_alone` for paths that could not be changed."""
     if console.json:
         console.give(kind, answer)
     else:

@@ -1,4 +1,4 @@
-"""What a terminal may be shown: escaped text, colours, plain numbers and times, and questions."""
+"""Output for terminals: escaped text, colours, plain numbers and times, and questions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Palette:
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """True on a terminal that can show colours, unless ``NO_COLOR`` (no-color.org) or ``TERM=dumb`` says otherwise."""
+    """True on a terminal with colours, unless ``NO_COLOR`` (no-color.org) or ``TERM=dumb`` is set."""
     return is_terminal(stream) and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
@@ -116,7 +116,7 @@ def table_lines(paint: Palette, columns: Sequence[Column], rows: Sequence[Row], 
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """The columns of a terminal; None if ``stream`` is none."""
+    """The columns of a terminal; None if ``stream`` is not one."""
     if not is_terminal(stream):
         return None
     from shutil import get_terminal_size
@@ -125,8 +125,8 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def fit(paint: Palette, pieces: Iterable[Piece], width: int | None) -> str:
-    """The pieces of a line, each painted, without spaces at its end, and cut to ``width`` columns (None: not at all): a
-    line that is cut ends with ``…``.
+    """The painted pieces of a line, without spaces at its end, cut to ``width`` columns (None: not cut); a cut line
+    ends with ``…``.
     """
     line = list(pieces)
     while line and not line[-1][0].rstrip():
@@ -162,7 +162,7 @@ def _first_columns(text: str, most: int) -> str:
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a text takes: wide characters two, those that go onto others none."""
+    """The columns that a text takes on a terminal: two for wide characters, none for combining ones."""
     return len(text) if text.isascii() else sum(map(_width, text))
 
 
@@ -175,8 +175,8 @@ def _width(character: str) -> int:
 
 
 def time_ago(microseconds: int, now: int) -> str:
-    """How long ago a time is, in at most ten characters: ``45 s ago``, ``2 min ago``, ``13 h ago``, ``3 d ago``,
-    ``8 mo ago``, ``2 y ago``; ``now`` for less than a second, and for what is to come by this clock.
+    """The age of a time, in at most ten characters: ``45 s ago``, ``2 min ago``, ``13 h ago``, ``3 d ago``, ``8 mo
+    ago``, ``2 y ago``; ``now`` for less than a second, and for times in the future.
     """
     seconds = (now - microseconds) // 1_000_000
     if seconds < 1:

@@ -29,7 +29,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.cli.serve import require
 
     require(_LIBRARIES, what="the page")
-    with console.open():  # (what is wrong is said before anything is served)
+    with console.open():  # so that errors come before anything is served
         pass
     from holdfast.api.web.server import UiOptions, serve_ui
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def command_of(words: Sequence[str], verb: str) -> str:
-    """What a shell is to be given: one word is a command line, several are a command with its arguments."""
+    """The command for a shell: one word is a command line, several are a command with its arguments."""
     import shlex
 
     words = words[1:] if words[:1] == ["--"] else words
@@ -98,8 +98,8 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _options_of(words: Sequence[str]) -> list[str]:
-    """Those of a failed command's words that are called as options of ``session exec``, each once: they may have been
-    meant for that. After ``--`` it is clear whose they are.
+    """Words of a failed command that look like options of ``session exec``, each once: perhaps they were meant as such.
+    Words after ``--`` are never meant.
     """
     if words[0] == "--":
         return []
@@ -114,7 +114,7 @@ def _held_reported(console: Console, session: Session) -> Generator[None]:
 
 
 def _held_notices(console: Console, end: str) -> HeldNotices:
-    """Say what is held, and what helps; each line with this ``end``."""
+    """Report held operations and how to answer; each line ends with ``end``."""
 
     def denied(step: StepInfo) -> None:
         left = (
@@ -142,7 +142,7 @@ def _pass_on(stream: StreamName, data: bytes) -> None:
 
 @contextmanager
 def stopped_by_signals() -> Generator[threading.Event]:
-    """An event that is set by what asks this process to end, so that what it has started is ended first."""
+    """An event that signals to end set, so that the started commands end first."""
     stop = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGHUP)
 
@@ -177,7 +177,7 @@ def _shell(console: Console, arguments: argparse.Namespace) -> int:
     with open_session(console, arguments.session, arguments.agent) as (_, session):
         if not console.quiet:
             sys.stderr.write(f"holdfast: session {session.id}; `exit` leaves it, and keeps its state\n")
-        # (The terminal is raw while a shell with line editing has it.)
+        # A shell with line editing puts the terminal into raw mode.
         return interact(session, _held_notices(console, "\n" if session.config.shell == "sh" else "\r\n"))
 
 
@@ -206,8 +206,8 @@ def _classify(console: Console, arguments: argparse.Namespace) -> int:
 def _surroundings(
     console: Console, arguments: argparse.Namespace
 ) -> tuple[bytes, bytes, dict[str, str], Mapping[str, Level]]:
-    """The root, the directory and the variables: a session's, or where there is none, those of this process; and what
-    the settings say of programs.
+    """The root, the directory and the variables of a session, or without one of this process; and the settings for
+    programs.
     """
     from holdfast.cli.session.selection import choose_session, open_sessions
     from holdfast.engine.sessions.state import journal

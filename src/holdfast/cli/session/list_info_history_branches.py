@@ -72,7 +72,7 @@ def _row(one: SessionInfo) -> Row:
 
 
 def _provider(one: SessionInfo) -> str:
-    """What has made its directory."""
+    """The provider that made its directory."""
     return visible(one.provider) or "none"
 
 
@@ -168,7 +168,7 @@ def _history(console: Console, arguments: argparse.Namespace) -> int:
         running = None
         if found and found[0].result is None:
             about = sessions.info(session)
-            running = found[0] if about.busy and about.running is not None else None  # (else its session was killed)
+            running = found[0] if about.busy and about.running is not None else None  # else its session was killed
     if console.json:
         console.give(answers.History, session=session, commands=found, dropped=dropped)
     else:
@@ -232,7 +232,7 @@ def _branches(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def branch_name(reference: SessionRef) -> str:
-    """What its session calls a branch."""
+    """The branch's name within its session."""
     return reference.name.removeprefix(f"branches/{reference.session}/")
 
 

@@ -1,4 +1,4 @@
-"""``session merge``, ``pick``, ``bisect`` and ``replay``: what goes on between sessions, and through their states."""
+"""``session merge``, ``pick``, ``bisect`` and ``replay``: commands between sessions, and through their states."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
 
 
 def _say_of_none(console: Console, arguments: argparse.Namespace, found: SessionMerge, what: str) -> None:
-    """Of a merge that brings nothing, or would bring something."""
+    """Report a merge that changes nothing, or the plan of a dry run."""
     changes, together = found.merged.plan.stacked.plan.changes, found.put_together
     if changes or together:
         console.say(
@@ -149,7 +149,7 @@ def _what_settles(conflicts: Sequence[MergeConflict]) -> str:
 
 
 def _decided(arguments: argparse.Namespace, found: SessionMerge) -> list[str]:
-    """What was put together of both sides' changes, and what a person has settled."""
+    """The files whose changes were merged, and those that a person decided."""
     lines = [
         f"  {show_path(one.path)}: applied anew by {', '.join(rungs_of(one))}"
         for one in found.merged.prepared.records

@@ -74,8 +74,8 @@ def choose_session(console: Console, sessions: Sessions, name: str | None) -> st
 def use_session(
     console: Console, name: str | None, agent: str | None = None, *, begins: bool = False
 ) -> Generator[ReachableSession]:
-    """The session that is meant (see `choose_session`), for what can be asked of it also while another process has it
-    open. ``begins``: see `Sessions.open`.
+    """The chosen session (see `choose_session`), for reading; another process may have it open. ``begins``: see
+    `Sessions.open`.
     """
     with (
         open_sessions(console, agent) as sessions,
@@ -88,9 +88,9 @@ def use_session(
 def open_session(
     console: Console, name: str | None, agent: str | None = None, *, begins: bool = False, starts: bool = False
 ) -> Generator[tuple[Callable[[], Sessions], Session]]:
-    """What makes `Sessions`, and the session that is meant (see `choose_session`), open. ``begins``: see
-    `Sessions.open`. ``starts``: where there is none, one is started, which is said; where there is one and no
-    ``name``, it is said which.
+    """The chosen session (see `choose_session`), opened, and a function that makes `Sessions`. ``begins``: see
+    `Sessions.open`. ``starts``: a missing one is started, with a note; without ``name``, a note tells which one was
+    found.
     """
 
     def make() -> Sessions:

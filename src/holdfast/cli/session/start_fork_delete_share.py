@@ -31,7 +31,7 @@ _SETTINGS = {
     "timeout": "session.timeout",
     "max_output": "session.max_output_bytes",
 }
-"""The keys that options stand for."""
+"""The settings behind the options."""
 
 
 def _variable(argument: str) -> tuple[str, str]:
@@ -176,7 +176,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.model.answers import sessions as answers
 
-    if arguments.on_branch == "":  # (an unset variable of a script: without a branch it would be another fork)
+    if arguments.on_branch == "":  # likely an unset variable of a script; ignoring it would fork another state
         raise UsageError("'' is no name for a branch of Git", hint="leave --on-branch out for a detached HEAD")
     with use_session(console, arguments.session, arguments.agent, begins=True) as session:
         made = session.fork(
@@ -264,7 +264,7 @@ def _what_goes(found: SessionInfo, goes: Deleted) -> str:
 
 
 def _uncaptured_note(missed: Sequence[NotCaptured]) -> str:
-    """How much is nowhere else of what goes."""
+    """How many of the files to delete no checkpoint holds."""
     return f" No checkpoint holds {plural(len(missed), 'path')} of that." if missed else ""
 
 
